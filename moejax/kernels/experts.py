@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul, grouped_matmul
 from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
+from moejax.kernels.quantization import in_8_bits, matmul
+from moejax.kernels.quantization import reference as in_8_bits_reference
 from moejax.kernels.saved_names import MOE_GATE_UP
 from moejax.pytree import pytree
 
@@ -54,6 +56,8 @@ class Experts:
     down_bias: Any = None
     """Float[experts, model] or None"""
     activation: Activation = field(default=swiglu, metadata={"static": True})
+    quantization: str = field(default="none", metadata={"static": True})
+    """One of ``moejax.kernels.quantization.QUANTIZATIONS``: what their products are computed in."""
 
     @property
     def num_experts(self) -> int:
@@ -85,11 +89,13 @@ class Products(NamedTuple):
     """Vectors of the experts as vectors of the rows, or broadcasting to them."""
 
 
-BATCHED = Products(
-    matmul=lambda rows, matrix: jnp.matmul(rows, matrix, preferred_element_type=jnp.float32),
-    vectors=lambda vector: vector[..., None, :],
-)
-"""For rows [..., rows, D] and arrays [..., D, F] whose leading axes match or broadcast."""
+def batched(quantization: str) -> Products:
+    """For rows [..., rows, D] and arrays [..., D, F] whose leading axes match or broadcast."""
+    in_full = partial(jnp.matmul, preferred_element_type=jnp.float32)
+    return Products(
+        matmul=in_full if quantization == "none" else partial(matmul, quantization),
+        vectors=lambda vector: vector[..., None, :],
+    )
 
 
 def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], rows: int) -> Products:
@@ -105,9 +111,11 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
 
 
 def project_up(
-    rows: Float[Array, "... rows model"], experts: Experts, products: Products = BATCHED
+    rows: Float[Array, "... rows model"], experts: Experts, products: Products | None = None
 ) -> Float[Array, "... rows twice_hidden"]:
-    """Gate and up projections of one product, in its type; with biases in float32."""
+    """Gate and up projections of one product, in its type; with biases in float32. Products are ``batched`` unless
+    given."""
+    products = products or batched(experts.quantization)
     gate_up = products.matmul(rows, side_by_side(experts.gate_up))
     if (bias := experts.gate_up_bias) is None:
         return gate_up
@@ -118,9 +126,10 @@ def project_down(
     gate_up: Float[Array, "... rows twice_hidden"],
     weight: Float[Array, "... rows"],
     experts: Experts,
-    products: Products = BATCHED,
+    products: Products | None = None,
 ) -> Float[Array, "... rows model"]:
     """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
+    products = products or batched(experts.quantization)
     # Halved before they are widened: XLA would write both down in float32.
     gate, up = (half.astype(jnp.float32) for half in jnp.split(gate_up, 2, axis=-1))
     hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
@@ -148,7 +157,10 @@ def reference(
     """
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
-    products = grouped(REFERENCE, layout.offsets, rows.shape[0])
+    backend = REFERENCE
+    if experts.quantization != "none":
+        backend = in_8_bits(backend, in_8_bits_reference, experts.quantization)
+    products = grouped(backend, layout.offsets, rows.shape[0])
     y = project_down(project_up(rows, experts, products), weight, experts, products)
     return unpermute(y.astype(x.dtype), layout)
 

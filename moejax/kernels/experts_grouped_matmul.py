@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from moejax.kernels.experts import Experts, LayoutWith, grouped, project_down, project_up, with_backward
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.permutation import permute, permute_weights, unpermute
+from moejax.kernels.quantization import in_8_bits
 from moejax.kernels.table import select
 from moejax.platform import gpu_generation, platform
 
@@ -33,8 +34,15 @@ def experts_grouped_matmul(
     """Each token's weighted sum of its experts' outputs, by the platform's grouped products."""
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
-    y = _outputs(select("grouped_matmul", rows, experts.down), rows, weight, layout.offsets, experts)
-    return unpermute(y, layout)
+    return unpermute(_outputs(_backend(rows, experts), rows, weight, layout.offsets, experts), layout)
+
+
+def _backend(rows: Float[Array, "R D"], experts: Experts) -> GroupedMatmul:
+    backend = select("grouped_matmul", rows, experts.down)
+    if experts.quantization == "none":
+        return backend
+    kernel = select("grouped_matmul_8_bits", rows, experts.down, quantization=experts.quantization)
+    return in_8_bits(backend, kernel, experts.quantization)
 
 
 def _forward(

@@ -30,17 +30,22 @@ WIDTH = 1024
 
 def _tiles(rows: int, groups: int, into: int, out_of: int) -> tuple[int, int, int]:
     """Rows of a tile, and its columns on both sides of a product."""
-    height = next((size for size in ROWS if 4 * size * groups <= rows), ROWS[-1])
-    return height, _width(into), _width(out_of)
+    return row_tile(rows, groups), tile_width(into), tile_width(out_of)
 
 
-def _width(size: int) -> int:
+def row_tile(rows: int, groups: int) -> int:
+    """Rows of a tile."""
+    return next((size for size in ROWS if 4 * size * groups <= rows), ROWS[-1])
+
+
+def tile_width(size: int) -> int:
     """All columns, or parts as equal as multiples of ``LANES`` can be."""
     parts = -(-size // WIDTH)
     return size if parts == 1 else -(-size // (parts * LANES)) * LANES
 
 
-def _whole_tiles(rows: Array, height: int) -> Array:
+def whole_tiles(rows: Array, height: int) -> Array:
+    """Rows with zeros behind them, so that tiles divide them."""
     return jnp.pad(rows, ((0, -rows.shape[0] % height), (0, 0)))
 
 
@@ -50,7 +55,7 @@ def _rows_by_matrices(rows: Array, matrices: Array, group_sizes: Array, transpos
     groups, *sides = matrices.shape
     into, out_of = sides[::-1] if transposed else sides
     tiles = _tiles(rows.shape[0], groups, into, out_of)
-    whole = _whole_tiles(rows, tiles[0])
+    whole = whole_tiles(rows, tiles[0])
     with jax.numpy_dtype_promotion("standard"):
         product = gmm(
             whole,
@@ -68,7 +73,7 @@ def _rows_by_rows(x: Array, dy: Array, group_sizes: Array) -> Array:
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
     tiles = _tiles(x.shape[0], group_sizes.shape[0], x.shape[1], dy.shape[1])
-    x, dy = _whole_tiles(x, tiles[0]), _whole_tiles(dy, tiles[0])
+    x, dy = whole_tiles(x, tiles[0]), whole_tiles(dy, tiles[0])
     with jax.numpy_dtype_promotion("standard"):
         return tgmm(x.swapaxes(0, 1), dy, group_sizes, x.dtype, tiles, interpret=platform() != "tpu")
 

@@ -194,7 +194,8 @@ def triton_tile(
     """Sizes for our own Triton kernels, which are built as tokamax's are: those of the nearest record if it is of such
     a kernel, else those that are best in most of tokamax's measurements.
 
-    Float32 takes the smallest: its pieces are twice as large, and are multiplied in several steps.
+    Float32 takes the smallest: its pieces are twice as large, and are multiplied in several steps. In 8 bits, pieces of
+    as many bytes are twice as long.
     """
     choice = nearest(generation, part, rows, groups, into, out_of)
     sides = (into, out_of) if part == "matrices" else (rows, out_of if part == "forward" else into)
@@ -208,8 +209,9 @@ def triton_tile(
         tile = TritonTile(256, 256, 32, 4, 3)
     else:
         tile = TritonTile(128, 128, 32, 4, 4)
+    length = 2 * tile.inner if item_bytes == 1 else tile.inner
     return tile._replace(
-        rows=_fitting(tile.rows, sides[0]), columns=_fitting(tile.columns, sides[1]), inner=_fitting(tile.inner, inner)
+        rows=_fitting(tile.rows, sides[0]), columns=_fitting(tile.columns, sides[1]), inner=_fitting(length, inner)
     )
 
 

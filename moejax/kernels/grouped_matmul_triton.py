@@ -16,21 +16,22 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import sequential_vmap
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul_tiles import TritonTile, triton_tile
+from moejax.kernels.quantization import quantize
 from moejax.platform import gpu_generation, platform
 
 F32 = jnp.float32
 
 
-def supports(*arguments: Any) -> bool:
+def supports(*arguments: Any, **options: Any) -> bool:
     """Whether the program's GPUs are of Ampere or later, as Triton asks for."""
     return gpu_generation() >= 8
 
 
-class _RowTiles(NamedTuple):
+class RowTiles(NamedTuple):
     """Tiles of rows, each of one group: as many as there can be, the last of them empty."""
 
     group: Int[Array, " tiles"]
@@ -39,14 +40,14 @@ class _RowTiles(NamedTuple):
     """Behind the last of the group's rows."""
 
 
-def _row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int) -> _RowTiles:
+def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int) -> RowTiles:
     groups = group_sizes.shape[0]
     ends, counts = jnp.cumsum(group_sizes), -(group_sizes // -height)
     last = jnp.cumsum(counts)
     tile = jnp.arange(rows // height + groups, dtype=last.dtype)
     group = jnp.minimum(jnp.searchsorted(last, tile, side="right", method="compare_all"), groups - 1).astype(jnp.int32)
     start = (ends - group_sizes)[group] + (tile - (last - counts)[group]) * height
-    return _RowTiles(group, start.astype(jnp.int32), ends[group].astype(jnp.int32))
+    return RowTiles(group, start.astype(jnp.int32), ends[group].astype(jnp.int32))
 
 
 def _part(start: Any, length: int, whole: int) -> tuple[Any, Array | None]:
@@ -57,8 +58,9 @@ def _part(start: Any, length: int, whole: int) -> tuple[Any, Array | None]:
     return pl.ds(start, length), exists
 
 
-def _mask(shape: tuple[int, int], rows: Array | None, columns: Array | None) -> Array | None:
-    masks = [mask for mask in (None if rows is None else rows[:, None], columns) if mask is not None]
+def _mask(shape: tuple[int, ...], rows: Array | None, columns: Array | None) -> Array | None:
+    along_rows = None if rows is None else rows[:, None] if len(shape) > 1 else rows
+    masks = [mask for mask in (along_rows, columns) if mask is not None]
     return jnp.broadcast_to(masks[0] if len(masks) == 1 else masks[0] & masks[1], shape) if masks else None
 
 
@@ -66,7 +68,7 @@ def _load(ref: Any, rows: Array | None, columns: Array | None) -> Array:
     from jax.experimental.pallas import triton
 
     mask = _mask(ref.shape, rows, columns)
-    return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=0.0)
+    return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=jnp.zeros((), ref.dtype))
 
 
 def _store(ref: Any, values: Array, rows: Array | None, columns: Array | None) -> None:
@@ -78,22 +80,35 @@ def _store(ref: Any, values: Array, rows: Array | None, columns: Array | None) -
 def _product(a: Array, b: Array) -> Array:
     # At least as exact as XLA's own products: float32 is not rounded to 10 bits.
     precision = lax.Precision.HIGHEST if a.dtype == F32 else None
-    return jnp.dot(a, b, precision=precision, preferred_element_type=F32)
+    return jnp.dot(a, b, precision=precision, preferred_element_type=_summed_in(a.dtype))
+
+
+def _summed_in(dtype: Any) -> Any:
+    return jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else F32
 
 
 def _rows_by_matrices(
-    rows: Float[Array, "R D"], matrices: Array, group_sizes: Int[Array, " G"], transposed: bool
+    rows: Shaped[Array, "R D"],
+    matrices: Shaped[Array, "G _ _"],
+    group_sizes: Int[Array, " G"],
+    *scales: Float[Array, ...],
+    transposed: bool,
+    dtype: Any = None,
 ) -> Float[Array, "R F"]:
-    """Of matrices [G, D, F], or [G, F, D] if ``transposed``."""
+    """Of matrices [G, D, F], or [G, F, D] if ``transposed``; in the type of the rows, or in ``dtype``.
+
+    ``scales`` are none, or of numbers in 8 bits those of the rows [R] and of the columns of each matrix [G, F].
+    """
     from jax.experimental import pallas as pl
 
     (count, into), out_of = rows.shape, matrices.shape[1 if transposed else 2]
     part = "rows" if transposed else "forward"
     groups, *sides = matrices.shape
     tile = triton_tile(gpu_generation(), part, count, groups, sides[0], sides[1], rows.dtype.itemsize)
-    tiles = _row_tiles(count, group_sizes, tile.rows)
+    tiles = row_tiles(count, group_sizes, tile.rows)
 
-    def kernel(rows: Any, matrices: Any, group: Any, start: Any, stop: Any, out: Any) -> None:
+    def kernel(rows: Any, matrices: Any, group: Any, start: Any, stop: Any, *scales_and_out: Any) -> None:
+        *scales, out = scales_and_out
         column, place = pl.program_id(0), pl.program_id(1)
         matrix, first, end = group[place], start[place], stop[place]
 
@@ -111,17 +126,31 @@ def _rows_by_matrices(
                     b = _load(matrices.at[matrix, inner, columns], are_inner, are_columns)
                 return total + _product(a, b)
 
-            total = lax.fori_loop(0, pl.cdiv(into, tile.inner), add, jnp.zeros((tile.rows, tile.columns), F32))
+            none = jnp.zeros((tile.rows, tile.columns), _summed_in(rows.dtype))
+            total = lax.fori_loop(0, pl.cdiv(into, tile.inner), add, none)
+            if scales:
+                of_rows = _load(scales[0].at[pl.ds(first, tile.rows)], mine, None)
+                of_columns = _load(scales[1].at[matrix, columns], None, are_columns)
+                total = total.astype(F32) * of_rows[:, None] * of_columns[None, :]
             _store(out.at[pl.ds(first, tile.rows), columns], total, mine, are_columns)
 
     return pl.pallas_call(
         kernel,
-        out_shape=jax.ShapeDtypeStruct((count, out_of), rows.dtype),
+        out_shape=jax.ShapeDtypeStruct((count, out_of), dtype or rows.dtype),
         grid=(pl.cdiv(out_of, tile.columns), tiles.group.shape[0]),
         compiler_params=_compiler_params(tile),
         interpret=platform() != "gpu",
-        name="grouped_rows" if transposed else "grouped_forward",
-    )(rows, matrices, *tiles)
+        name="grouped_8_bits" if scales else "grouped_rows" if transposed else "grouped_forward",
+    )(rows, matrices, *tiles, *scales)
+
+
+def in_8_bits(
+    rows: Float[Array, "R D"], matrices: Float[Array, "G F D"], group_sizes: Int[Array, " G"], quantization: str
+) -> Float[Array, "R F"]:
+    """``moejax.kernels.quantization.reference``: the scales are multiplied in before a sum is written."""
+    x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
+    product = partial(_rows_by_matrices, transposed=True, dtype=rows.dtype)
+    return sequential_vmap(product)(x.values, w.values, group_sizes, x.scale[:, 0], w.scale[..., 0])
 
 
 def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:

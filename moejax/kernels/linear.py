@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, custom_vjp, lax
 from jaxtyping import Float
 
+from moejax.kernels import quantization
 from moejax.kernels.table import select
 from moejax.platform import gpu_generation
+
+
+class ProductTypes(NamedTuple):
+    """What a projection is computed in, beside the type of its rows."""
+
+    reduce_dtype: str = "float32"
+    """``Runtime.reduce_dtype``."""
+    quantization: str = "none"
+    """``Runtime.matmul_quantization``."""
 
 
 def project(
@@ -19,14 +29,14 @@ def project(
     x: Float[Array, "*of_x"],
     matrix: Float[Array, "*of_matrix"],
     precision: Any = None,
-    reduce_dtype: str = "float32",
+    types: ProductTypes | None = None,
 ) -> Float[Array, "*of_y"]:
     """``jnp.einsum(equation, x, matrix)`` in the type of x; the axes of tokens come first in x and in the result.
 
     The matrix is the master copy: it is cast in here, so that its gradient, a sum over tokens, is made in
-    ``reduce_dtype`` before devices add theirs up and before anything rounds it (``Runtime.reduce_dtype``).
+    ``types.reduce_dtype`` before devices add theirs up and before anything rounds it (``Runtime.reduce_dtype``).
     """
-    return _project(equation, on_matrix_units(precision), reduce_dtype, x, matrix)
+    return _project(equation, on_matrix_units(precision), types or ProductTypes(), x, matrix)
 
 
 def on_matrix_units(precision: Any) -> Any:
@@ -48,27 +58,33 @@ def add_bias(x: Float[Array, "*tokens n"], bias: Float[Array, "*of_bias"]) -> Fl
 
 
 @partial(custom_vjp, nondiff_argnums=(0, 1, 2))
-def _project(equation: str, precision: Any, reduce_dtype: str, x: Array, matrix: Array) -> Array:
-    return jnp.einsum(equation, x, matrix.astype(x.dtype), precision=precision)
+def _project(equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array) -> Array:
+    return _product(equation, precision, types, x, matrix.astype(x.dtype))
+
+
+def _product(equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array) -> Array:
+    if types.quantization == "none":
+        return jnp.einsum(equation, x, matrix, precision=precision)
+    return quantization.einsum(equation, x, matrix, types.quantization, precision)
 
 
 def _save(
-    equation: str, precision: Any, reduce_dtype: str, x: Array, matrix: Array
+    equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array
 ) -> tuple[Array, tuple[Array, Array, Array]]:
     # The type of the master copy, without its numbers.
     cast, empty = matrix.astype(x.dtype), jnp.zeros((0,), matrix.dtype)
-    return jnp.einsum(equation, x, cast, precision=precision), (x, cast, empty)
+    return _product(equation, precision, types, x, cast), (x, cast, empty)
 
 
 def _gradients(
-    equation: str, precision: Any, reduce_dtype: str, saved: tuple[Array, Array, Array], dy: Array
+    equation: str, precision: Any, types: ProductTypes, saved: tuple[Array, Array, Array], dy: Array
 ) -> tuple[Array, Array]:
-    """As JAX has them, but for the type of the matrix's."""
+    """As JAX has them, but for the types."""
     x, matrix, master = saved
     of_inputs, of_y = equation.split("->")
     of_x, of_matrix = of_inputs.split(",")
-    dx = jnp.einsum(f"{of_y},{of_matrix}->{of_x}", dy, matrix, precision=precision)
-    dtype = max(x.dtype, jnp.dtype(reduce_dtype), key=lambda one: one.itemsize)
+    dx = _product(f"{of_y},{of_matrix}->{of_x}", precision, types, dy, matrix)
+    dtype = max(x.dtype, jnp.dtype(types.reduce_dtype), key=lambda one: one.itemsize)
     arguments = f"{of_x},{of_y}->{of_matrix}", x, dy
     dmatrix = select("linear_gradient", *arguments)(*arguments, precision=precision, dtype=dtype)
     return dx, dmatrix.astype(master.dtype)

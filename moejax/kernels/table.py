@@ -89,6 +89,12 @@ TABLE: dict[str, dict[str, Kernel]] = {
         "triton": Kernel("gpu", "grouped_matmul_triton:TRITON"),
         "reference": Kernel("any", "grouped_matmul:REFERENCE"),
     },
+    "grouped_matmul_8_bits": {
+        "tokamax": Kernel("tpu", "grouped_matmul_tokamax_tpu:in_8_bits", has_tokamax),
+        "mosaic": Kernel("gpu", "grouped_matmul_mosaic_8_bits:in_8_bits"),
+        "triton": Kernel("gpu", "grouped_matmul_triton:in_8_bits"),
+        "reference": Kernel("any", "quantization:reference"),
+    },
     "ragged_all_to_all": {
         "collective": Kernel("tpu", "ragged_all_to_all:collective"),
         "reference": Kernel("any", "ragged_all_to_all:reference"),

@@ -30,6 +30,8 @@ class Chip:
     """Clock of a matrix unit: the peak over two operations of 128 x 128 cells of all units; 0 where not entered."""
     fp8_flops_per_second: float = 0.0
     """Peak of dense matrix products in float8; 0 for a chip without them, or where it is not entered."""
+    int8_flops_per_second: float = 0.0
+    """The same in int8."""
     nvlink_bytes_per_second: float = 0.0
     """Bandwidth of a GPU into the NVLink switches that join it to others, one way; 0 for chips of a torus."""
     nvlink_gpus: int = 0
@@ -42,6 +44,11 @@ class Chip:
     devices: int = 1
     """Devices that JAX has of one chip, each with its share of all else."""
 
+    def peak(self, quantization: str) -> float:
+        """FLOPs per second of products in "fp8" or "int8", or with "none" in bfloat16; 0 for those that it lacks."""
+        peaks = {"fp8": self.fp8_flops_per_second, "int8": self.int8_flops_per_second}
+        return peaks.get(quantization, self.flops_per_second)
+
     @property
     def device(self) -> Chip:
         """What one of its devices has: an equal share, of the links too."""
@@ -53,6 +60,7 @@ class Chip:
             memory_bytes_per_second=self.memory_bytes_per_second * share,
             link_bytes_per_second=self.link_bytes_per_second * share,
             fp8_flops_per_second=self.fp8_flops_per_second * share,
+            int8_flops_per_second=self.int8_flops_per_second * share,
             network_bytes_per_second=self.network_bytes_per_second * share,
             devices=1,
         )
@@ -71,6 +79,7 @@ CHIPS: dict[str, Chip] = {
         80e9,
         f"{_NVIDIA} A100, of DGX A100: a ConnectX-6 of 200 Gb/s for each GPU; {_WITHOUT_SPARSITY}",
         2039e9,
+        int8_flops_per_second=624e12,
         nvlink_bytes_per_second=300e9,
         nvlink_gpus=8,
         host_gpus=8,
@@ -83,6 +92,7 @@ CHIPS: dict[str, Chip] = {
         f"{_NVIDIA} H100, of DGX H100: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
         3350e9,
         fp8_flops_per_second=1978.9e12,
+        int8_flops_per_second=1978.9e12,
         nvlink_bytes_per_second=450e9,
         nvlink_gpus=8,
         host_gpus=8,
@@ -95,12 +105,20 @@ CHIPS: dict[str, Chip] = {
         f"{_NVIDIA} H200, of DGX H200: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
         4800e9,
         fp8_flops_per_second=1978.9e12,
+        int8_flops_per_second=1978.9e12,
         nvlink_bytes_per_second=450e9,
         nvlink_gpus=8,
         host_gpus=8,
         network_bytes_per_second=50e9,
     ),
-    "h800": Chip("NVIDIA H800 SXM", 989.4e12, 80e9, "an H100 SXM but for NVLink and float64; no data sheet is public"),
+    "h800": Chip(
+        "NVIDIA H800 SXM",
+        989.4e12,
+        80e9,
+        "an H100 SXM but for NVLink and float64; no data sheet is public",
+        fp8_flops_per_second=1978.9e12,
+        int8_flops_per_second=1978.9e12,
+    ),
     "b200": Chip(
         "NVIDIA B200 SXM",
         2250e12,
@@ -108,6 +126,7 @@ CHIPS: dict[str, Chip] = {
         f"{_NVIDIA} DGX B200, over its 8 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
         8000e9,
         fp8_flops_per_second=4500e12,
+        int8_flops_per_second=4500e12,
         nvlink_bytes_per_second=900e9,
         nvlink_gpus=8,
         host_gpus=8,
@@ -120,6 +139,7 @@ CHIPS: dict[str, Chip] = {
         f"{_NVIDIA} GB200 NVL72, over its 72 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
         8000e9,
         fp8_flops_per_second=5000e12,
+        int8_flops_per_second=5000e12,
         nvlink_bytes_per_second=900e9,
         nvlink_gpus=72,
         host_gpus=4,
@@ -134,6 +154,7 @@ CHIPS: dict[str, Chip] = {
         50e9,
         3,
         1.05e9,
+        int8_flops_per_second=275e12,
     ),
     "v5e": Chip(
         "TPU v5e",
@@ -144,6 +165,7 @@ CHIPS: dict[str, Chip] = {
         50e9,
         2,
         1.5e9,
+        int8_flops_per_second=393e12,
         network_bytes_per_second=25e9 / 8,
     ),
     "v5p": Chip(
@@ -155,6 +177,7 @@ CHIPS: dict[str, Chip] = {
         100e9,
         3,
         1.75e9,
+        int8_flops_per_second=918e12,
         network_bytes_per_second=50e9 / 8,
     ),
     "v6e": Chip(
@@ -165,6 +188,7 @@ CHIPS: dict[str, Chip] = {
         1638e9,
         100e9,
         2,
+        int8_flops_per_second=1836e12,
         network_bytes_per_second=100e9 / 8,
     ),
     "tpu7x": Chip(

@@ -58,8 +58,8 @@ class Attention(nnx.Module):
     def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> KeyValue:
         """Keys, rotated by their positions from ``start`` on, and values."""
         a = architecture
-        key = project("btd,dgk->btgk", x, self.key[...], reduce_dtype=runtime.reduce_dtype)
-        value = project("btd,dgv->btgv", x, self.value[...], reduce_dtype=runtime.reduce_dtype)
+        key = project("btd,dgk->btgk", x, self.key[...], types=runtime.product_types)
+        value = project("btd,dgv->btgv", x, self.value[...], types=runtime.product_types)
         key, value = checkpoint_name(key, ATTN_QKV), checkpoint_name(value, ATTN_QKV)
         if a.attention_bias:
             key, value = add_bias(key, self.key_bias[...]), add_bias(value, self.value_bias[...])
@@ -72,7 +72,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
         a = architecture
-        query = project("btd,dhk->bthk", x, self.query[...], reduce_dtype=runtime.reduce_dtype)
+        query = project("btd,dhk->bthk", x, self.query[...], types=runtime.product_types)
         query = checkpoint_name(query, ATTN_QKV)
         if a.attention_bias:
             query = add_bias(query, self.query_bias[...])
@@ -89,7 +89,7 @@ class Attention(nnx.Module):
             sinks=self.sinks[...] if a.attention_sinks else None,
             backend=runtime.attention,
         )
-        y = project("bthv,hvd->btd", mixed, self.output[...], reduce_dtype=runtime.reduce_dtype)
+        y = project("bthv,hvd->btd", mixed, self.output[...], types=runtime.product_types)
         return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
 
 

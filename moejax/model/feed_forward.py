@@ -25,6 +25,6 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T embed"], runtime: Runtime) -> Float[Array, "B T embed"]:
         """(silu(x·gate) * x·up)·down of one layer, its parameters already taken from the stack."""
-        gate, up = (project("btd,df->btf", x, w[...], reduce_dtype=runtime.reduce_dtype) for w in (self.gate, self.up))
+        gate, up = (project("btd,df->btf", x, w[...], types=runtime.product_types) for w in (self.gate, self.up))
         gate, up = (checkpoint_name(rows, FFN_GATE_UP) for rows in (gate, up))
-        return project("btf,fd->btd", swiglu(gate, up), self.down[...], reduce_dtype=runtime.reduce_dtype)
+        return project("btf,fd->btd", swiglu(gate, up), self.down[...], types=runtime.product_types)

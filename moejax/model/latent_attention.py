@@ -79,12 +79,12 @@ class LatentAttention(nnx.Module):
         """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
         a = architecture
         from_x = self._query_input(x, a, runtime)
-        query = project("btq,qhk->bthk", from_x, self.query[...], reduce_dtype=runtime.reduce_dtype)
+        query = project("btq,qhk->bthk", from_x, self.query[...], types=runtime.product_types)
         query = checkpoint_name(query, ATTN_QKV)
         nope_query, rope_query = query[..., : a.head_dim], query[..., a.head_dim :]
         rope_query = POSITIONS[a.positions].apply(rope_query, mask.start + jnp.arange(x.shape[1]), a)
-        key = project("bsc,chk->bshk", kv.latent, self.key[...], reduce_dtype=runtime.reduce_dtype)
-        value = project("bsc,chv->bshv", kv.latent, self.value[...], reduce_dtype=runtime.reduce_dtype)
+        key = project("bsc,chk->bshk", kv.latent, self.key[...], types=runtime.product_types)
+        value = project("bsc,chv->bshv", kv.latent, self.value[...], types=runtime.product_types)
         key, value = checkpoint_name(key, ATTN_QKV), checkpoint_name(value, ATTN_QKV)
         # The gradient of a vector that all heads share is a sum over the heads.
         shared = jnp.broadcast_to(kv.rope_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
@@ -99,7 +99,7 @@ class LatentAttention(nnx.Module):
             sinks=self.sinks[...] if a.attention_sinks else None,
             backend=runtime.attention,
         )
-        y = project("bthv,hvd->btd", mixed, self.output[...], reduce_dtype=runtime.reduce_dtype)
+        y = project("bthv,hvd->btd", mixed, self.output[...], types=runtime.product_types)
         return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
 
     def _query_input(self, x: Array, a: Architecture, runtime: Runtime) -> Array:
@@ -108,5 +108,5 @@ class LatentAttention(nnx.Module):
         return rms_norm(self._to(x, "query_down", a, runtime), self.query_latent_norm[...], a.norm_epsilon)
 
     def _to(self, x: Array, name: str, a: Architecture, runtime: Runtime) -> Array:
-        y = project("btd,dc->btc", x, getattr(self, name)[...], reduce_dtype=runtime.reduce_dtype)
+        y = project("btd,dc->btc", x, getattr(self, name)[...], types=runtime.product_types)
         return add_bias(y, getattr(self, f"{name}_bias")[...]) if a.attention_bias else y

@@ -76,7 +76,8 @@ class MoE(nnx.Module):
             shared = self.shared(x, runtime)
             if architecture.shared_expert_gate:
                 # In float32: the gradient of a gate is a sum over the channels that it scales.
-                gate = project("btd,d->bt", x, self.shared_gate[...], reduce_dtype=runtime.reduce_dtype)
+                types = runtime.product_types._replace(quantization="none")
+                gate = project("btd,d->bt", x, self.shared_gate[...], types=types)
                 share = jax.nn.sigmoid(gate.astype(jnp.float32))
                 shared = (shared.astype(jnp.float32) * share[..., None]).astype(x.dtype)
             y = y + shared
@@ -112,7 +113,12 @@ class MoE(nnx.Module):
         if runtime.reduce_dtype != "float32" or not on_many_devices():
             matrices = [w.astype(dtype) for w in matrices]
         biases = [self.gate_up_bias, self.down_bias] if architecture.expert_mlp_bias else []
-        return Experts(*matrices, *(b[...] for b in biases), activation=ACTIVATIONS[architecture.activation])
+        return Experts(
+            *matrices,
+            *(b[...] for b in biases),
+            activation=ACTIVATIONS[architecture.activation],
+            quantization=runtime.matmul_quantization,
+        )
 
 
 def router_arguments(architecture: Architecture) -> dict[str, Any]:

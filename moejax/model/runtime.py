@@ -1,4 +1,4 @@
-"""How the function is computed. Nothing here may change the loss, beyond rounding of the compute type."""
+"""How the function is computed. Nothing here may change the loss, beyond rounding of the types that are chosen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.kernels.attention import BACKENDS
+from moejax.kernels.linear import ProductTypes
+from moejax.kernels.quantization import QUANTIZATIONS
 from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.ranges import Multiple
 from moejax.routing import DISPATCHERS
@@ -49,6 +51,10 @@ class Runtime:
     every addition. Gradients of all other parameters are added in float32, and so are sums of one device. Layers'
     outputs and the gradients to their inputs, which devices add up along ``expert`` and ``tensor``, are added in
     ``compute_dtype``."""
+    matmul_quantization: str = "none"
+    """"fp8" (E4M3) or "int8": projections of attention and feed-forwards and the products of routed experts are of
+    8-bit numbers, forwards and for gradients of their inputs (``moejax.kernels.quantization``). The router, attention's
+    scores, embedding, output head, norms, and gradients of matrices keep their types; stored weights are float32."""
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
     expert_communication: str = "all_gather"
@@ -69,12 +75,18 @@ class Runtime:
     xla_options: str = "auto"
     """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without any."""
 
+    @property
+    def product_types(self) -> ProductTypes:
+        """What projections are computed in."""
+        return ProductTypes(self.reduce_dtype, self.matmul_quantization)
+
     def check(self) -> None:
         """Raise ``UserError``, naming the known choices, if a name is unknown, or a number outside its range."""
         check_fields(self, "runtime")
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "reduce_dtype": tuple(COMPUTE_DTYPES),
+            "matmul_quantization": QUANTIZATIONS,
             "dispatcher": tuple(DISPATCHERS),
             "expert_communication": tuple(COMMUNICATION),
             "attention": BACKENDS,

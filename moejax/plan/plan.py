@@ -29,6 +29,7 @@ from moejax.plan.step_time import (
 from moejax.plan.topology import Topology, parse
 from moejax.sharding import DCN_DATA, MESH_AXES
 from moejax.train.collectives import collectives
+from moejax.train.devices import check_quantization
 from moejax.train.mesh import batch_sharding, check_fits, make_mesh
 from moejax.train.program import Program, make_program
 from moejax.train.training import Training
@@ -189,6 +190,7 @@ def check_plan(training: Training, topology: Topology) -> None:
     mesh = mesh_sizes(training, topology)
     recipe = training.recipe
     check_fits(training.architecture, recipe.batch_sequences, recipe.microbatches, abstract_mesh(mesh))
+    check_quantization(training.architecture, recipe.runtime, topology.chip_name)
 
 
 def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:

@@ -37,7 +37,7 @@ class Roofline:
     """Seconds of one training step on one chip."""
 
     compute_seconds: float
-    """All products, those computed again included, at the peak."""
+    """All products, those computed again included, at the peak of their type."""
     memory_seconds: float
     """Estimated bytes between the chip and its memory, at its bandwidth."""
     link_seconds: dict[str, float]
@@ -98,6 +98,24 @@ def step_flops(training: Training) -> float:
     return float((part.training_causal + again + counted) * recipe.batch_tokens)
 
 
+def quantized_flops(training: Training) -> float:
+    """Those of ``step_flops`` that are products of 8-bit numbers (``Runtime.matmul_quantization``): of projections,
+    feed-forwards and routed experts, forwards, computed again, and for gradients of rows."""
+    recipe = training.recipe
+    if recipe.runtime.matmul_quantization == "none":
+        return 0.0
+    part = flops_per_token(training.architecture, recipe.data.sequence_length)
+    others = part.attention_scores_causal + part.router + part.unembedding
+    # All passes through the layers but that of the gradients of matrices; the rest is never of 8 bits.
+    names = kept_names(recipe.runtime.remat)
+    spared = named_activations(training.architecture, recipe.data.sequence_length)
+    quantized = part.forward_causal - others
+    again = {"none": 0.0, "dots": part.routed_experts}.get(
+        recipe.runtime.remat, quantized - sum(spared[name].flops for name in names if name != "attn_out")
+    )
+    return float((2 * quantized + again + training.counted_share * quantized) * recipe.batch_tokens)
+
+
 def attention_flops(training: Training) -> float:
     """Those of ``step_flops`` that are attention's scores and their sums of values."""
     recipe = training.recipe
@@ -138,8 +156,10 @@ def roofline(
     chips = 1
     for size in mesh.values():
         chips *= size
+    quantized = quantized_flops(training)
+    peak = chip.peak(training.recipe.runtime.matmul_quantization)
     return Roofline(
-        compute_seconds=step_flops(training) / chips / chip.flops_per_second,
+        compute_seconds=((step_flops(training) - quantized) / chip.flops_per_second + quantized / peak) / chips,
         memory_seconds=memory_traffic(training, mesh, parameter_bytes) / chip.memory_bytes_per_second,
         link_seconds=link_seconds,
     )
@@ -173,17 +193,24 @@ def compiler_seconds(text: str, chip: Chip, *, at_bandwidth: bool = False) -> fl
 
 
 def stated_seconds(text: str, chip: Chip, *, rows: float = 1.0) -> float:
-    """Seconds of the kernels of Pallas: the FLOPs they state at the chip's peak, or the bytes at its memory's
-    bandwidth.
+    """Seconds of the kernels of Pallas: the FLOPs they state at the chip's peak for what they read, or the bytes at its
+    memory's bandwidth.
 
     Grouped products state all rows there is room for, also those that a balanced routing leaves empty; ``rows`` is the
     share of them whose FLOPs count. Attention states nothing.
     """
-    kernels = ((run.times, stated) for run, _ in _kernels(text) if (stated := _STATED.search(run.rest)))
+    kernels = ((run, stated) for run, _ in _kernels(text) if (stated := _STATED.search(run.rest)))
     return sum(
-        times * max(rows * int(one["flops"]) / chip.flops_per_second, int(one["bytes"]) / chip.memory_bytes_per_second)
-        for times, one in kernels
+        run.times
+        * max(rows * int(one["flops"]) / chip.peak(_read(run)), int(one["bytes"]) / chip.memory_bytes_per_second)
+        for run, one in kernels
     )
+
+
+def _read(run: Instruction) -> str:
+    """Which of ``Runtime.matmul_quantization`` a kernel's operands are of."""
+    words = {"fp8": r"\bf8e4m3fn\[", "int8": r"\bs8\["}
+    return next((name for name, word in words.items() if re.search(word, " ".join(run.operands))), "none")
 
 
 def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:

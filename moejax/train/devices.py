@@ -8,9 +8,16 @@ from pathlib import Path
 
 import jax
 
+from moejax.architecture import Architecture
+from moejax.errors import UserError
+from moejax.kernels.grouped_matmul_megablox import LANES
+from moejax.kernels.quantization import TYPES
+from moejax.kernels.table import TOKAMAX, has_tokamax
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
+from moejax.model.runtime import Runtime
 from moejax.train.training import Training
+from moejax.wording import listed
 
 CHIP_OF_DEVICE = {
     "NVIDIA A100-SXM4-40GB": "a100",
@@ -47,6 +54,32 @@ class Speed:
             return {}
         rate = tokens / seconds
         return {"tokens_per_second": rate} | ({} if self._peak is None else {"mfu": self._flops * rate / self._peak})
+
+
+def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: str) -> None:
+    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, has no products of the runtime's 8-bit numbers, or their
+    kernel is missing. Devices of which nothing is known, as a CPU's, may try."""
+    quantization, chip = runtime.matmul_quantization, CHIPS.get(chip_name)
+    if quantization == "none" or chip is None:
+        return
+    if not chip.peak(quantization):
+        has = [name for name in TYPES if chip.peak(name)]
+        raise UserError(
+            f"runtime.matmul_quantization is {quantization!r}, and {chip.name} has no products of such numbers; choose "
+            f"{listed([*map(repr, has), repr('none')], 'or')}, or another chip."
+        )
+    if not (chip.torus_dimensions and architecture.is_moe):
+        return
+    if not has_tokamax():
+        raise UserError(
+            f"Experts with runtime.matmul_quantization = {quantization!r} need tokamax {TOKAMAX} on a TPU, which is "
+            f"not installed: pip install 'moejax[quantization]', or choose 'none'."
+        )
+    if (narrow := min(architecture.model_dim, architecture.expert_hidden)) < LANES:
+        raise UserError(
+            f"The experts' products are {narrow} wide, and with runtime.matmul_quantization = {quantization!r} a TPU's "
+            f"kernel needs {LANES} at least; choose 'none', or widen model_dim and expert_hidden."
+        )
 
 
 def memory() -> dict[str, int]:

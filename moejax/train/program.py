@@ -19,6 +19,7 @@ from jaxtyping import Array
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
 from moejax.platform import platform
+from moejax.train.devices import CHIP_OF_DEVICE, check_quantization
 from moejax.train.mesh import batch_sharding, param_shardings, token_shards
 from moejax.train.phases import phases
 from moejax.train.schedule import Schedule
@@ -106,7 +107,13 @@ class Program:
 
 def make_program(training: Training, mesh: Mesh) -> Program:
     """The functions of a training on a mesh. Compilation happens at their first call, once in a process for all that
-    could be vmapped together."""
+    could be vmapped together.
+
+    Raises:
+      UserError: the devices have no products of the runtime's types.
+    """
+    kind = mesh.devices.flat[0].device_kind
+    check_quantization(training.architecture, training.recipe.runtime, CHIP_OF_DEVICE.get(kind, ""))
     return _make_program(shared_settings(training), mesh)
 
 

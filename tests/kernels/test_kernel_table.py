@@ -11,6 +11,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul import grouped_matmul
+from moejax.kernels.quantization import TYPES
 from moejax.kernels.table import TABLE, accepts, load, select
 from moejax.routing.layout import by_expert
 from moejax.routing.routers import ROUTERS
@@ -70,6 +71,15 @@ def grouped(backend):
     return compute, (normal(120, 8), normal(4, 8, 12))
 
 
+def grouped_in_8_bits(kernel):
+    sizes = jnp.asarray([30, 0, 70, 20], jnp.int32)
+
+    def compute(rows, matrices):
+        return [kernel(rows, matrices, sizes, quantization)[:120] for quantization in TYPES]
+
+    return compute, (normal(120, 8), normal(4, 12, 8))
+
+
 CASES = {
     "attention": attention,
     "rms_norm": rms_norm,
@@ -77,11 +87,12 @@ CASES = {
     "cross_entropy": cross_entropy,
     "experts": of_experts,
     "grouped_matmul": grouped,
+    "grouped_matmul_8_bits": grouped_in_8_bits,
     # Devices take part in it: tests/routing/test_ragged_all_to_all.py.
     "ragged_all_to_all": None,
 }
-NO_GRADIENT = {"linear_gradient", "cross_entropy"}
-"""Operations that are gradients themselves."""
+NO_GRADIENT = {"linear_gradient", "cross_entropy", "grouped_matmul_8_bits"}
+"""Operations that are gradients themselves, or whose gradients are made elsewhere."""
 
 
 def test_every_operation_has_a_case_and_ends_with_its_reference():

@@ -167,8 +167,9 @@ def _sum_part(frame: int, part: int) -> int:
 
 
 def supports(x: Array, combine_weight: Array, layout_with: LayoutWith | None, experts: Experts) -> bool:
-    """Whether the experts are SwiGLU without biases."""
-    return experts.activation is swiglu and experts.gate_up_bias is experts.down_bias is None
+    """Whether the experts are SwiGLU without biases, in float32."""
+    is_plain = experts.activation is swiglu and experts.gate_up_bias is experts.down_bias is None
+    return is_plain and experts.quantization == "none"
 
 
 def swiglu_experts(

@@ -1,0 +1,137 @@
+"""Products of 8-bit numbers with a scale for each row and each column, float8 or int8, from arrays of 16 or 32 bits.
+
+What is quantized is a product's two factors, each along what the product sums over: a scale for every token and for
+every output channel of a matrix. The product is summed in float32 (int32), and multiplied by both scales. Forward
+products and gradients of rows are computed so; gradients of matrices, sums over tokens, keep their type.
+
+For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``): E4M3 everywhere,
+as scales of rows leave gradients no need of E5M2's range, and scales that are powers of two. For int8 it is AQT's
+``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``, but for stochastic rounding. No scale is of more than one token,
+so results do not depend on how a batch is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
+from moejax.platform import platform
+
+TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}
+"""Types by the choices of ``Runtime.matmul_quantization`` that quantize."""
+
+QUANTIZATIONS = ("none", *TYPES)
+
+F32 = jnp.float32
+
+
+class Quantized(NamedTuple):
+    """``values * scale`` is the array, rounded."""
+
+    values: Array
+    scale: Array
+    """Float32, of size 1 along the axes that share a scale."""
+
+
+def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantization: str) -> Quantized:
+    """An array with one scale for all numbers along ``axes``: the largest of them becomes the largest of the type.
+
+    Scales of float8 are rounded up to powers of two, which changes no digit of a number: it is rounded to 4 bits
+    whatever it shares its scale with, unless that is 2^14 times as large. Numbers that are not finite make their scale
+    and so the product not finite.
+    """
+    dtype = TYPES[quantization]
+    is_float = jnp.issubdtype(dtype, jnp.floating)
+    most = float(jnp.finfo(dtype).max) if is_float else float(jnp.iinfo(dtype).max)
+    wide = x.astype(F32)
+    least = jnp.finfo(F32).tiny
+    scale = jnp.maximum(jnp.max(jnp.abs(wide), axes, keepdims=True) / most, least)
+    if is_float:
+        exponent = lax.bitcast_convert_type(scale, jnp.uint32) & jnp.uint32(0x7F80_0000)
+        below = lax.bitcast_convert_type(exponent, F32)
+        scale = jnp.where(below == scale, scale, 2 * below)
+    scaled = jnp.clip(wide / scale, -most, most)
+    return Quantized((scaled if is_float else jnp.round(scaled)).astype(dtype), scale)
+
+
+def einsum(
+    equation: str, x: Float[Array, "*of_x"], matrix: Float[Array, "*of_matrix"], quantization: str, precision: Any
+) -> Float[Array, "*of_y"]:
+    """``jnp.einsum`` of two arrays in 8 bits, in the type of x.
+
+    Products of float8 come out in that type too: scales that are powers of two round nothing.
+
+    Every letter of the result is one of x or of the matrix, in the order that it has there.
+    """
+    inputs, of_y = equation.split("->")
+    of_x, of_matrix = inputs.split(",")
+    factors, scales = [], []
+    for letters, array in ((of_x, x), (of_matrix, matrix)):
+        one = quantize(array, tuple(place for place, name in enumerate(letters) if name not in of_y), quantization)
+        sizes = dict(zip(letters, array.shape, strict=True))
+        factors.append(one.values)
+        scales.append(one.scale.reshape([sizes.get(name, 1) for name in of_y]))
+    dtype = jnp.int32 if quantization == "int8" else x.dtype
+    if quantization == "fp8" and platform() == "gpu":
+        # Otherwise Hopper's matrix units keep sums in fewer bits than float32's, which gradients do not bear.
+        precision = lax.Precision.HIGHEST
+    product = jnp.einsum(equation, *factors, precision=precision, preferred_element_type=dtype)
+    return (product.astype(F32) * scales[0] * scales[1]).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def matmul(
+    quantization: str, rows: Float[Array, "*batch rows model"], matrix: Float[Array, "*of_matrix model hidden"]
+) -> Float[Array, "*batch_of_both rows hidden"]:
+    """``jnp.matmul`` of rows and matrices whose leading axes broadcast, in 8 bits; in float32."""
+    x, w = quantize(rows, -1, quantization), quantize(matrix, -2, quantization)
+    product = jnp.matmul(x.values, w.values, preferred_element_type=jnp.int32 if quantization == "int8" else F32)
+    return product.astype(F32) * x.scale * w.scale
+
+
+def _save(quantization: str, rows: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
+    return matmul(quantization, rows, matrix), (rows, matrix)
+
+
+def _gradients(quantization: str, saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    rows, matrix = saved
+    whole: Any = matmul(quantization, dy, matrix.swapaxes(-1, -2))
+    # Rows that several matrices met have the sum of their gradients.
+    (drows,) = jax.linear_transpose(lambda x: jnp.broadcast_to(x, whole.shape), rows.astype(F32))(whole)
+    of_matrix = partial(jnp.matmul, rows, preferred_element_type=F32)
+    (dmatrix,) = jax.linear_transpose(of_matrix, matrix)(dy)
+    return drows.astype(rows.dtype), dmatrix
+
+
+matmul.defvjp(_save, _gradients)
+
+
+def in_8_bits(backend: GroupedMatmul, kernel: Callable[..., Array], quantization: str) -> GroupedMatmul:
+    """A backend whose products of rows by matrices are those of a kernel of "grouped_matmul_8_bits"."""
+    return GroupedMatmul(
+        forward=lambda rows, matrices, sizes: kernel(rows, matrices.swapaxes(1, 2), sizes, quantization),
+        rows_gradient=lambda dy, matrices, sizes: kernel(dy, matrices, sizes, quantization),
+        matrices_gradient=backend.matrices_gradient,
+    )
+
+
+def reference(
+    rows: Float[Array, "R K"],
+    matrices: Float[Array, "groups F K"],
+    group_sizes: Int[Array, " groups"],
+    quantization: str,
+) -> Float[Array, "R F"]:
+    """Each group's rows by the transpose of its matrix, in 8 bits; in the type of the rows.
+
+    Both are read along what is summed over, the one order in which Hopper's matrix units take 8-bit numbers.
+    """
+    x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
+    exact = REFERENCE.rows_gradient(x.values.astype(F32) * x.scale, w.values.astype(F32) * w.scale, group_sizes)
+    return exact.astype(rows.dtype)

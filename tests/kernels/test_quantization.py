@@ -1,0 +1,179 @@
+"""Products of 8-bit numbers: how far they are from exact ones, and what they do with zeros, outliers and no numbers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from moejax.kernels import quantization
+from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
+from moejax.kernels.linear import ProductTypes, project
+from moejax.kernels.quantization import TYPES, in_8_bits, matmul, quantize
+from moejax.kernels.table import TABLE, load, select
+from moejax.sharding import MESH_AXES
+
+WIDTH, HIDDEN = 256, 96
+DRAW = np.random.default_rng(7)
+
+
+def normal(*shape):
+    return DRAW.normal(size=shape)
+
+
+def outlying_channels(*shape):
+    """A few of the numbers of every row a hundred times as large, the same in each, as activations of transformers."""
+    return normal(*shape) * np.where(np.arange(shape[-1]) % 64 == 3, 100.0, 1.0)
+
+
+def heavy_tailed(*shape):
+    return DRAW.standard_t(3, size=shape)
+
+
+def rows_of_all_sizes(*shape):
+    """Each row of another size, from a millionth to a million."""
+    return normal(*shape) * 10.0 ** np.linspace(-6, 6, shape[-2])[:, None]
+
+
+LIMITS = {
+    "fp8": {normal: 0.04, outlying_channels: 0.04, heavy_tailed: 0.04, rows_of_all_sizes: 0.04},
+    "int8": {normal: 0.012, outlying_channels: 0.11, heavy_tailed: 0.04, rows_of_all_sizes: 0.012},
+}
+"""Largest error of a product's rows, each as a share of its own norm, on average (docs/accelerators.md)."""
+
+
+def error(found, exact):
+    """The mean over rows of |found - exact| / |exact|."""
+    found, exact = (np.asarray(x, np.float64).reshape(-1, x.shape[-1]) for x in (found, exact))
+    return np.mean(np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1))
+
+
+def projected(kind):
+    return lambda x, w: project("btd,df->btf", x[None], w, types=ProductTypes(quantization=kind))[0]
+
+
+def of_a_batch(kind):
+    if kind == "none":
+        return lambda x, w: jnp.matmul(x, w, preferred_element_type=jnp.float32)
+    return functools.partial(matmul, kind)
+
+
+def of_groups(kind):
+    """Three matrices, the second without rows, and 10 rows that are nobody's and hold no numbers."""
+    sizes = jnp.asarray([30, 0, 34], jnp.int32)
+    backend = REFERENCE if kind == "none" else in_8_bits(REFERENCE, quantization.reference, kind)
+
+    def compute(x, w):
+        rows = jnp.concatenate([x, jnp.full((10, WIDTH), jnp.nan, x.dtype)])
+        matrices = jnp.stack([w, 3 * w, 0.01 * w])
+        return grouped_matmul(backend, rows, matrices, sizes)[:64]
+
+    return compute
+
+
+@pytest.mark.parametrize("product", [projected, of_a_batch, of_groups])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradients_of_matrices_as_ever(
+    product, kind, dtype
+):
+    w = jnp.asarray(normal(WIDTH, HIDDEN) / 16, jnp.float32).astype(dtype)
+    for draw, limit in LIMITS[kind].items():
+        # Rows of gradients are of the same kinds as rows of activations.
+        x, dy = (jnp.asarray(draw(64, width), jnp.float32).astype(dtype) for width in (WIDTH, HIDDEN))
+
+        def run(kind, x=x, dy=dy):
+            y, back = jax.vjp(product(kind), x, w)
+            return (y, *back(dy.astype(y.dtype)))
+
+        found, exact = jax.jit(run, static_argnums=0)(kind), jax.jit(run, static_argnums=0)("none")
+        assert [x.dtype for x in found] == [x.dtype for x in exact]
+        for ours, theirs in zip(found[:2], exact[:2], strict=True):
+            assert limit / 30 < error(ours, theirs) < limit, draw.__name__
+        np.testing.assert_allclose(found[2], exact[2], rtol=1e-5, atol=1e-5 * float(jnp.abs(exact[2]).max()))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_zeros_stay_zeros_and_the_largest_and_smallest_numbers_stay_finite(kind):
+    x = jnp.asarray([[0.0] * 4, [3e38, -3e38, 1.0, 0.0], [1e-38, 2e-38, -4e-38, 0.0], [-7.0, 7.0, 3.5, 0.1]])
+    values, scale = quantize(x, 1, kind)
+    found = values.astype(jnp.float32) * scale
+    assert jnp.isfinite(found).all()
+    assert (found[0] == 0).all()
+    np.testing.assert_allclose(found[1], x[1], rtol=1 / 16, atol=3e38 / 127)
+    np.testing.assert_allclose(found[3], x[3], rtol=1 / 16, atol=7 / 127)
+    # No scale is smaller than float32's smallest number of full precision.
+    np.testing.assert_allclose(found[2], x[2], rtol=0, atol=jnp.finfo(jnp.float32).tiny)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
+def test_what_is_no_number_does_not_become_one(kind, bad):
+    x = jnp.ones((3, WIDTH)).at[1, 5].set(bad)
+    y = project("td,df->tf", x, jnp.ones((WIDTH, 2)), types=ProductTypes(quantization=kind))
+    assert not jnp.isfinite(y[1]).any()
+    np.testing.assert_allclose(y[::2], WIDTH, rtol=1e-2)
+
+
+def test_float8_is_the_nearest_number_of_four_bits_whatever_the_scale():
+    x = jnp.asarray(normal(50, WIDTH), jnp.float32)
+    values, scale = quantize(x, 1, "fp8")
+    assert (jnp.frexp(scale)[0] == 0.5).all()
+    found = np.asarray(values.astype(jnp.float32) * scale)
+    # By another rounding: NumPy's, of numbers that need no scale. Below 2^-6 the type has fewer bits.
+    expected = np.asarray(x).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    plain = np.abs(np.asarray(x)) > 2**-6
+    assert plain.mean() > 0.9
+    np.testing.assert_array_equal(found[plain], expected[plain])
+
+
+def test_tokens_and_parts_of_a_sum_may_lie_on_other_devices():
+    x, w = jnp.asarray(normal(64, WIDTH), jnp.float32), jnp.asarray(normal(WIDTH, HIDDEN), jnp.float32)
+    for kind in TYPES:
+        whole = projected(kind)(x, w)
+        parts = [projected(kind)(x[:20], w), projected(kind)(x[20:], w)]
+        np.testing.assert_allclose(np.concatenate(parts), whole, rtol=0, atol=1e-4)
+    # A mesh that splits what is summed over has scales of its own in each part; powers of two change nothing.
+    halves = sum(projected("fp8")(x[:, part], w[part]) for part in (slice(0, 100), slice(100, None)))
+    assert error(halves, projected("fp8")(x, w)) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform", "quantized", "kernel"),
+    [
+        ("NVIDIA H100 80GB HBM3", "gpu", "fp8", "mosaic"),
+        ("NVIDIA H100 80GB HBM3", "gpu", "int8", "triton"),
+        ("NVIDIA B200", "gpu", "fp8", "triton"),
+        ("NVIDIA A100-SXM4-80GB", "gpu", "int8", "triton"),
+        ("TPU7x", "tpu", "fp8", "tokamax"),
+        ("TPU v5 lite", "tpu", "int8", "tokamax"),
+        ("cpu", "cpu", "fp8", "reference"),
+    ],
+)
+def test_a_program_gets_the_kernel_of_its_chip(kind, platform, quantized, kernel, monkeypatch):
+    kernels = TABLE["grouped_matmul_8_bits"]
+    monkeypatch.setitem(kernels, "tokamax", kernels["tokamax"]._replace(is_available=lambda: True))
+    rows, matrices = jnp.zeros((64, 256), jnp.bfloat16), jnp.zeros((4, 128, 256), jnp.bfloat16)
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        chosen = select("grouped_matmul_8_bits", rows, matrices, quantization=quantized)
+        if kernel != "tokamax":
+            assert chosen is load("grouped_matmul_8_bits", kernel)
+        else:
+            assert chosen.__module__.endswith("grouped_matmul_tokamax_tpu")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_tokamaxs_kernel_of_a_tpu_computes_what_the_reference_does(kind):
+    pytest.importorskip("tokamax", reason="tokamax is not installed (extra: quantization)")
+    kernel = load("grouped_matmul_8_bits", "tokamax")
+    rows, matrices = jnp.asarray(normal(200, 256), jnp.float32), jnp.asarray(normal(3, 128, 256), jnp.float32)
+    sizes = jnp.asarray([70, 0, 100], jnp.int32)
+    found, exact = (
+        jax.jit(one, static_argnums=3)(rows, matrices, sizes, kind) for one in (kernel, quantization.reference)
+    )
+    np.testing.assert_allclose(found[:170], exact[:170], rtol=0, atol=1e-3)
