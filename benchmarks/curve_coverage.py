@@ -1,9 +1,9 @@
 """How often ranges of a law of loss curves hold the truth, where neighbours' noise is alike.
 
-Command:  python benchmarks/curve_coverage.py --sets 60
-Made-up curves of the multi-power law (``tests/fit/known_curves.py``): a constant rate, a cosine and one drop of the
-rate, 4,000 steps, a point every 20, AR(1) noise of log loss. Asked: the exact loss at the end of a schedule that is not
-among them, and of one three times as long; a new measured loss there; and every coefficient.
+Command:  python benchmarks/curve_coverage.py --sets 60 --law momentum
+Made-up curves of the multi-power law (``tests/fit/known_curves.py``) or of the momentum law: a constant rate, a cosine
+and one drop of the rate, 4,000 steps, a point every 20, AR(1) noise of log loss. Asked: the exact loss at the end of a
+schedule that is not among them, and of one three times as long; a new measured loss there; and every coefficient.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,30 +30,39 @@ from moejax.fit.read_curves import runs_of
 from moejax.fit.starts import WarmStart
 from moejax.float64 import float64
 from moejax.laws.law import coefficients
+from moejax.laws.momentum import Momentum
 
 ASKED = {"wsd": ("wsd", 1), "cosine, three times": ("cosine", 3)}
 
 
-def coverage(sets: int, noise: float, along: float, blocks: Sequence[int], level: float = 0.9) -> dict[str, Counter]:
+TRUTHS = {
+    "multi_power": TRUTH,
+    "momentum": Momentum(irreducible=2.6, sum_scale=0.6, sum_exponent=0.45, drop_scale=100.0, memory_steps=300.0),
+}
+
+
+def coverage(
+    truth: Any, sets: int, noise: float, along: float, blocks: Sequence[int], level: float = 0.9
+) -> dict[str, Counter]:
     """How many of some sets have each truth in its interval, by how many stretches of a curve are draws."""
     inside: dict[str, Counter] = {f"{count} stretches": Counter() for count in blocks}
     for number in range(sets):
-        read = curves(seed=number + 1, noise=noise, along=along, every=20)
+        read = curves(seed=number + 1, law=truth, noise=noise, along=along, every=20)
         # Every set is searched from the truth alone: coverage is asked, not the search.
-        found = fit_curves(read, TRUTH, starts=WarmStart((TRUTH,)), search=EVERY_START)
+        found = fit_curves(read, truth, starts=WarmStart((truth,)), search=EVERY_START)
         for count, own in zip(blocks, inside.values(), strict=True):
-            own.update(_inside(with_uncertainty(found, runs_of(read, blocks=count)), noise, number, level))
+            own.update(_inside(truth, with_uncertainty(found, runs_of(read, blocks=count)), noise, number, level))
         if (number + 1) % 20 == 0:
             print(number + 1, {name: dict(own) for name, own in inside.items()}, file=sys.stderr, flush=True)
     return inside
 
 
-def _inside(result: FitResult, noise: float, number: int, level: float) -> dict[str, int]:
+def _inside(law: Any, result: FitResult, noise: float, number: int, level: float) -> dict[str, int]:
     table = result.conf_int(level)
-    inside = {n: int(table.loc[n, "low"] <= v <= table.loc[n, "high"]) for n, v in coefficients(TRUTH).items()}
+    inside = {n: int(table.loc[n, "low"] <= v <= table.loc[n, "high"]) for n, v in coefficients(law).items()}
     for name, (kind, times) in ASKED.items():
         schedule, end = rates(kind, times * STEPS), np.array([times * STEPS])
-        truth = float(curve(kind, steps=times * STEPS, every=40).loss[-1])
+        truth = float(curve(kind, law, steps=times * STEPS, every=40).loss[-1])
         with float64():
             spread = result.spread(lambda law, schedule=schedule, end=end: losses_at(law, schedule, end))
         (low,), (high,) = spread.ends(level, True)
@@ -67,13 +77,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=60)
+    parser.add_argument("--law", choices=TRUTHS, default="multi_power")
     parser.add_argument("--noise", type=float, default=1e-3)
     parser.add_argument("--along", type=float, nargs="+", default=[0.0, 0.8, 0.95])
     parser.add_argument("--blocks", type=int, nargs="+", default=[4, 8, 10_000])
     arguments = parser.parse_args()
     compile_quickly()
     for along in arguments.along:
-        for name, found in coverage(arguments.sets, arguments.noise, along, arguments.blocks).items():
+        for name, found in coverage(
+            TRUTHS[arguments.law], arguments.sets, arguments.noise, along, arguments.blocks
+        ).items():
             said = ", ".join(f"{truth} {count}" for truth, count in found.items())
             print(f"AR {along}, {name} a curve, of {arguments.sets}: {said}", flush=True)
 

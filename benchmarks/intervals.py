@@ -4,6 +4,8 @@
     python benchmarks/intervals.py --tables 200 --bootstrap 200
     python benchmarks/intervals.py --only lone           the settings whose name holds that
     python benchmarks/intervals.py --few                 N* of 4 and 8 architectures: decided, resampled and designed
+    python benchmarks/intervals.py --laws all            every law that is fitted, on tables of ``law_tables.py``
+    python benchmarks/intervals.py --laws sparsity,kaplan --tables 200 --search
 
 A table has so many architectures, each trained for so many budgets from 2 to 200 tokens a parameter. Noise of log loss
 is of each run alone, shared by the runs of an architecture as well, or grows with a run's tokens. Three kinds of table:
@@ -13,18 +15,27 @@ is of each run alone, shared by the runs of an architecture as well, or grows wi
   so carries gamma almost alone;
 - routed: Clark's law, whose coupling c may have either sign.
 
-Printed: the share of tables whose interval holds the true number, for each number.
+Printed: the share of tables whose interval holds the true number, for each number. With ``--laws``: of how many tables
+that have an interval it holds the truth, for every coefficient, for what the law gives of a run ten times beyond the
+table, and for what such a run is measured to be; the open and the unknown are counted on their own. ``!`` marks a count
+that intervals of 90 % come to in one of a hundred cases or less. A fit starts at the truth, so that its intervals are
+asked and not its search; with ``--search`` it does not.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.stats
+from law_tables import MadeUp, fitted, larger, made_up
+from law_tables import table as made_up_table
 
+from moejax.cli.process import compile_quickly
 from moejax.design.design import design
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import confidence_interval, with_uncertainty
@@ -33,13 +44,14 @@ from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
 from moejax.fit.intervals import keeps_sign
 from moejax.fit.metrics import predict
-from moejax.fit.objective import Huber, Penalty, Squared
+from moejax.fit.objective import Huber, Penalty, Squared, outputs
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.starts import WarmStart
 from moejax.laws import routed
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
-from moejax.laws.design import Design
+from moejax.laws.design import Design, design_from, known
 from moejax.laws.effective_params import CHAPTER_002
+from moejax.laws.law import coefficients
 
 CLARK = routed.PUBLISHED["clark-2022-s-base"].law
 Groups = np.ndarray
@@ -176,6 +188,58 @@ def few(architectures: int, tables: int, resamples: int = 200) -> dict[str, tupl
     return {way: (np.mean(each, axis=0)[0], np.median(each, axis=0)[1]) for way, each in found.items()}
 
 
+RUN, EXACT = "a run beyond", "the law beyond"
+"""What is asked beside the coefficients: what is measured at ``LARGER``, and what the true law gives there."""
+HELD, MISSED, OPEN, UNKNOWN = "held", "missed", "open", "unknown"
+
+
+def recovered(one: MadeUp, tables: int, *, level: float = 0.9, searched: bool = False) -> dict[str, Counter[str]]:
+    """By number, how many tables' intervals hold the truth, miss it, have no end, or are not given at all."""
+    truths, at = coefficients(one.whole), larger(one)
+    found = {name: Counter() for name in (*truths, EXACT, RUN)}
+    exact = float(predict(one.whole, runs_from(_one_of_each(at), np.ones(1)), one.output)[0])
+    for seed in range(tables):
+        fit = fitted(one, made_up_table(one, seed), searched=searched)
+        intervals = fit.conf_int(level)
+        luck = one.chance(seed, 1).normal(size=2) @ (one.shared, one.own)
+        (low,), (high,) = fit.spread(lambda law: outputs(law, _one_of_each(at), one.output)).ends(level, True)
+        run = fit.predict(at, level).iloc[0]
+        asked = {
+            **{name: (*intervals.loc[name, ["low", "high"]], value) for name, value in truths.items()},
+            EXACT: (low, high, exact),
+            RUN: (run["low"], run["high"], exact * np.exp(luck)),
+        }
+        for name, (least, most, value) in asked.items():
+            found[name][_verdict(float(least), float(most), value)] += 1
+    return found
+
+
+def _one_of_each(design: Design) -> Design:
+    return design_from({name: np.atleast_1d(value) for name, value in known(design).items()})
+
+
+def _verdict(low: float, high: float, truth: float) -> str:
+    if np.isnan(low) or np.isnan(high):
+        return UNKNOWN
+    if np.isinf(high):
+        return OPEN
+    return HELD if low <= truth <= high else MISSED
+
+
+def expected(count: int, level: float = 0.9) -> tuple[int, int]:
+    """Fewest and most of so many intervals that hold the truth, but for one case in a hundred."""
+    least, most = scipy.stats.binom.interval(0.99, count, level)
+    return int(least), int(most)
+
+
+def in_words(name: str, count: Counter[str], level: float = 0.9) -> str:
+    """``alpha 52/60``, with what is not known, and a mark where luck hardly explains the count."""
+    known_ones = count[HELD] + count[MISSED]
+    least, most = expected(known_ones, level) if known_ones else (0, 0)
+    said = f"{name} {count[HELD]}/{known_ones}" + ("" if least <= count[HELD] <= most else " !")
+    return said + "".join(f" ({count[kind]} {kind})" for kind in (OPEN, UNKNOWN) if count[kind])
+
+
 def main() -> None:
     """Print a line per setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -183,7 +247,16 @@ def main() -> None:
     parser.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="of resamples instead")
     parser.add_argument("--only", default="", metavar="WORDS", help="settings whose name holds these")
     parser.add_argument("--few", action="store_true", help="N* of few architectures, by every way to an interval")
+    parser.add_argument("--laws", default="", metavar="NAMES", help="laws of law_tables.py, with commas; or all")
+    parser.add_argument("--search", action="store_true", help="of --laws: fits that do not start at the truth")
     given = parser.parse_args()
+    if given.laws:
+        compile_quickly()
+        laws = made_up()
+        for name in laws if given.laws == "all" else given.laws.split(","):
+            counts = recovered(laws[name], given.tables, searched=given.search)
+            print(f"{name}: {', '.join(in_words(*each) for each in counts.items())}", flush=True)
+        return
     for architectures in (4, 8) if given.few else ():
         for way, (share, width) in few(architectures, given.tables).items():
             print(f"{architectures} architectures, {way:<14}holds {share:.2f}, high over low {width:.3g}", flush=True)

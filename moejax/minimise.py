@@ -167,12 +167,14 @@ def newton(
 
 
 def polish(
-    objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, tolerance: float, max_steps: int = 500
+    objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, tolerance: float, max_steps: int = 5000
 ) -> tuple[np.ndarray, float, float, int]:
     """``newton``, and a trust region's steps where the gradient norm it ends with is above ``tolerance``.
 
     A valley that bends, or leads to infinity, stops a line search and whole Newton steps: a step along it is longer
-    than its curvature holds for. As for ``Minimum.converged``, the tolerance is relative to a value above 1.
+    than its curvature holds for. Where a coefficient vanishes its coordinate ends far away, and along the kinks of a
+    robust penalty steps are short: 2,000 to 3,600 of a millisecond were seen. As for ``Minimum.converged``, the
+    tolerance is relative to a value above 1.
 
     Returns:
       as ``newton``.

@@ -43,13 +43,14 @@ ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
 """What every page asks its law about."""
 ASKED_INSTEAD = {"error_from_loss": ("--loss", "2.5"), "accuracy_from_loss": ("--loss", ".75")}
 """What a page asks of a law that reads no design."""
-ASKED_BESIDES = {"data_constrained": ("--unique-tokens", "25B")}
+ASKED_BESIDES = dict.fromkeys(("data_constrained", "sparse_repeats"), ("--unique-tokens", "25B"))
 """What a law must be told besides."""
 
 DESIGNED = {
     "kaplan": "--flops 1e21",
     "chinchilla": "--flops 1e21",
     "data_constrained": "--flops 1e22 --unique-tokens 25B",
+    "sparse_repeats": "--flops 1e20 --unique-tokens 2B --hold expansion=4",
     "over_training": "--flops 1e21",
     "five_factor": "--flops 1e21 --params-total 30B",
     "sparsity": "--flops 1e21 --params-total 30B",
@@ -70,6 +71,7 @@ RELATED = {
     "isoflop_surface": "abnar-1",
     "allocation": "tian-9",
     "step_law": "tian-2",
+    "sparse_repeats": "data-constrained",
 }
 """Figures of what a law describes that do not take its coefficients from one set; ``NO_FIGURE`` where there is none."""
 

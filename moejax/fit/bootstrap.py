@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from moejax.errors import UserError
 from moejax.fit.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
-from moejax.fit.objective import WIDEST, data_of, laws_at
+from moejax.fit.objective import data_of, laws_at
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
@@ -152,7 +152,7 @@ def bootstrap(
     with float64():
         start = np.asarray(objective.point_of(result.law, data))
     # At the end of what is searched no slope leads back, and the resamples could not tell otherwise.
-    start = np.where(objective.at_an_end(start), np.sign(start) * WIDEST / 2, start)
+    start = np.where(objective.at_an_end(start), np.sign(start) * objective.widest / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()
     # The data's hash has no groups: its coefficients do not depend on them, and what is drawn does.

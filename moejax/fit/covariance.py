@@ -143,7 +143,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         raise UserError(
             f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
         )
-    at, labels = derivatives(result, runs), RESAMPLED[by](runs)
+    at, labels = derivatives(result, runs, past_zero=True), RESAMPLED[by](runs)
     count = draws_of(runs, "run")
     # A law that overflows at some run has slopes that are no numbers, and no standard errors.
     finite = bool(np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all())

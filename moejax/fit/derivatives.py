@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -97,8 +97,13 @@ class FitDerivatives:
         return np.linalg.lstsq(self.hessian, right, rcond=FLAT)[0]
 
 
-def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
+def derivatives(result: FitResult, runs: Runs, *, past_zero: bool = False) -> FitDerivatives:
     """The optimum of a fit, with its derivatives.
+
+    Args:
+      past_zero: whether coefficients that have come to nearly 0 are taken as they are, not by their logarithms, in
+        which no run moves. What is not 0 in truth may be fitted as 0; other coefficients then make up for it, and
+        their errors are right only if this one may be off too.
 
     Raises:
       UserError: the runs are not those of the fit.
@@ -108,6 +113,10 @@ def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     data = data_of(objective, runs, result.fixed)
     with float64():
         point = np.asarray(objective.point_of(result.law, data))
+        if past_zero and (nearly := objective.near_zero(point)).any():
+            names = tuple(name for name, gone in zip(objective.free, nearly, strict=True) if gone)
+            objective = replace(objective, plain=names)
+            point = np.asarray(objective.point_of(result.law, data))
         found = slopes_of_residuals(objective, objective.penalty.residual, point, data)
         residual, jacobian = (np.asarray(x) for x in found)
         # A run of weight 0 may have a prediction without a logarithm, and 0 times NaN is none either.

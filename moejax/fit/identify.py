@@ -65,9 +65,11 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
             for name in objective.law.inputs
             if np.ptp(np.asarray(value_of(data["design"], name))[kept]) == 0
         ]
-    condition = (
-        float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")
-    )
+    # Of a coefficient that has vanished the size may be 1e-200.
+    with np.errstate(over="ignore"):
+        condition = (
+            float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")
+        )
     if len(jacobian) < len(objective.free):
         sentences.append(f"{len(jacobian)} runs cannot set {len(objective.free)} coefficients.")
     return Identified(

@@ -68,32 +68,37 @@ PENALTIES: dict[str, type[Penalty]] = {"huber": Huber, "squared": Squared}
 
 WIDEST = 12.0
 """E-folds beyond which no coefficient goes, in centred units: a line search that leaps stays among finite numbers."""
+WIDEST_SIZE = 2 * WIDEST
+"""The same of one that is a size, as Kaplan's N_c, the parameters at which the loss would be 1: it may lie as far from
+the runs as their loss is from 1."""
 
 
-AT_AN_END = 2 * WIDEST
-"""A coordinate beyond this is at an end of what is searched: the coefficient is within 4 % of ``WIDEST`` e-folds."""
+AT_AN_END = 2.0
+"""A coordinate beyond this many times its widest is at an end of what is searched: the coefficient is within 4 %."""
+NEAR_ZERO = 1e-4
+"""Share of its size below which a coefficient of one sign is nearly 0."""
 EDGE = 1 - 1e-12
 """Share of ``WIDEST`` up to which a coefficient keeps its digits."""
 
 
-def _bounded(x: Any) -> Any:
-    return WIDEST * jnp.tanh(x / WIDEST)
+def _bounded(x: Any, widest: Any) -> Any:
+    return widest * jnp.tanh(x / widest)
 
 
-def _unbounded(y: Any) -> Any:
-    return WIDEST * jnp.arctanh(jnp.clip(y / WIDEST, -EDGE, EDGE))
+def _unbounded(y: Any, widest: Any) -> Any:
+    return widest * jnp.arctanh(jnp.clip(y / widest, -EDGE, EDGE))
 
 
-INWARD: dict[str, Callable[[Any], Any]] = {
-    "+": lambda x: jnp.exp(_bounded(x)),
-    "-": lambda x: -jnp.exp(_bounded(x)),
-    "any": lambda x: x,
+INWARD: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda x, widest: jnp.exp(_bounded(x, widest)),
+    "-": lambda x, widest: -jnp.exp(_bounded(x, widest)),
+    "any": lambda x, _: x,
 }
-"""From a coordinate to its coefficient, by the coefficient's sign."""
-OUTWARD: dict[str, Callable[[Any], Any]] = {
-    "+": lambda c: _unbounded(jnp.log(c)),
-    "-": lambda c: _unbounded(jnp.log(-c)),
-    "any": lambda c: c,
+"""From a coordinate and how many e-folds it may go to its coefficient, by the coefficient's sign."""
+OUTWARD: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda c, widest: _unbounded(jnp.log(c), widest),
+    "-": lambda c, widest: _unbounded(jnp.log(-c), widest),
+    "any": lambda c, _: c,
 }
 """From a coefficient back to its coordinate."""
 
@@ -110,6 +115,8 @@ class FitObjective:
     fixed: tuple[str, ...] = ()
     output: str = "loss"
     """Which of the law's outputs was measured."""
+    plain: tuple[str, ...] = ()
+    """Coefficients whose coordinate is their own value: where one has come to nearly 0, its logarithm tells nothing."""
 
     @functools.cached_property
     def free(self) -> tuple[str, ...]:
@@ -118,13 +125,27 @@ class FitObjective:
 
     @functools.cached_property
     def signs(self) -> dict[str, str]:
-        """The sign of every coefficient, by name."""
-        return {f.name: f.metadata["sign"] for f in dataclasses.fields(self.law) if not f.metadata.get("static")}
+        """The sign of every coefficient, by name; what is ``plain`` may cross 0."""
+        searched = (f for f in dataclasses.fields(self.law) if not f.metadata.get("static"))
+        return {f.name: "any" if f.name in self.plain else f.metadata["sign"] for f in searched}
+
+    def near_zero(self, points: Any) -> Any:
+        """Which coordinates (the last axis) are of coefficients of one sign that have come to nearly 0."""
+        bounded = np.array([self.signs[name] != "any" for name in self.free])
+        return bounded & (np.asarray(_bounded(points, self.widest)) < np.log(NEAR_ZERO))
+
+    @functools.cached_property
+    def widest(self) -> np.ndarray:
+        """E-folds beyond which each coefficient that is searched does not go."""
+        sizes = {
+            f.name for f in dataclasses.fields(self.law) if any(map(laws.is_power, f.metadata["dimension"].values()))
+        }
+        return np.array([WIDEST_SIZE if name in sizes else WIDEST for name in self.free])
 
     def at_an_end(self, points: Any) -> Any:
         """Which coordinates (the last axis) lie at an end of what is searched, where nothing depends on them."""
         bounded = np.array([self.signs[name] != "any" for name in self.free])
-        return bounded & (np.abs(points) > AT_AN_END)
+        return bounded & (np.abs(points) > AT_AN_END * self.widest)
 
     @functools.cached_property
     def _scales(self) -> frozenset[str]:
@@ -136,7 +157,10 @@ class FitObjective:
 
     def centred(self, point: Any, data: Mapping[str, Any]) -> Any:
         """The law at a point, for designs measured in the data's units."""
-        free = {name: INWARD[self.signs[name]](point[i]) * self._size(name, data) for i, name in enumerate(self.free)}
+        free = {
+            name: INWARD[self.signs[name]](point[i], self.widest[i]) * self._size(name, data)
+            for i, name in enumerate(self.free)
+        }
         law = self.law(**free, **data["fixed"])
         if not self.fixed:
             return law
@@ -151,7 +175,8 @@ class FitObjective:
         """The point at which a law (in its own parameterisation) sits."""
         values = laws.coefficients(laws.in_units(law, data["units"]))
         sizes = [self._size(name, data) for name in self.free]
-        return _coordinates(tuple(self.signs[name] for name in self.free), [values[name] for name in self.free], sizes)
+        signs = tuple(self.signs[name] for name in self.free)
+        return _coordinates(signs, [values[name] for name in self.free], sizes, self.widest)
 
     def predicted(self, point: Any, data: Mapping[str, Any]) -> Any:
         """What the law gives every run at a point."""
@@ -170,10 +195,10 @@ class FitObjective:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _coordinates(signs: tuple[str, ...], values: Any, sizes: Any) -> Any:
+def _coordinates(signs: tuple[str, ...], values: Any, sizes: Any, widest: Any) -> Any:
     """Coordinates of coefficients with these signs, each measured in its size."""
-    pairs = zip(signs, values, sizes, strict=True)
-    return jnp.stack([OUTWARD[sign](jnp.asarray(value, float) / size) for sign, value, size in pairs])
+    each = zip(signs, values, sizes, widest, strict=True)
+    return jnp.stack([OUTWARD[sign](jnp.asarray(value, float) / size, most) for sign, value, size, most in each])
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -26,6 +26,8 @@ from moejax.laws.law import coefficients
 
 LARGEST_FOLDS = 50.0
 """E-folds by which a drawn coefficient may leave its fitted value: further out, a float would overflow."""
+MOST_ROUNDS = 64
+"""How often as many laws are drawn as are asked for, before fewer are taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +85,31 @@ class StoredUncertainty:
         """Laws drawn from the covariance.
 
         A coefficient that has a sign is drawn in the logarithm of its size, in which a law is nearly linear, and so
-        keeps it. One that may have either is drawn as it is, and changes it where the fit does not tell which.
+        keeps it. One that may have either is drawn as it is, and changes it where the fit does not tell which. So is
+        one with a sign that was fitted as nearly 0; laws in which it would change it are left out.
 
         Raises:
           UserError: the fit has no covariance.
         """
         if not self.axes:
             raise UserError("The fit holds no covariance to draw from; its runs are too few to give one.")
-        steps = np.random.default_rng(seed).standard_normal((count, len(self.axes))) * np.asarray(self.deviations)
-        values = coefficients(law)
-        folds = {name: steps @ np.asarray([axis.get(name, 0.0) for axis in self.axes]) for name in values}
+        random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
+        values, signed = coefficients(law), keeps_sign(law)
+        moved = {name: np.asarray([axis.get(name, 0.0) for axis in self.axes]) for name in values}
+        nearly = [n for n in values if signed[n] and np.linalg.norm(moved[n] * deviations) > LARGEST_FOLDS]
+        steps = np.zeros((0, len(self.axes)))
+        for _ in range(MOST_ROUNDS):
+            more = random.standard_normal((count, len(self.axes))) * deviations
+            kept = np.all([more @ moved[name] > -1 for name in nearly], axis=0) if nearly else slice(None)
+            steps = np.concatenate([steps, more[kept]])[:count]
+            if len(steps) == count:
+                break
+        folds = {name: steps @ along for name, along in moved.items()}
         shares = {
-            name: np.exp(np.clip(folds[name], -LARGEST_FOLDS, LARGEST_FOLDS)) if kept else 1 + folds[name]
-            for name, kept in keeps_sign(law).items()
+            name: np.exp(np.clip(folds[name], -LARGEST_FOLDS, LARGEST_FOLDS))
+            if sign and name not in nearly
+            else 1 + folds[name]
+            for name, sign in signed.items()
         }
         laws = _with(law, {name: float(value) * shares[name] for name, value in values.items()})
         return Drawn(laws=laws, steps=steps, uncertainty=self)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from moejax.fit.objective import WIDEST, FitObjective, law_at
+from moejax.fit.objective import FitObjective, law_at
 from moejax.float64 import float64
 from moejax.laws.law import coefficients
 
@@ -20,8 +20,8 @@ FLAT = 1e-13
 """Share of the largest curvature below which a direction has none."""
 MOVED = 1e-5
 """A number moves along a direction if an e-fold of it changes the number by more than this share."""
-FARTHEST = 8 * WIDEST
-"""Coordinates beyond which a step moves its coefficient by nothing that a float holds."""
+FARTHEST = 8.0
+"""Times its widest, beyond which a step of a coordinate moves its coefficient by nothing that a float holds."""
 
 Direction = Mapping[str, float]
 """What a step along a direction adds to each fitted coefficient, per e-fold of those that have a sign."""
@@ -38,8 +38,9 @@ def directions_of(
     """Directions of the searched coordinates as steps of the law's coefficients."""
     bounded = np.array([objective.signs[name] != "any" for name in objective.free])
     # Near an end of what is searched a coordinate hardly moves its coefficient; at the end not at all.
-    at = np.where(bounded, np.clip(point, -FARTHEST, FARTHEST), point)
-    moved = np.where(bounded, 1 - np.tanh(at / WIDEST) ** 2, 1.0)
+    farthest = FARTHEST * objective.widest
+    at = np.where(bounded, np.clip(point, -farthest, farthest), point)
+    moved = np.where(bounded, 1 - np.tanh(at / objective.widest) ** 2, 1.0)
     found = []
     for direction in flat:
         with float64():

@@ -13,6 +13,7 @@ FILES = (
     "kaplan",
     "chinchilla",
     "data_constrained",
+    "sparse_repeats",
     "over_training",
     "width_depth",
     "loss_compute",

@@ -145,6 +145,11 @@ def coefficients(law: Any) -> dict[str, Any]:
     return {f.name: getattr(law, f.name) for f in dataclasses.fields(law) if not f.metadata.get("static")}
 
 
+def is_power(exponent: str | tuple[str, ...]) -> bool:
+    """Whether the exponent of a unit in a dimension is a number, not other coefficients."""
+    return isinstance(exponent, str) and exponent.lstrip("-").replace(".", "", 1).isdigit()
+
+
 def _log(size: Any) -> Any:
     """In double precision for a number; for a traced one, in its own."""
     return math.log(size) if isinstance(size, int | float) else jnp.log(size)

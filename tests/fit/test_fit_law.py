@@ -12,8 +12,9 @@ from moejax.fit.fit_result import from_json, load
 from moejax.fit.metrics import predict
 from moejax.fit.objective import FitObjective, Huber, Squared, data_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Grid, WarmStart
+from moejax.fit.starts import Grid, Sobol, WarmStart
 from moejax.float64 import float64
+from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
@@ -201,3 +202,14 @@ def test_a_size_that_is_no_number_is_named_with_its_run():
     )
     with pytest.raises(ValueError, match="params_total is nan in run 4"):
         fit_law(EffectiveParams, dataclasses.replace(known_runs(), design=design))
+
+
+def test_a_size_is_found_however_far_from_the_runs_it_lies():
+    """Kaplan's N_c, at which the loss would be 1, is a million times these models; the search ended before it."""
+    truth = PUBLISHED["kaplan"]["kaplan-2020"].law
+    sizes = np.repeat(np.geomspace(1e6, 1e9, 5), 3)
+    design = Design(params_active=sizes, tokens=np.tile([5.0, 30.0, 200.0], 5) * sizes)
+    exact = predict(truth, runs_from(design, np.ones(15)))
+    found = fit_law(type(truth), runs_from(design, exact), starts=Sobol(64))
+    assert not found.unidentified
+    assert found.coefficients == pytest.approx(coefficients(truth), rel=1e-4)

@@ -23,6 +23,7 @@ from moejax.laws import (
     leverage,
     marginal,
     over_training,
+    sparse_repeats,
     sparsity,
 )
 from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneByTotal, Proportional
@@ -40,6 +41,7 @@ from moejax.laws.isoflop_surface import IsoflopSurface
 from moejax.laws.leverage import Leverage
 from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
 from moejax.laws.over_training import OverTraining
+from moejax.laws.sparse_repeats import SparseRepeats
 from moejax.laws.sparsity import Sparsity
 
 exponents = st.floats(0.1, 0.7)
@@ -133,6 +135,22 @@ sparsities = st.builds(
     coupling_params_exponent=st.floats(0.1, 0.3),
     irreducible=st.floats(0.0, 1.0),
 )
+sparse_repeats_laws = st.builds(
+    SparseRepeats,
+    irreducible=st.floats(0.5, 2.0),
+    params_scale=scales,
+    exponent=st.floats(0.2, 0.5),
+    density_exponent=st.floats(-0.2, 0.2),
+    sparse_scale=st.floats(-0.4, 1.0),
+    sparse_exponent=st.floats(0.3, 2.0),
+    tokens_scale=scales,
+    params_decay=st.floats(1.0, 20.0),
+    params_decay_slope=st.floats(0.0, 2.0),
+    params_decay_square=st.floats(-0.5, 0.5),
+    tokens_decay=st.floats(1.0, 20.0),
+    tokens_decay_slope=st.floats(0.0, 2.0),
+    tokens_decay_square=st.floats(-0.5, 0.5),
+)
 conventions = st.sampled_from([Proportional(), BackboneByActive(ratio=0.5), BackboneByTotal(share=0.05)])
 leverages = st.builds(
     Leverage,
@@ -203,6 +221,7 @@ RANDOM = {
     marginal.optimal_active: (marginal_actives,),
     marginal.optimal_experts: (marginal_experts,),
     marginal.optimal_shared: (marginal_shareds,),
+    sparse_repeats.compute_optimal: (sparse_repeats_laws, budgets, st.floats(1.1, 64.0)),
     sparsity.optimal_params_total: (sparsities, budgets, shares, conventions),
     sparsity.optimal_sparsity: (sparsities, budgets, sizes, conventions),
     isoflop_surface.optimal_params_total: (surfaces, shares),

@@ -314,3 +314,25 @@ def test_the_explainers_flops_are_two_per_active_parameter_and_attention():
     params = resources.layer_params(model_dim, num_layers, active)
     by_factor = 2 * params * resources.attention_factor(active, sequence / model_dim)
     assert by_factor == pytest.approx(2 * params + 4 * model_dim * sequence * num_layers), "Eqs. 17 and 19"
+
+
+WU_HELD_OUT = [
+    (2.68e8, 0.5, 41.6e9, 5.2e9, 2.8764),
+    (2.68e8, 0.5, 20.8e9, 5.2e9, 2.9038),
+    (2.68e8, 0.5, 41.6e9, 10.4e9, 2.8634),
+    (5.21e8, 1.0, 5.2e9, 2.6e9, 2.9238),
+    (5.21e8, 0.5, 20.8e9, 5.2e9, 2.8343),
+    (5.21e8, 0.25, 20.8e9, 5.2e9, 2.8837),
+    (1.17e9, 1.0, 5.2e9, 2.6e9, 2.8703),
+    (1.92e9, 1.0, 10.4e9, 2.6e9, 2.8002),
+    (1.92e9, 0.5, 20.8e9, 20.8e9, 2.7250),
+    (3.84e9, 0.5, 10.4e9, 2.6e9, 2.7725),
+    (7.68e9, 0.25, 10.4e9, 2.6e9, 2.7790),
+]
+"""Weights, share of them that is not 0, tokens, different tokens and the loss that the released code prints."""
+
+
+@pytest.mark.parametrize(("weights", "density", "tokens", "unique", "printed"), WU_HELD_OUT)
+def test_wus_code_prints_these_losses_of_the_eleven_runs_that_it_holds_out(weights, density, tokens, unique, printed):
+    design = Design(params_active=weights * density, params_total=weights, tokens=tokens, unique_tokens=unique)
+    assert predict(published("wu"), design).loss == pytest.approx(printed, abs=5e-5)

@@ -1,0 +1,204 @@
+"""Made-up tables of every law that is fitted: models of many shapes, a few budgets each, noise, and a known law.
+
+A table has twice as many architectures as its law has coefficients, and no fewer than ten: 6 million to 2 billion
+active parameters, dense or with up to 128 experts, each trained for four budgets of 5 to 160 tokens a parameter, on
+text that returns up to 60 times. Runs of an architecture share some of their luck. ``LARGER`` is ten times as large in
+active parameters, and in tokens, as the largest of these.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from moejax.fit.chain import chain
+from moejax.fit.fit_law import Search, fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import predict
+from moejax.fit.runs import Runs, runs_from
+from moejax.fit.starts import Sobol, WarmStart
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
+from moejax.laws.chained_law import chained_law
+from moejax.laws.chinchilla import HOFFMANN_2022, frontier
+from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.design import Design, design_from, known, value_of
+from moejax.laws.fewer_factors import FourFactor, TwoFactor, at_structure
+from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.formula_law import formula_law
+from moejax.laws.law import coefficients
+from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A true law, and how measurements scatter around it."""
+
+    truth: Any
+    output: str = "loss"
+    shared: float = 0.002
+    """Standard deviation of the logarithm that the runs of an architecture share."""
+    own: float = 0.002
+    """Of every run alone."""
+    loss_law: Any = None
+    """Of a score: the true law of the loss that it is read off."""
+    chained: bool = field(default=False, repr=False)
+    """Whether the score is fitted with that law as one."""
+
+    @property
+    def whole(self) -> Any:
+        """The true law of what a run's sizes give: of a score, both laws as one."""
+        if not self.chained:
+            return self.truth
+        cls = chained_law(type(self.loss_law), type(self.truth))
+        return cls(**coefficients(self.loss_law), **coefficients(self.truth))
+
+    def chance(self, *seed: int) -> np.random.Generator:
+        """Random numbers of this law's own: equal ones would make all laws miss in the same tables."""
+        return np.random.default_rng([zlib.crc32(repr(self).encode()), *seed])
+
+    def measured(self, design: Design, group: np.ndarray, rng: np.random.Generator) -> Runs:
+        """What the runs of some designs come to."""
+        exact = predict(self.truth, runs_from(design, np.ones(len(group))), self.output)
+        luck = self.shared * rng.normal(size=group.max() + 1)[group] + self.own * rng.normal(size=len(group))
+        read = {name: np.asarray(value_of(design, name), float) for name in type(self.truth).inputs}
+        return runs_from(design_from(read), exact * np.exp(luck), group=group, output=self.output)
+
+
+THREE = at_structure(ZHAO_2025, 7.0, 0.25)
+TWO = TwoFactor(
+    total_scale=THREE.total_scale + THREE.active_scale,
+    params_exponent=THREE.params_exponent,
+    tokens_scale=THREE.tokens_scale,
+    tokens_exponent=THREE.tokens_exponent,
+    irreducible=THREE.irreducible,
+)
+POWER: Any = formula_law("learning_rate = k*params_active^-a*tokens^b*model_dim^-c", ())
+BITS_PER_BYTE = replace(
+    HOFFMANN_2022,
+    **{name: coefficients(HOFFMANN_2022)[name] / 3 for name in ("irreducible", "params_scale", "tokens_scale")},
+)
+"""What accuracies are read off: with four bytes or so in a token, a third of the nats per token."""
+OTHERS: dict[str, MadeUp] = {
+    "loss_compute": MadeUp(frontier(HOFFMANN_2022)),
+    "dense_to_moe": MadeUp(DenseToMoe(**coefficients(HOFFMANN_2022), experts_exponent=0.2)),
+    "four_factor": MadeUp(
+        FourFactor(**{name: v for name, v in coefficients(ZHAO_2025).items() if not name.startswith("shared")})
+    ),
+    "three_factor": MadeUp(THREE),
+    "two_factor": MadeUp(TWO),
+    "marginal_active": MadeUp(MarginalActive(active_scale=31.0, active_exponent=0.24, active_slope=5e-10, offset=2.1)),
+    "marginal_experts": MadeUp(MarginalExperts(experts_slope=0.01, experts_inverse=0.4, offset=2.5)),
+    "marginal_shared": MadeUp(MarginalShared(shared_square=0.8, shared_slope=-0.5, offset=2.6)),
+    "power_law": MadeUp(POWER(k=0.5, a=0.25, b=0.1, c=0.5), "learning_rate", 0.05, 0.15),
+}
+"""Laws without published constants, or with some at the end of what they can be; and one by formula."""
+NOISE = {
+    "loss": (0.002, 0.002),
+    "error": (0.004, 0.004),
+    "accuracy": (0.004, 0.004),
+    "efficiency_leverage": (0.02, 0.02),
+}
+"""Shared and own, by output; of a best learning rate, batch or size that a sweep finds it is ``SWEPT``."""
+SWEPT = (0.05, 0.15)
+
+
+def made_up() -> dict[str, MadeUp]:
+    """Every law that is searched for, by name; an output beside the first and a chained score by both names."""
+    found = {}
+    for name, law in LAWS.items():
+        if law in NOT_SEARCHED or not (name in OTHERS or PUBLISHED[name]) or "total_ratio" in law.outputs:
+            continue
+        truth = OTHERS[name].truth if name in OTHERS else next(iter(PUBLISHED[name].values())).law
+        for number, output in enumerate(law.outputs):
+            found[f"{name} {output}" if number else name] = MadeUp(truth, output, *NOISE.get(output, SWEPT))
+        if law.inputs == ("loss",):
+            found[name] = replace(
+                found[name], loss_law=BITS_PER_BYTE if name == "accuracy_from_loss" else HOFFMANN_2022
+            )
+            found[f"chinchilla {name}"] = replace(found[name], chained=True)
+    return found | {name: one for name, one in OTHERS.items() if name not in LAWS}
+
+
+BUDGETS = 4
+
+
+def architectures(count: int, rng: np.random.Generator) -> tuple[Design, np.ndarray]:
+    """Runs of so many models, and the number of each run's model."""
+    group = np.repeat(np.arange(count), BUDGETS)
+    width = 64 * np.round(np.geomspace(4, 32, count) * np.exp(0.1 * rng.normal(size=count)))
+    layers = np.maximum(np.round(width / np.exp(rng.uniform(np.log(24), np.log(100), count))), 2)
+    active = 12 * layers * width**2
+    experts = 2.0 ** rng.integers(0, 8, count)
+    top_k = np.minimum(2.0 ** rng.integers(0, 4, count), experts)
+    ratios = np.tile(np.geomspace(5, 160, BUDGETS), count) * np.exp(0.1 * rng.normal(size=len(group)))
+    tokens = ratios * active[group]
+    sizes = {
+        "model_dim": width,
+        "num_layers": layers,
+        "params_active": active,
+        "params_total": active * (1 + 0.8 * (experts - top_k) / (top_k + 1)),
+        "num_experts": experts,
+        "top_k": top_k,
+        "num_shared_experts": rng.integers(0, 3, count).astype(float),
+        "expert_hidden": 2 * width / 2.0 ** rng.integers(0, 5, count),
+    }
+    runs = {name: values[group] for name, values in sizes.items()}
+    epochs = np.exp(rng.uniform(0, np.log(60), len(group)))
+    return Design(**runs, tokens=tokens, unique_tokens=tokens / epochs, flops=6 * active[group] * tokens), group
+
+
+LARGER = {
+    "model_dim": 6144.0,
+    "num_layers": 44.0,
+    "params_active": 2e10,
+    "params_total": 1e11,
+    "num_experts": 64.0,
+    "top_k": 8.0,
+    "num_shared_experts": 1.0,
+    "expert_hidden": 1536.0,
+    "tokens": 3e12,
+    "unique_tokens": 6e11,
+    "flops": 3.6e23,
+}
+"""The run that is asked about."""
+SEARCH = Search(screened=24, rounds=((25, 6),))
+STARTS = 128
+"""Of a fit that does not begin at the truth: fewer than ``moejax fit`` makes."""
+
+
+def table(one: MadeUp, seed: int) -> Runs:
+    """A table of a law: what was measured, and of a score with the measured loss."""
+    rng = one.chance(seed)
+    count = max(10, 2 * len(coefficients(one.whole)))
+    design, group = architectures(count, rng)
+    if "loss" in type(one.truth).inputs:
+        losses = MadeUp(one.loss_law).measured(design, group, rng)
+        design = design_from(known(design) | {"loss": losses.loss})
+    runs = one.measured(design, group, rng)
+    return replace(runs, design=design) if one.chained else runs
+
+
+def fitted(one: MadeUp, runs: Runs, *, searched: bool = False) -> FitResult:
+    """The fit that ``moejax fit`` makes of a table, from the truth alone or, ``searched``, without knowing it."""
+
+    def fit(truth: Any, measured: Runs) -> FitResult:
+        starts = Sobol(STARTS) if searched else WarmStart((truth,))
+        return with_uncertainty(fit_law(type(truth), measured, starts=starts, search=SEARCH), measured)
+
+    if not one.chained:
+        return fit(one.truth, runs)
+    sizes = {name: value_of(runs.design, name) for name in type(one.loss_law).inputs}
+    losses = runs_from(design_from(sizes), np.asarray(runs.design.loss), group=runs.group)
+    scores = replace(runs, design=design_from({"loss": runs.design.loss}))
+    return chain(fit(one.loss_law, losses), fit(one.truth, scores), replace(runs, design=losses.design))
+
+
+def larger(one: MadeUp) -> Design:
+    """The run that is asked about, as the law of a table reads it."""
+    sizes = design_from(LARGER)
+    read = LARGER if one.loss_law is None else LARGER | {"loss": float(one.loss_law(sizes))}
+    return design_from({name: read[name] for name in type(one.whole).inputs})
