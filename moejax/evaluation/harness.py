@@ -190,6 +190,10 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     )
 
 
+LOCAL = ("arrow", "csv", "json", "parquet", "text")
+"""What ``datasets`` reads from files: as the data of a task no name on the Hub."""
+
+
 def load_tasks(
     names: Sequence[str], folder: Path | None = None, others: Sequence[str] = ()
 ) -> tuple[TaskManager, list[Any]]:
@@ -239,6 +243,8 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
         remedy = (
             "Install what is missing."
             if isinstance(error, ImportError)
+            else "Its data are the files that its task file names (data_files), as seen from here; bring them."
+            if data in LOCAL
             else f"Its data is {data or 'named in its task files'}: does this machine reach the Hugging Face Hub? "
             f"Without a network, load the task once on a machine that does and bring its folder HF_HOME here, or write "
             f"a task with local files (--task-path)."

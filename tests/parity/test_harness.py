@@ -307,6 +307,17 @@ def test_a_task_file_that_is_no_yaml_is_named_where_its_task_is_missed(folder, t
     assert f"{tmp_path / 'mine.yaml'} cannot be read (yaml says: " in said
 
 
+def test_a_task_whose_files_are_not_there_is_not_told_to_reach_the_hub(folder, tmp_path, capsys):
+    lines = ["task: mine", "dataset_path: json", "dataset_kwargs: {data_files: {test: none.jsonl}}", "test_split: test"]
+    lines += ["output_type: multiple_choice", "doc_to_text: q", "doc_to_target: a", "doc_to_choice: [x, y]"]
+    (tmp_path / "mine.yaml").write_text("\n".join(lines))
+    assert main(["eval", str(folder / "run"), "--task-path", str(tmp_path), "--tasks", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert "none.jsonl" in said
+    assert "the files that its task file names" in said
+    assert "Hub" not in said
+
+
 def test_a_model_that_is_not_there_is_named_before_tasks_are_looked_for(folder, capsys):
     assert main(["eval", str(folder / "none"), "--task-path", str(folder / "tasks"), "--tasks", "far"]) == 2
     assert "none is neither in the folder of a training" in capsys.readouterr().err
