@@ -22,10 +22,10 @@ Expected: at each budget, loss falls with sparsity while the best N rises and th
           more (Figures 5 and 10). Of :tiny, losses below the unigram entropy and a fit of two laws; of :tiny-tuned, a
           winner for every sparsity; of :tiny-downstream, an error that falls with the loss.
 
-The paper prints neither shapes nor sequence length, expert counts or the floor of the decay. Chosen here: width 64
-times the layers, heads of 64, experts of 4·d_model/granularity as in Appendix C, as few experts as make the sparsity
-exact, 2048 tokens a sequence, a decay to 0. Tokens are the budget over Appendix C's FLOPs per token; sizes are those
-that get between 2 and 500 tokens per active parameter. Inferred, each for want of the number: that a cell without a
+Appendix C has sequences of 2048 tokens, experts of 4·d_model/granularity and heads that fill d_model. The paper prints
+neither widths and layers nor expert counts or the floor of the decay. Inferred, each for want of the number: width 64
+times the layers, heads of 64, as few experts as make the sparsity exact, a decay to 0; tokens are the budget over
+Appendix C's FLOPs per token, and sizes those that get between 2 and 500 tokens per active parameter; a cell without a
 search of its own has the middle rate and warm-up, the smaller balance and G = 1; the size and budget of the search
 (1024 wide at 1e20 FLOPs, both in the middle of the grid), as the paper says that optima differed between configurations
 and not which were swept; that in :tuned a sparsity's winner serves every size and budget.

@@ -13,8 +13,8 @@ Cost:     :proxies 1.2e22 FLOPs, 8,120 H100 hours at 40 % MFU; :held-out 4.9e22 
 Expected: the held-out run within 0.02 nats of the law, and the pilot's loss as the law gives it for 100B tokens. Of
           :tiny, losses below the unigram entropy and a fit, tested on a model it has not seen.
 
-The chapter prints no shapes. Chosen here: width 64 times the layers, heads of 64, a feed-forward of 4·d_model active in
-four of so many fine experts, tied embeddings.
+The chapter prints no shapes. Inferred for want of them: width 64 times the layers, heads of 64, a feed-forward of
+4·d_model active in four of so many fine experts, tied embeddings.
 """
 
 from __future__ import annotations

@@ -263,28 +263,26 @@ def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = 
 
 
 def check_sources(config: DataConfig, folder: Path) -> None:
-    """Raise ``UserError`` if a source is neither there nor prepared in ``folder`` already, before any is read."""
+    """Raise ``UserError``, before any is read, if a source that is not prepared in ``folder`` is not there or holds
+    nothing that can be read."""
     _packing(config)
-    absent = [
-        part
-        for part, place in _placed(config, folder)
-        if not (place / MANIFEST).is_file() and not is_there(part.source)
-    ]
-    if not absent:
-        return
-    if not config.parts:
-        check_source(config.source)
-    if config.named_mixture:
+    unread = [part for part, place in _placed(config, folder) if not (place / MANIFEST).is_file()]
+    absent = [part for part in unread if not is_there(part.source)]
+    if absent and config.named_mixture:
         raise UserError(
             f"data.named_mixture {config.named_mixture} has {len(config.parts)} parts, and "
             f"{config.source or 'no folder'} lacks {some([part.name for part in absent], most=10)}; put a prepared "
             f"set, a folder or a file of each name there, or name the folder with data.source."
         )
-    raise UserError(
-        f"data.mixture: {some([f'{part.source} ({part.name})' for part in absent])} "
-        f"{'is' if len(absent) == 1 else 'are'} not there; give every part a file or folder, hf:NAME or "
-        f"{' or '.join(NAMED)}."
-    )
+    if absent and config.parts:
+        raise UserError(
+            f"data.mixture: {some([f'{part.source} ({part.name})' for part in absent])} "
+            f"{'is' if len(absent) == 1 else 'are'} not there; give every part a file or folder, hf:NAME or "
+            f"{' or '.join(NAMED)}."
+        )
+    for part in unread:
+        if not (path_of(part.source) / MANIFEST).is_file():
+            check_source(part.source)
 
 
 def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path]]:

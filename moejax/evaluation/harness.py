@@ -24,6 +24,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import yaml
 
 import moejax
 from moejax.config import unknown
@@ -189,15 +190,23 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     )
 
 
-def load_tasks(names: Sequence[str], folder: Path | None = None) -> tuple[TaskManager, list[Any]]:
+LOCAL = ("arrow", "csv", "json", "parquet", "text")
+"""What ``datasets`` reads from files: as the data of a task no name on the Hub."""
+
+
+def load_tasks(
+    names: Sequence[str], folder: Path | None = None, others: Sequence[str] = ()
+) -> tuple[TaskManager, list[Any]]:
     """Tasks and groups by name or pattern, those of a folder's task files before the harness's own.
+
+    ``others`` are names that could have been meant besides.
 
     Raises:
       UserError: there is no such folder or task, or it or its data cannot be read.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder is not None and not folder.is_dir():
-        raise UserError(f"--task-path {folder} is no folder; give one with task files (*.yaml).")
+        raise UserError(f"{folder}, to be read for task files, is no folder; give one that holds them (*.yaml).")
     manager = TaskManager(include_path=folder, include_defaults=False)
     if not set(names) <= set(manager.all_subtasks):
         # Ten thousand files are read for these.
@@ -206,10 +215,22 @@ def load_tasks(names: Sequence[str], folder: Path | None = None) -> tuple[TaskMa
     for name in names:
         matched = manager.match_tasks([name])
         if not matched:
-            raise UserError(unknown(f"Task {name}", name, manager.all_tasks))
+            raise UserError(" ".join([unknown(f"Task {name}", name, [*others, *manager.all_tasks]), *_broken(folder)]))
         for one in matched:
             found |= _load(manager, one)
     return manager, list(found.values())
+
+
+def _broken(folder: Path | None) -> list[str]:
+    """Sentences on the task files of a folder that are no YAML, which the harness passes over."""
+    found = []
+    for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
+        try:
+            # Composed and not loaded: the harness has tags of its own.
+            yaml.compose(path.read_text("utf-8"))
+        except (yaml.YAMLError, ValueError) as error:
+            found.append(f"{path} cannot be read ({says('yaml', error)}).")
+    return found
 
 
 def _load(manager: TaskManager, name: str) -> dict[str, Any]:
@@ -222,6 +243,8 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
         remedy = (
             "Install what is missing."
             if isinstance(error, ImportError)
+            else "Its data are the files that its task file names (data_files), as seen from here; bring them."
+            if data in LOCAL
             else f"Its data is {data or 'named in its task files'}: does this machine reach the Hugging Face Hub? "
             f"Without a network, load the task once on a machine that does and bring its folder HF_HOME here, or write "
             f"a task with local files (--task-path)."

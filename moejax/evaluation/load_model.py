@@ -35,6 +35,7 @@ def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
     Raises:
       UserError: there is no model, it is not whole, or the tokenizer has more tokens than it.
     """
+    check_model(path)
     if is_weights(path):
         return _of_weights(path, tokenizer, {"kind": "weights"})
     with tempfile.TemporaryDirectory() as between:
@@ -46,13 +47,17 @@ def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
             length = saved.training.recipe.data.sequence_length
             own = found.tokenizer or saved_tokenizer(saved)
             return found._replace(tokenizer=_fitting(own, found.weights), sequence_length=length)
-        if (path / "config.json").is_file():
-            done = from_huggingface(path, folder)
-            return _of_weights(folder, tokenizer, {"kind": "huggingface", "family": done.family})
-    raise UserError(
-        f"{path} is neither in the folder of a training, as moejax train writes, nor a folder of weights, as "
-        f"moejax convert writes, nor a Hugging Face checkpoint with a config.json."
-    )
+        done = from_huggingface(path, folder)
+        return _of_weights(folder, tokenizer, {"kind": "huggingface", "family": done.family})
+
+
+def check_model(path: Path) -> None:
+    """Raise ``UserError`` if a folder is none of those that ``load_model`` reads."""
+    if not (is_weights(path) or is_training(path) or (path / "config.json").is_file()):
+        raise UserError(
+            f"{path} is neither in the folder of a training, as moejax train writes, nor a folder of weights, as "
+            f"moejax convert writes, nor a Hugging Face checkpoint with a config.json."
+        )
 
 
 def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> LoadedModel:

@@ -12,7 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moejax.quantities import format, format_bytes
-from moejax.report.findings import Findings, best_per_budget, compute_budgets, experts, versions
+from moejax.report.findings import (
+    Findings,
+    at_largest_budget,
+    best_per_budget,
+    compute_budgets,
+    experts,
+    parts,
+    versions,
+)
 from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
@@ -128,6 +136,7 @@ def conclusions(found: Findings) -> Result:
             *_sanity_checks(found),
             *stages_table(found),
             best(found, BEST),
+            *losses_by_part(found),
             *laws_table(found),
             *map(coefficients, analysed.laws),
             *map(decision_table, analysed.decisions),
@@ -152,6 +161,7 @@ def brief(found: Findings) -> Result:
             *(_sanity_checks(found) or [Table("Sanity checks: the table does not say what they need.")]),
             *(replace(table, notes=()) for table in stages_table(found)),
             best(found, BRIEF_BEST),
+            *(replace(table, notes=()) for table in losses_by_part(found, BRIEF_BEST)),
             *(laws_table(found) or [Table(f"Laws: {no_law(found)}")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
@@ -215,7 +225,7 @@ def downstream_tables(found: Findings) -> list[Table]:
 
 def _scores_table(scores: DataFrame) -> Table:
     """Scores of every model at its largest budget, a task a column."""
-    last = scores[scores["tokens"] == scores.groupby("model")["tokens"].transform("max")]
+    last = at_largest_budget(scores)
     tasks = list(dict.fromkeys(last["task"]))
     known = {(row["model"], row["task"]): row["score"] for row in last.to_dict("records")}
     runs = last.drop_duplicates("model")
@@ -294,6 +304,23 @@ def _sanity_checks(found: Findings) -> list[Table]:
 def best(found: Findings, most: int) -> Table:
     """The best runs, a budget a row, the largest last."""
     return runs_table(f"Best model per {budget_of(found)}", best_per_budget(found.runs).tail(most), BEST_COLUMNS)
+
+
+def losses_by_part(found: Findings, most: int | None = None) -> list[Table]:
+    """Losses of the models at their largest budgets on each part of the text, of the ``most`` whose loss is least;
+    none of a single source."""
+    names = parts(found.runs)
+    if not names:
+        return []
+    last = at_largest_budget(found.runs)
+    shown = last if most is None else last.nsmallest(most, "loss").sort_index()
+    rows = [
+        [run[name] for name in ("model", "tokens", "loss", *(f"loss_{part}" for part in names))]
+        for run in shown.to_dict("records")
+    ]
+    columns = (*(COLUMNS[name] for name in ("model", "tokens", "loss")), *(Column(part, ".4f") for part in names))
+    note = "The loss is over the parts that training begins with; that of a part is over its own held-out text."
+    return [Table("Loss by part of the text, nats/token", columns, rows, [note], key="parts")]
 
 
 def budget_of(found: Findings) -> str:

@@ -86,6 +86,17 @@ def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]
 
 
+def at_largest_budget(table: run_table.DataFrame) -> run_table.DataFrame:
+    """Of runs, or of anything else that has a model and tokens, what belongs to each model's largest budget."""
+    return table[table["tokens"] == table.groupby("model")["tokens"].transform("max")]
+
+
+def parts(runs: run_table.DataFrame) -> list[str]:
+    """Parts of the text whose losses training has measured one by one; none of a single source."""
+    named = [name.removeprefix("loss_") for name in runs if name.startswith("loss_")]
+    return [name for name in named if f"bits_per_byte_{name}" in runs]
+
+
 def experts(run: Any) -> str:
     """The feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
     number = run.get("num_experts")

@@ -28,6 +28,7 @@ from moejax.report.conclusions import (
     decision_table,
     downstream_tables,
     laws_table,
+    losses_by_part,
     next_table,
     recipe_tables,
     runs_table,
@@ -76,7 +77,9 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best(found, BUDGETS),
         budget=budget_of(found),
+        losses_by_part=losses_by_part(found),
         asks_for_laws=asks_for_laws(found),
+        top_title=_top_title(found),
         top=_top(found).reindex(columns=TOP).to_dict("records")[-1],
         stages_table=stages_table(found),
         law_table=laws_table(found),
@@ -97,6 +100,13 @@ def _top(found: Findings) -> DataFrame:
         return found.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
     runs = found.runs[found.runs["model"] == found.concluded.stages[-1].winner]
     return runs.sort_values("tokens")
+
+
+def _top_title(found: Findings) -> str:
+    """What ``_top`` is. A stage's winner need not be the best of all that were trained."""
+    if found.concluded.stages:
+        return f"Winner of the last stage, {found.concluded.stages[-1].name}"
+    return "Best model trained" if found.concluded.study else "Best run"
 
 
 def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:

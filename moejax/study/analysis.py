@@ -233,11 +233,13 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum])
         if name in frame
     ]
     seeds = ", from one seed each" if "seed" in frame and frame["seed"].nunique() == 1 else ""
+    models, groups = (frame[name].nunique() for name in ("model", "group"))
+    shared = f", {groups} groups of one architecture or trunk each," if groups < models else ""
     caveats = [
-        f"{len(frame)} runs of {frame['group'].nunique()} models span a factor of {' and '.join(span)}{seeds}; "
+        f"{len(frame)} runs of {models} models{shared} span a factor of {' and '.join(span)}{seeds}; "
         f"published laws rest on hundreds of runs over factors of 100 and more."
     ]
-    if frame["group"].nunique() == 1:
+    if groups == 1:
         caveats.append("One model's runs share its luck, and a resample of one model is itself: no interval is known.")
     for law in fitted:
         if law.not_determined:

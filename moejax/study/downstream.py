@@ -360,7 +360,9 @@ def _of_harness(study: Study, asked: AskedTask) -> Ask:
     from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
 
     settings = study.downstream
-    manager, tasks = load_tasks([asked.task], Path(settings.task_path) if settings.task_path else None)
+    manager, tasks = load_tasks(
+        [asked.task], Path(settings.task_path) if settings.task_path else None, [validation_choices.NAME]
+    )
 
     def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
         if loaded.tokenizer is None:

@@ -28,7 +28,7 @@ from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.ranges import Seed
 from moejax.storage import open_storage, read_text
-from moejax.stored import ANOTHER_OUT, as_read, foreign_json, parse_json, refuse_another, write_json
+from moejax.stored import as_read, foreign_json, parse_json, refuse_another, write_json
 from moejax.study.status import RunStatus, run_statuses
 from moejax.study.study import Stage, Study
 from moejax.wording import command, counted, listed, says, some
@@ -93,6 +93,9 @@ class StageResult:
         text = next(row["architecture"] for row in self.rows if row["model"] == model)
         where = f"The column architecture of {model}'s rows"
         return foreign_json(text, where, shape=dict, remedy="remove them, and its runs are done again")
+
+
+_REMEDY = "bring back a copy, or remove it and give --config=FILE.py again: it is made anew from the rows before it"
 
 
 def ask_for_config(before: StageResult) -> NoReturn:
@@ -285,7 +288,7 @@ def _stored(storage: DirFileSystem, stage: Stage) -> dict[str, Any] | None:
     text = read_text(storage, path)
     if text is None:
         return None
-    return parse_json(text, {"models": dict, "made_from": dict}, path, remedy=f"bring back a copy, or {ANOTHER_OUT}")
+    return parse_json(text, {"models": dict, "made_from": dict}, path, remedy=_REMEDY)
 
 
 def _made(stage: Stage, before: StageResult) -> dict[str, Any]:
@@ -370,8 +373,7 @@ def later(study: Study) -> str:
         return ""
     order = [stage.name for stage in study.stages]
     before = order[order.index(names[0]) - 1]
-    verb = "is" if len(names) == 1 else "are"
     return (
-        f"The models of {listed(names)} {verb} not known yet: each stage is made from the rows of the one before, "
+        f"The models of {listed(names)} are not known yet: each stage is made from the rows of the one before, "
         f"{names[0]} from those of {before}."
     )

@@ -17,6 +17,7 @@ from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.corpus import open_corpus, read_summary, unique_tokens
 from moejax.data.prepare import prepare
 from moejax.data.rows import PACKINGS, counted
+from moejax.errors import UserError
 
 SMALL = {"sequence_length": 32, "validation_share": 0.3, "validation_tokens": 640}
 
@@ -240,6 +241,18 @@ def test_a_mixture_that_is_prepared_is_read_where_its_texts_are_not(text_folder,
     with pytest.raises(ValueError, match=r"data\.mixture: .*lower \(lower\), .*web\.jsonl \(web\) are not there"):
         open_corpus(config, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared(text_folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_text("")
+    for name, seen in {"empty": "; known are", "pictures": r" \(but 1 \.png\)"}.items():
+        parts = {"text": text_folder, name: tmp_path / name}
+        mixture = tuple(WeightedSource(name=part, source=str(path), weight=1.0) for part, path in parts.items())
+        with pytest.raises(UserError, match=f"{name} holds no file that can be read{seen}"):
+            open_corpus(DataConfig(mixture=mixture, **SMALL), tmp_path / "data")
+        assert not (tmp_path / "data").exists()
 
 
 def test_the_order_has_a_seed_of_its_own_if_asked(text_folder, tmp_path):

@@ -14,6 +14,8 @@ from moejax import run_table
 from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.data.train_tokenizer import train_tokenizer
+from moejax.errors import UserError
+from moejax.evaluation import validation_choices
 from moejax.evaluation.load_model import load_model
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
@@ -295,6 +297,37 @@ def test_a_study_asks_its_checkpoints_tasks_of_the_harness(folder, tmp_path):
 def test_a_mistake_is_a_sentence(words, sentence, folder, capsys):
     assert main(["eval", str(folder / "run"), "--task-path", str(folder / "tasks"), *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_task_file_that_is_no_yaml_is_named_where_its_task_is_missed(folder, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("task: mine\n  dataset_path: [json\n")
+    assert main(["eval", str(folder / "run"), "--task-path", str(tmp_path), "--tasks", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert "Task mine is not known" in said
+    assert f"{tmp_path / 'mine.yaml'} cannot be read (yaml says: " in said
+
+
+def test_a_task_whose_files_are_not_there_is_not_told_to_reach_the_hub(folder, tmp_path, capsys):
+    lines = ["task: mine", "dataset_path: json", "dataset_kwargs: {data_files: {test: none.jsonl}}", "test_split: test"]
+    lines += ["output_type: multiple_choice", "doc_to_text: q", "doc_to_target: a", "doc_to_choice: [x, y]"]
+    (tmp_path / "mine.yaml").write_text("\n".join(lines))
+    assert main(["eval", str(folder / "run"), "--task-path", str(tmp_path), "--tasks", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert "none.jsonl" in said
+    assert "the files that its task file names" in said
+    assert "Hub" not in said
+
+
+def test_a_model_that_is_not_there_is_named_before_tasks_are_looked_for(folder, capsys):
+    assert main(["eval", str(folder / "none"), "--task-path", str(folder / "tasks"), "--tasks", "far"]) == 2
+    assert "none is neither in the folder of a training" in capsys.readouterr().err
+
+
+def test_a_misspelled_task_of_the_studys_own_text_is_told_its_name():
+    from moejax.evaluation.harness import load_tasks
+
+    with pytest.raises(UserError, match="did you mean validation_choices"):
+        load_tasks(["validation_choicse"], others=[validation_choices.NAME])
 
 
 def test_a_model_without_a_tokenizer_needs_one(folder, capsys):

@@ -9,11 +9,13 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
-from moejax.report.conclusions import brief
+from moejax.report.conclusions import BRIEF_BEST, brief, losses_by_part
 from moejax.report.findings import read
+from moejax.report.page import page
 from moejax.report.render import markdown
 from moejax.report.report import DATA, FIGURES, PAGE, as_data, write_report
 from moejax.study.compute_optimum import family
+from moejax.study.stages import StageResult
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
 
@@ -157,3 +159,29 @@ def test_the_command_concludes_and_writes_the_report(folder, capsys):
     assert main(["report", str(folder), "--json"]) == DONE
     assert json.loads(capsys.readouterr().out) == json.loads((folder / DATA).read_text())
     assert (folder / PAGE).exists()
+
+
+def test_the_winner_of_the_last_stage_is_not_called_the_best_model_trained(concluded):
+    found = read(concluded)
+    worst = found.runs.loc[found.runs["loss"].idxmax(), "model"]
+    stage = StageResult(name="depth", rows=found.runs[found.runs["model"] == worst].to_dict("records"))
+    for stages, title in (((), "Best model trained"), ((stage,), "Winner of the last stage, depth")):
+        text = page(dataclasses.replace(found, concluded=dataclasses.replace(concluded, stages=stages)), {})
+        assert f"<h2>{title}</h2>" in text
+        assert ("Best model trained" in text) == (not stages)
+
+
+def test_losses_on_each_part_of_a_mixture_are_a_table_of_the_largest_budgets(concluded):
+    found = read(concluded)
+    assert losses_by_part(found) == []
+    # A loss of another kind, as of a domain of a table of one's own, is no part that training has measured.
+    runs = found.runs.assign(loss_code=found.runs["loss"] + 1, bits_per_byte_code=1.0, loss_other=9.0)
+    (table,) = losses_by_part(dataclasses.replace(found, runs=runs))
+    assert [column.name for column in table.columns] == ["model", "tokens", "loss", "code"]
+    assert [row[0] for row in table.rows] == list(runs["model"].unique())
+    largest = runs.groupby("model")["tokens"].max()
+    for model, tokens, loss, code in table.rows:
+        assert tokens == largest[model]
+        assert code == loss + 1
+    (few,) = losses_by_part(dataclasses.replace(found, runs=runs), BRIEF_BEST)
+    assert {row[2] for row in few.rows} == set(sorted(row[2] for row in table.rows)[:BRIEF_BEST])

@@ -20,7 +20,7 @@ from moejax.stored import write_json
 from moejax.study.analysis import Analysed
 from moejax.study.executor import Ended
 from moejax.study.run import Concluded, read_study, train_study
-from moejax.study.stages import assumed, known_stages, results
+from moejax.study.stages import assumed, known_stages, later, results
 from moejax.study.study import Stage, Study
 from moejax.train.row import OF_THE_CLOCK
 from moejax.train.row_file import row_file
@@ -155,6 +155,7 @@ def test_a_stage_is_not_made_of_rows_that_are_missing_or_of_other_rows(study, tm
         trained(study, folder, {name: loss for name, loss in LOSSES.items() if name != "wide"})
     assert not (folder / "stages").exists()
     assert read_study(folder).unknown_stages == ("depth", "end")
+    assert later(read_study(folder)).startswith("The models of depth and end are not known yet")
     # A folder has no functions: what is known is trained, and the rest needs the config.
     with pytest.raises(UserError, match=r"rerun with --config=FILE.py"):
         trained(read_study(folder), folder)
@@ -167,6 +168,22 @@ def test_a_stage_is_not_made_of_rows_that_are_missing_or_of_other_rows(study, tm
     write_json(path, {**row, "loss": 9.0})
     with pytest.raises(UserError, match="The stage depth belongs to another run"):
         known_stages(study, open_storage(folder))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"moejax": {}, "models": {}, "made_from": {}}'])
+def test_a_damaged_stage_is_named_and_made_anew_once_it_is_removed(study, tmp_path, text):
+    folder = tmp_path / "out"
+    trained(study, folder)
+    path, row = folder / "stages" / "depth.json", folder / "models" / "deep-1" / row_file(4_096)
+    before = path.read_text(), row.read_text()
+    path.write_text(text)
+    for again in (lambda: trained(study, folder), lambda: read_study(folder)):
+        with pytest.raises(UserError, match=r"stages/depth.json cannot be read: .*remove it and give --config=FILE.py"):
+            again()
+    assert path.read_text() == text
+    path.unlink()
+    assert trained(study, folder)[0] == []
+    assert (path.read_text(), row.read_text()) == before
 
 
 def test_a_dry_run_counts_the_stages_that_are_expected(study):

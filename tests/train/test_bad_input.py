@@ -85,7 +85,9 @@ def test_it_is_a_sentence_with_its_remedy(place, tmp_path, capsys, case):
     assert said.count("\n") == 1
 
 
-ABSENT = {case: DATA[case] for case in ("nothing there", "a named mixture whose parts are not there")}
+ABSENT = {
+    case: DATA[case] for case in ("nothing there", "a named mixture whose parts are not there", "an empty folder")
+}
 
 
 @pytest.mark.parametrize("case", MESH | BUDGETS | ABSENT)

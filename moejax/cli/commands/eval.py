@@ -15,7 +15,7 @@ from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import LoadedModel, load_model
+from moejax.evaluation.load_model import LoadedModel, check_model, load_model
 from moejax.evaluation.suites import Suite, suite_of
 from moejax.folder import write_json
 from moejax.json_text import json_text
@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     suite = None if arguments.suite is None else suite_of(arguments.suite)
     names = [name for name in arguments.tasks.split(",") if name]
     path = Path(arguments.model)
+    # Tasks take minutes where their data is asked for in vain.
+    check_model(path)
     out = Path(arguments.out) if arguments.out else _beside(path, names or [str(arguments.suite)])
     began = time.monotonic()
     with out_file(out):

@@ -73,12 +73,7 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
         return list(NAMED[source](options))
     if source.startswith(hugging_face.PREFIX):
         return list(hugging_face.input_shards(source, options))
-    check_source(source)
-    path = path_of(source)
-    files, skipped = _files(path)
-    if not files:
-        seen = f" (but {skipped.kinds})" if skipped.files else ""
-        raise UserError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
+    files, path = _readable(source), path_of(source)
     root = path if path.is_dir() else path.parent
     options = replace(options, single_file=len(files) == 1)
     shards: list[InputShard] = []
@@ -99,12 +94,27 @@ def is_there(source: str) -> bool:
 
 
 def check_source(source: str) -> None:
-    """Raise ``UserError`` if a source is not there."""
+    """Raise ``UserError`` if a source is not there, or is a file or folder in which nothing can be read."""
+    if source not in NAMED and not source.startswith(hugging_face.PREFIX) and not is_remote(source):
+        _readable(source)
+
+
+def _readable(source: str) -> list[Path]:
+    """The files of a source that some format reads.
+
+    Raises:
+      UserError: there is no such file or folder, or it holds none.
+    """
     if not is_there(source):
         raise UserError(
             f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
             f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
         )
+    files, skipped = _files(path_of(source))
+    if not files:
+        seen = f" (but {skipped.kinds})" if skipped.files else ""
+        raise UserError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
+    return files
 
 
 def path_of(source: str) -> Path:

@@ -12,7 +12,8 @@ from moejax.report.findings import frontier
 from moejax.run_table import DataFrame
 
 BY = ("sparsity", "expansion", "active_experts", "params_active")
-"""What colours the points: the first of these that varies."""
+"""What colours the points: the first of these that varies by more than ``CLEARLY``, or else that varies."""
+CLEARLY = 1.25
 CLASSES = 5
 MOST = 2000
 """Points that are drawn; of a larger table an even sample, and every run of the frontier."""
@@ -48,7 +49,9 @@ def runs(inputs: FigureInputs) -> Figure:
 
 def _classes(table: DataFrame) -> list[Series]:
     """Points in up to five classes of the first variable that varies."""
-    name = next((name for name in BY if name in table and table[name].nunique() > 1), None)
+    varied = [name for name in BY if name in table and table[name].nunique() > 1]
+    clearly = (name for name in varied if table[name].max() > CLEARLY * table[name].min())
+    name = next(clearly, varied[0] if varied else None)
     if name is None:
         return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
     values = ordered(table[name].dropna())

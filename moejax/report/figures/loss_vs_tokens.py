@@ -61,10 +61,17 @@ def draw(found: Findings) -> Figure | None:
     # Below: losses fall from one upper corner, and points at equal compute may fill the other.
     below = columns_of([str(key.get_label()) for key in (*keys, *kinds)])
     drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
+    lines = runs["model"].duplicated().any()
+    marks = ("solid", "dashed") if lines else ("a dot", "an open square")
+    paid = (
+        f" Where a mixture ({marks[0]}) lies below the dense model of its width ({marks[1]}), experts paid off at "
+        f"equal active width."
+    )
     return Figure(
         "Loss against tokens",
-        "Validation loss of every run. Lines should fall to the right; where a mixture (solid) lies below the dense "
-        "model of its width (dashed), experts paid off at equal active width.",
+        "Validation loss of every run."
+        + (" Lines should fall to the right." if lines else "")
+        + (paid if mixture and dense else ""),
         drawing,
         [
             {
