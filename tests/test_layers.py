@@ -18,6 +18,7 @@ BASE = {
     "architecture",
     "callable_package",
     "compilation_cache",
+    "condition",
     "config",
     "errors",
     "expression",

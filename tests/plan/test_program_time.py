@@ -11,11 +11,15 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from moejax.kernels.attention import AttentionMask
+from moejax.kernels.attention_splash import splash
 from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.grouped_matmul_megablox import MEGABLOX
 from moejax.laws.chips import find
-from moejax.plan.step_time import Roofline, compiler_seconds, stated_seconds
+from moejax.plan.program_time import attention_flops, compiler_seconds, stated_seconds
+from moejax.plan.step_time import Roofline
 from moejax.plan.topology import parse
+from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
 
 CHIP = find("v5p")
 PROGRAM = """HloModule step
@@ -32,14 +36,18 @@ PROGRAM = """HloModule step
   ROOT %less = pred[] compare(%p.1, %p.1)
 }
 
-%rare (p.2: s32[]) -> s32[] {
-  ROOT %p.2 = f32[8]{0} convolution(%p.2), backend_config={"estimated_cycles":"1000000"}
+%usual (p.2: s32[]) -> s32[] {
+  ROOT %p.2 = f32[8]{0} convolution(%p.2), backend_config={"estimated_cycles":"10000"}
+}
+
+%rare (p.3: s32[]) -> s32[] {
+  ROOT %p.3 = f32[8]{0} convolution(%p.3), backend_config={"estimated_cycles":"1000000"}
 }
 
 ENTRY %main (x: s32[]) -> s32[] {
   %x = s32[] parameter(0)
   %loop = s32[] while(%x), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"7"}}
-  %seldom = s32[] conditional(%x, %x), true_computation=%rare, false_computation=%rare
+  %often = s32[] conditional(%x, %x, %x), BRANCHES
   ROOT %bytes = f32[8]{0} custom-call(%x), backend_config={STATED 1 2765000000}
 }
 """
@@ -48,8 +56,12 @@ PROGRAM = re.sub(
 )
 
 
-def test_kernels_count_as_often_as_they_run_and_what_is_rare_or_unknown_does_not():
-    assert compiler_seconds(PROGRAM, CHIP) == pytest.approx(7 * 1000 / CHIP.cycles_per_second)
+@pytest.mark.parametrize(
+    "branches", ["true_computation=%usual, false_computation=%rare", "branch_computations={%rare, %usual}"]
+)
+def test_kernels_count_as_often_as_they_run_and_what_is_rare_or_unknown_does_not(branches):
+    program = PROGRAM.replace("BRANCHES", branches)
+    assert compiler_seconds(program, CHIP) == pytest.approx((7 * 1000 + 10_000) / CHIP.cycles_per_second)
 
 
 def test_a_stated_kernel_takes_the_longer_of_its_products_and_its_bytes():
@@ -92,6 +104,25 @@ def test_slices_exchange_sums_while_links_of_a_slice_work():
 
 def test_real_rows_are_a_share_of_the_products_and_not_of_the_bytes():
     assert stated_seconds(PROGRAM, CHIP, rows=0.5) == pytest.approx(7 * 0.5e-6 + 1e-3)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
+@pytest.mark.parametrize(("window", "met"), [(0, 1 + 2 + 3 + 4), (1025, 1 + 2 + 2 + 2)])
+def test_attention_compiled_for_a_tpu_works_on_the_blocks_that_meet(window, met):
+    """Two products forwards, and seven in the two kernels of the backward pass."""
+    mesh = make_mesh(MeshShape(data=4), parse("v5p:2x2x1").compile_only_devices())
+    length, heads, width = 4096, 2, 128
+    x = jax.ShapeDtypeStruct((4, length, heads, width), jnp.bfloat16, sharding=batch_sharding(mesh))
+
+    def both(query, key, value, dy):
+        mask = AttentionMask(window=window)
+        mixed, back = jax.vjp(lambda *of: splash(*of, mask, scale=1.0), query, key, value)
+        return mixed, back(dy)
+
+    block = 2 * heads * 1024**2 * width
+    with jax.set_mesh(mesh):
+        text = jax.jit(both).lower(x, x, x, x).compile().as_text()
+    assert attention_flops(text) == 9 * met * block
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
