@@ -111,15 +111,20 @@ class Plan:
         return self._mfu(self.roofline.step_seconds_without_overlap) if self.roofline else math.nan
 
     @property
+    def has_floor(self) -> bool:
+        """Whether the compiled program says how long its kernels take at least."""
+        return self.program is not None and self.program.xla_seconds_at_bandwidth > 0
+
+    @property
     def has_cycles(self) -> bool:
-        """Whether the compiled program says how long its kernels take."""
+        """Whether XLA's cycles and the chip's clock are known."""
         return self.program is not None and self.program.xla_seconds > 0
 
     @property
     def seconds(self) -> float:
         """Seconds of a step: the compiled program's at least, if it states any, else the roofline's; 0 where there is
         neither."""
-        if self.program is not None and self.has_cycles:
+        if self.program is not None and self.has_floor:
             return self.program.floor_seconds
         return self.roofline.step_seconds if self.roofline else 0.0
 

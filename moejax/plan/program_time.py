@@ -5,7 +5,8 @@ Two counts, which lie on either side of the truth where it is known:
 - By XLA's cycles: each of XLA's own kernels as long as the cost model of its TPU compiler says, which gives plain
   additions several times what their bytes need; grouped products with all rows that there is room for.
 - At least: kernels without a product no longer than their bytes at the bandwidth of the chip's memory, and grouped
-  products with the rows that a balanced routing fills.
+  products with the rows that a balanced routing fills. Where nobody states the chip's clock there is this count alone,
+  with products at the chip's peak.
 
 In both, kernels of Pallas compute at the chip's peak: grouped products what they state, attention the blocks of scores
 that its kernels meet, of which the masked half of a block on the diagonal is a part. What runs only where a buffer is
@@ -16,8 +17,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from moejax.laws.chips import Chip
 from moejax.plan.step_time import OverlappedLinks
@@ -33,7 +36,8 @@ class ProgramTime(OverlappedLinks):
     xla_seconds: float
     """Kernels that XLA's TPU compiler writes itself, by its cycles; 0 where nobody states these, or the clock."""
     xla_seconds_at_bandwidth: float
-    """The same with kernels without products at the bandwidth of the chip's memory."""
+    """The same with kernels without products at the bandwidth of the chip's memory; where nobody states the clock, with
+    products at the chip's peak."""
     pallas_seconds: float
     """Kernels of Pallas, with all rows of experts that there is room for."""
     pallas_seconds_of_rows: float
@@ -43,16 +47,14 @@ class ProgramTime(OverlappedLinks):
 
     @property
     def cycles_seconds(self) -> float:
-        """By XLA's cycles; NaN where it states none."""
-        return self._beside(self.xla_seconds + self.pallas_seconds)
+        """By XLA's cycles; NaN where nobody states these, or the clock."""
+        return self.beside(self.xla_seconds + self.pallas_seconds) if self.xla_seconds else math.nan
 
     @property
     def floor_seconds(self) -> float:
-        """At least; NaN where XLA states no cycles."""
-        return self._beside(self.xla_seconds_at_bandwidth + self.pallas_seconds_of_rows)
-
-    def _beside(self, work: float) -> float:
-        return self.beside(work) if self.xla_seconds else math.nan
+        """At least; NaN for GPUs."""
+        work = self.xla_seconds_at_bandwidth + self.pallas_seconds_of_rows
+        return self.beside(work) if self.xla_seconds_at_bandwidth else math.nan
 
 
 def program_time(text: str, chip: Chip, rows: float, link_seconds: dict[str, float]) -> ProgramTime:
@@ -60,7 +62,7 @@ def program_time(text: str, chip: Chip, rows: float, link_seconds: dict[str, flo
     attention = attention_flops(text) / chip.flops_per_second
     return ProgramTime(
         xla_seconds=compiler_seconds(text, chip),
-        xla_seconds_at_bandwidth=compiler_seconds(text, chip, at_bandwidth=True),
+        xla_seconds_at_bandwidth=compiler_floor_seconds(text, chip),
         pallas_seconds=stated_seconds(text, chip) + attention,
         pallas_seconds_of_rows=stated_seconds(text, chip, rows=rows) + attention,
         link_seconds=link_seconds,
@@ -78,25 +80,91 @@ UNKNOWN_CYCLES = 2**62
 """From here on a number of cycles is the compiler's word for not knowing."""
 
 
-def compiler_seconds(text: str, chip: Chip, *, at_bandwidth: bool = False) -> float:
-    """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock.
-
-    With ``at_bandwidth``, kernels without a product take no longer than what they read and write at the bandwidth of
-    the chip's memory. Collectives and kernels of Pallas have no cycles.
+def compiler_seconds(text: str, chip: Chip) -> float:
+    """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock; 0 where
+    nobody states it. Collectives and kernels of Pallas have no cycles.
     """
-    if not chip.cycles_per_second:
-        return 0.0
+    return sum(run.times * _cycles_seconds(cycles, chip) for run, _, cycles in _own_kernels(text))
+
+
+def compiler_floor_seconds(text: str, chip: Chip) -> float:
+    """The same at least: kernels without a product no longer than what they read and write at the bandwidth of the
+    chip's memory.
+
+    Where nobody states the clock, products at the chip's peak, or their bytes if these take longer.
+    """
     total = 0.0
-    for run, has_products in _kernels(text):
-        cycles = _CYCLES.search(run.rest)
-        if cycles is None or int(cycles[1]) >= UNKNOWN_CYCLES:
-            continue
-        seconds = int(cycles[1]) / chip.cycles_per_second
-        if at_bandwidth and not has_products:
-            bytes_ = sum(sum(bytes_of_arrays(type_)) for type_ in (run.type, *run.operands))
-            seconds = min(seconds, bytes_ / chip.memory_bytes_per_second)
+    for run, parts, cycles in _own_kernels(text):
+        products = [part for part in parts if part.opcode in _PRODUCTS]
+        seconds, at_bandwidth = _cycles_seconds(cycles, chip), bytes_moved(run, parts) / chip.memory_bytes_per_second
+        if not seconds:
+            seconds = max(sum(map(product_flops, products)) / chip.flops_per_second, at_bandwidth)
+        elif not products:
+            seconds = min(seconds, at_bandwidth)
         total += run.times * seconds
     return total
+
+
+def _cycles_seconds(cycles: int, chip: Chip) -> float:
+    return cycles / chip.cycles_per_second if chip.cycles_per_second else 0.0
+
+
+def _own_kernels(text: str) -> Iterator[tuple[Instruction, list[Instruction], int]]:
+    """Kernels of which the compiler states cycles, with their parts."""
+    for run, parts in _kernels(text):
+        cycles = _CYCLES.search(run.rest)
+        if cycles is not None and int(cycles[1]) < UNKNOWN_CYCLES:
+            yield run, parts, int(cycles[1])
+
+
+def bytes_moved(kernel: Instruction, parts: Iterable[Instruction]) -> int:
+    """Bytes that a kernel reads and writes: its operands and results; of an array that it takes a slice of, or writes
+    one into, that slice alone."""
+    found = sum(_bytes(type_) for type_ in (kernel.type, *kernel.operands))
+    for part in parts:
+        if not part.operands or part.operands[0] not in kernel.operands:
+            continue
+        if part.opcode == "dynamic-slice":
+            found -= _bytes(part.operands[0]) - _bytes(part.type)
+        elif part.opcode == "dynamic-update-slice":
+            # Written in its place: nothing of it is read.
+            found -= 2 * _bytes(part.operands[0]) - _bytes(part.operands[1])
+    return max(found, 0)
+
+
+def _bytes(type_: str) -> int:
+    return sum(bytes_of_arrays(type_))
+
+
+_DIMENSIONS = re.compile(r"dim_labels=(?P<input>\w+)_(?P<kernel>\w+)->(?P<output>\w+)")
+_WINDOW = re.compile(r"window=\{(?P<window>[^}]*)\}")
+
+
+def product_flops(product: Instruction) -> float:
+    """FLOPs of a product as XLA's TPU compiler writes it, a convolution: pairs of numbers of its input and its kernel
+    that meet, twice. What it pads and spreads along windows is no number."""
+    labels = _DIMENSIONS.search(product.rest)
+    if labels is None:
+        return 0.0
+    types = (*product.operands[:2], product.type)
+    inputs, kernel, output = (
+        dict(zip(names, _array(type_), strict=True)) for names, type_ in zip(labels.groups(), types, strict=True)
+    )
+    said = _WINDOW.search(product.rest)
+    words = dict(word.split("=") for word in said["window"].split()) if said else {}
+    met = 1
+    for place, name in enumerate(sorted(name for name in output if name.isdigit())):
+        of = {word: value.split("x")[place] for word, value in words.items()}
+        step, spread, apart = (int(of.get(word, 1)) for word in ("stride", "lhs_dilate", "rhs_dilate"))
+        before = int(of.get("pad", "0_0").partition("_")[0])
+        where = np.arange(output[name])[:, None] * step + np.arange(kernel[name]) * apart - before
+        met *= int(((where >= 0) & (where <= (inputs[name] - 1) * spread) & (where % spread == 0)).sum())
+    return 2.0 * output["b"] * output["f"] * kernel["i"] * met
+
+
+def _array(type_: str) -> tuple[int, ...]:
+    """Shape of the one array of a type."""
+    return tuple(int(size) for size in type_.partition("[")[2].partition("]")[0].split(","))
 
 
 def stated_seconds(text: str, chip: Chip, *, rows: float = 1.0) -> float:
@@ -146,19 +214,21 @@ def _shapes(type_: str, kind: str) -> list[tuple[int, ...]]:
     return [tuple(map(int, shape.split(","))) for shape in re.findall(rf"\b{kind}\d+\[([\d,]+)\]", type_)]
 
 
-def _kernels(text: str) -> Iterator[tuple[Instruction, bool]]:
-    """What runs in every step, and whether there is a product in it."""
+_PRODUCTS = ("convolution", "dot")
+
+
+def _kernels(text: str) -> Iterator[tuple[Instruction, list[Instruction]]]:
+    """What runs in every step, and what it is made of: itself, or the instructions that are fused in it."""
     kernel: Instruction | None = None
-    has_products = False
+    parts: list[Instruction] = []
     for run in instructions(text):
         if run.is_rare:
             continue
-        is_product = run.opcode in ("convolution", "dot")
         if run.in_fusion:
-            has_products |= is_product
+            parts.append(run)
             continue
         if kernel is not None:
-            yield kernel, has_products
-        kernel, has_products = run, is_product
+            yield kernel, parts
+        kernel, parts = run, [run]
     if kernel is not None:
-        yield kernel, has_products
+        yield kernel, parts

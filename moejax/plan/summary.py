@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,10 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
             "step_seconds_without_overlap": found.step_seconds_without_overlap,
             "limited_by": found.limited_by,
         }
-    of_program = ("mfu_of_program_floor", "mfu_of_program_cycles") if plan.has_cycles else ()
-    if plan.has_cycles:
-        for name in ("program", "evaluation_program"):
-            found = getattr(plan, name)
-            data[name] |= {"floor_seconds": found.floor_seconds, "cycles_seconds": found.cycles_seconds}
+    known = [name for name, is_known in (("floor", plan.has_floor), ("cycles", plan.has_cycles)) if is_known]
+    for name in ("program", "evaluation_program"):
+        data[name] |= {f"{one}_seconds": getattr(getattr(plan, name), f"{one}_seconds") for one in known}
+    of_program = [f"mfu_of_program_{one}" for one in known]
     for name in ("mfu", "mfu_without_overlap", *of_program, "tokens_per_day", "days", "chip_hours"):
         data[name] = getattr(plan, name)
     if price is not None:
@@ -76,7 +76,7 @@ def search_summary(plans: list[Plan], price: float | None = None) -> Result:
 
 def _compiled(plan: Plan) -> list[Any]:
     timed = plan.roofline if plan.fits else None
-    program = plan.program if timed is not None and plan.has_cycles else None
+    program = plan.program if timed is not None and plan.has_floor else None
     return [
         _mesh(plan),
         plan.remat,
@@ -86,7 +86,7 @@ def _compiled(plan: Plan) -> list[Any]:
         plan.mfu if timed else None,
         program and program.floor_seconds,
         plan.mfu_of_program_floor if program else None,
-        program and program.cycles_seconds,
+        (program and plan.has_cycles and program.cycles_seconds) or None,
         timed.limited_by if timed else "" if plan.fits else "does not fit",
     ]
 
@@ -198,10 +198,12 @@ def _time(plan: Plan, price: float | None) -> Table:
     ]
     seconds = Column("", lambda value: value if isinstance(value, str) else f"{value:.4g} s")
     columns = [Column(""), replace(seconds, name="roofline"), Column("of", words=True)]
-    if plan.has_cycles:
-        columns[2:2] = [replace(seconds, name="program at least"), replace(seconds, name="by XLA's cycles")]
-    else:
-        rows = [[row[0], row[1], row[4]] for row in rows if row[1] is not None]
+    shown = [plan.has_floor, plan.has_cycles]
+    columns[2:2] = itertools.compress(
+        [replace(seconds, name="program at least"), replace(seconds, name="by XLA's cycles")], shown
+    )
+    rows = [list(itertools.compress(row, [True, True, *shown, True])) for row in rows]
+    rows = [row for row in rows if any(value is not None for value in row[1:-1])]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
     notes = [
         f"MFU {plan.mfu:.1%} by the roofline; {format(plan.tokens_per_day, 3)} tokens a day; "

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,10 +17,17 @@ from moejax.kernels.attention_splash import splash
 from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.grouped_matmul_megablox import MEGABLOX
 from moejax.laws.chips import find
-from moejax.plan.program_time import attention_flops, compiler_seconds, stated_seconds
+from moejax.plan.program_time import (
+    attention_flops,
+    compiler_floor_seconds,
+    compiler_seconds,
+    product_flops,
+    stated_seconds,
+)
 from moejax.plan.step_time import Roofline
 from moejax.plan.topology import parse
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
+from moejax.train.program_text import Instruction
 
 CHIP = find("v5p")
 PROGRAM = """HloModule step
@@ -92,7 +100,82 @@ ENTRY %main (x: f32[1000]) -> f32[1000] {
 def test_kernels_without_products_take_at_most_the_time_of_their_bytes():
     cycle, byte = 1 / CHIP.cycles_per_second, 1 / CHIP.memory_bytes_per_second
     assert compiler_seconds(ELEMENTWISE, CHIP) == pytest.approx(1401 * cycle)
-    assert compiler_seconds(ELEMENTWISE, CHIP, at_bandwidth=True) == pytest.approx(501 * cycle + 8000 * byte)
+    assert compiler_floor_seconds(ELEMENTWISE, CHIP) == pytest.approx(501 * cycle + 8000 * byte)
+
+
+def test_where_nobody_states_the_clock_products_are_at_the_peak_and_all_else_at_the_memorys_bandwidth():
+    chip = replace(CHIP, cycles_per_second=0.0)
+    assert compiler_seconds(ELEMENTWISE, chip) == 0
+    assert compiler_floor_seconds(ELEMENTWISE, chip) == pytest.approx(3 * 8000 / CHIP.memory_bytes_per_second)
+    heavy = ELEMENTWISE.replace("convolution(%b, %b)", "convolution(%m, %m), dim_labels=bf_io->bf").replace(
+        "  %b = f32[1000]{0} parameter(0)", "  %b = f32[1000]{0} parameter(0)\n  %m = f32[4000,4000]{1,0} bitcast(%b)"
+    )
+    heavy = heavy.replace("ROOT %dot = f32[1000]{0}", "ROOT %dot = f32[4000,4000]{1,0}")
+    expected = 2 * 4000**3 / CHIP.flops_per_second + 2 * 8000 / CHIP.memory_bytes_per_second
+    assert compiler_floor_seconds(heavy, chip) == pytest.approx(expected)
+
+
+WRITTEN = """HloModule step
+
+%into (s: f32[16,1000], u: f32[1,1000], i: s32[]) -> f32[16,1000] {
+  %s = f32[16,1000]{1,0} parameter(0)
+  %u = f32[1,1000]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %put = f32[16,1000]{1,0} dynamic-update-slice(%s, %u, %i, %i)
+}
+
+%out_of (t: f32[16,1000], j: s32[]) -> f32[1,1000] {
+  %t = f32[16,1000]{1,0} parameter(0)
+  %j = s32[] parameter(1)
+  %slice = f32[1,1000]{1,0} dynamic-slice(%t, %j, %j), dynamic_slice_sizes={1,1000}
+  ROOT %twice = f32[1,1000]{1,0} add(%slice, %slice)
+}
+
+ENTRY %main (x: f32[16,1000], i: s32[]) -> f32[16,1000] {
+  %x = f32[16,1000]{1,0} parameter(0)
+  %i.1 = s32[] parameter(1)
+  %new = f32[1,1000]{1,0} fusion(%x, %i.1), calls=%out_of, backend_config={"estimated_cycles":"900000"}
+  ROOT %all = f32[16,1000]{1,0} fusion(%x, %new, %i.1), calls=%into, backend_config={"estimated_cycles":"900000"}
+}
+"""
+
+
+def test_of_an_array_that_is_read_or_written_in_part_that_part_counts():
+    # A row and the index read, a row written, by both.
+    bytes_ = 2 * (2 * 4000 + 4)
+    assert compiler_floor_seconds(WRITTEN, CHIP) == pytest.approx(bytes_ / CHIP.memory_bytes_per_second)
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "flops"),
+    [
+        # Tokens by widths, widths by a vocabulary.
+        (("f32[64,32]", "f32[32,500]", "f32[64,500]"), "dim_labels=bf_io->bf", 2 * 64 * 32 * 500),
+        # Into heads: each of 16 meets the one input that is no padding.
+        (
+            ("f32[2,64,32,1]", "f32[32,16,8,1]", "f32[2,64,16,8]"),
+            "window={size=1x16 pad=0_0x15_15 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f",
+            2 * 2 * 64 * 32 * 16 * 8,
+        ),
+        # Out of heads, which are added up.
+        (
+            ("f32[2,64,16,8]", "f32[32,16,8,1]", "f32[2,64,32,1]"),
+            "window={size=1x16}, dim_labels=0b1f_o1i0->0bf1",
+            2 * 2 * 64 * 32 * 16 * 8,
+        ),
+        # Of each pair of matrices alone.
+        (
+            ("f32[4,64,32]", "f32[4,32,16]", "f32[4,64,16]"),
+            "window={size=4 stride=3 pad=3_3 lhs_dilate=4 rhs_reversal=1}, dim_labels=0bf_0io->0bf",
+            2 * 4 * 64 * 32 * 16,
+        ),
+    ],
+    ids=["plain", "into heads", "out of heads", "batched"],
+)
+def test_a_convolution_counts_the_numbers_that_meet(given, said, flops):
+    *operands, result = given
+    one = Instruction(type=result, opcode="convolution", rest=f"%a, %b), {said}, metadata", operands=tuple(operands))
+    assert product_flops(one) == flops
 
 
 def test_slices_exchange_sums_while_links_of_a_slice_work():
