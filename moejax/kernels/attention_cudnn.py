@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from moejax.condition import usually
 from moejax.errors import UserError
 from moejax.kernels.attention import CUDNN_LATENT, AttentionMask, on_head_shards
 from moejax.kernels.attention_tiled import tiled
@@ -89,7 +89,7 @@ def cudnn(
         if query.size > jnp.iinfo(jnp.int32).max:
             # Places of documents are counted in numbers.
             return by_tiles(query, key, value)
-        return lax.cond(are_few, at_once, by_tiles, query, key, value)
+        return usually(are_few, at_once, by_tiles, query, key, value)
 
     return on_head_shards(local, query, key, value, mask.query_segments, None)
 

@@ -14,7 +14,7 @@ from moejax.errors import UserError
 from moejax.kernels.attention import BACKENDS
 from moejax.kernels.linear import ProductTypes
 from moejax.kernels.quantization import QUANTIZATIONS
-from moejax.kernels.saved_names import SAVED_NAMES
+from moejax.kernels.saved_names import SAVED_NAMES, keep
 from moejax.ranges import Multiple
 from moejax.routing import DISPATCHERS
 from moejax.routing.communication import COMMUNICATION
@@ -37,7 +37,7 @@ def kept_names(remat: str) -> tuple[str, ...]:
 def remat_policy(remat: str) -> Callable[..., Any] | None:
     """The policy of ``jax.checkpoint`` for a choice of ``Runtime.remat``; None where nothing is computed again."""
     names = kept_names(remat)
-    return jax.checkpoint_policies.save_only_these_names(*names) if names else REMAT_POLICIES[remat]
+    return keep(*names) if names else REMAT_POLICIES[remat]
 
 
 @dataclass(frozen=True, kw_only=True)

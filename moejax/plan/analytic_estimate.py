@@ -17,7 +17,7 @@ from moejax.model.runtime import kept_names
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import mesh_sizes, slice_mesh_sizes
-from moejax.plan.step_time import Roofline, roofline
+from moejax.plan.step_time import Roofline, roofline, value_bytes
 from moejax.plan.topology import Topology
 from moejax.sharding import DATA, DCN_DATA
 from moejax.train.training import Training
@@ -61,7 +61,7 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
 def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tuple[str, tuple[str, ...], float]]:
     """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
     recipe, a = training.recipe, training.architecture
-    value, added, parts = _value_bytes(training), _added_bytes(training), recipe.microbatches
+    value, added, parts = value_bytes(training), _added_bytes(training), recipe.microbatches
     again, forward = recipe.runtime.remat != "none", 1 + training.counted_share
     counts = params(a)
     layers, moe_layers = a.num_layers + a.num_mtp_layers, len(a.routed_layers)
@@ -103,7 +103,7 @@ def _of_training(a: Architecture) -> tuple[float, float]:
 def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
     """State, gradients, what the layers keep, and the largest of what comes and goes."""
     recipe, a = training.recipe, training.architecture
-    value, added = _value_bytes(training), _added_bytes(training)
+    value, added = value_bytes(training), _added_bytes(training)
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
     kept = _kept(training, tokens, value, room)
@@ -138,13 +138,9 @@ def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:
     return tuple(axis for axis in axes if mesh[axis] > 1)
 
 
-def _value_bytes(training: Training) -> int:
-    return 2 if training.recipe.runtime.compute_dtype == "bfloat16" else 4
-
-
 def _added_bytes(training: Training) -> int:
     """Bytes per number of a layer's gradient on its way to other devices."""
-    return _value_bytes(training) if training.recipe.runtime.reduce_dtype == "bfloat16" else 4
+    return value_bytes(training) if training.recipe.runtime.reduce_dtype == "bfloat16" else 4
 
 
 def divisors(number: int) -> list[int]:

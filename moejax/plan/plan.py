@@ -16,16 +16,8 @@ from moejax.laws.accounting import flops_per_token
 from moejax.plan.absent_gpu import standing_in
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
-from moejax.plan.step_time import (
-    Roofline,
-    attention_flops,
-    compiler_seconds,
-    filled_rows,
-    model_flops,
-    roofline,
-    stated_seconds,
-    step_flops,
-)
+from moejax.plan.program_time import ProgramTime, filled_rows, program_time
+from moejax.plan.step_time import Roofline, evaluation_roofline, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology, parse
 from moejax.sharding import DCN_DATA, MESH_AXES
 from moejax.train.collectives import collectives
@@ -60,7 +52,7 @@ class CollectiveVolume:
     seconds: float
     """At the bandwidth of the links; 0 where it is not known."""
     rare_bytes: float
-    """Bytes of what runs only under a condition; not in the other columns."""
+    """Bytes of what runs only where a buffer is too small; not in the other columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +82,16 @@ class Plan:
     """FLOPs that a step computes, over all chips: with what is computed again."""
     xla_flops: float
     """FLOPs of one chip as XLA counts them, a kernel of Pallas as it says itself."""
-    xla_seconds: float
-    """Seconds of a step by the cost model of XLA's TPU compiler, which times neither collectives nor kernels of Pallas;
-    0 if it says nothing."""
-    kernel_seconds: float
-    """Seconds of the kernels of Pallas: grouped products by what they state themselves, attention by arithmetic, at the
-    chip's peak; 0 where nobody states it."""
-    xla_seconds_at_bandwidth: float
-    """``xla_seconds``, with kernels without products at the bandwidth of the chip's memory."""
-    kernel_seconds_of_rows: float
-    """``kernel_seconds``, with the rows alone that a balanced routing gives to experts."""
     communication: tuple[CollectiveVolume, ...]
     roofline: Roofline | None
     """None where nobody states what a chip can do."""
+    program: ProgramTime | None
+    """The compiled step, kernel by kernel; None as the roofline."""
+    evaluation_tokens: int
+    """Tokens of a batch of an evaluation, what fills it up for the mesh included."""
+    evaluation_roofline: Roofline | None
+    """Of one batch; None as the step's."""
+    evaluation_program: ProgramTime | None
     tokens: int
     """Tokens of the longest budget."""
     compile_seconds: float
@@ -123,38 +112,32 @@ class Plan:
         return self._mfu(self.roofline.step_seconds_without_overlap) if self.roofline else math.nan
 
     @property
-    def program_seconds(self) -> float:
-        """Seconds of a step, if the compiled program's kernels run one after another as long as XLA and they say, and
-        links overlap as in the roofline; NaN where they say nothing."""
-        return self._program(self.xla_seconds + self.kernel_seconds)
+    def has_floor(self) -> bool:
+        """Whether the compiled program says how long its kernels take at least."""
+        return self.program is not None and self.program.xla_seconds_at_bandwidth > 0
 
     @property
-    def program_floor_seconds(self) -> float:
-        """The same with real rows, and kernels without products at the bandwidth of the chip's memory."""
-        return self._program(self.xla_seconds_at_bandwidth + self.kernel_seconds_of_rows)
-
-    def _program(self, work: float) -> float:
-        if self.roofline is None or not self.xla_seconds:
-            return math.nan
-        return max(work, self.roofline.hidden_seconds) + self.roofline.exposed_seconds
+    def has_cycles(self) -> bool:
+        """Whether XLA's cycles and the chip's clock are known."""
+        return self.program is not None and self.program.xla_seconds > 0
 
     @property
     def seconds(self) -> float:
         """Seconds of a step: the compiled program's at least, if it states any, else the roofline's; 0 where there is
         neither."""
-        if self.roofline is None:
-            return 0.0
-        return self.program_floor_seconds if self.xla_seconds else self.roofline.step_seconds
-
-    @property
-    def mfu_of_program(self) -> float:
-        """Model FLOPs utilisation by ``program_seconds``."""
-        return self._mfu(self.program_seconds) if self.roofline else math.nan
+        if self.program is not None and self.has_floor:
+            return self.program.floor_seconds
+        return self.roofline.step_seconds if self.roofline else 0.0
 
     @property
     def mfu_of_program_floor(self) -> float:
-        """Model FLOPs utilisation by ``program_floor_seconds``."""
-        return self._mfu(self.program_floor_seconds) if self.roofline else math.nan
+        """Model FLOPs utilisation by the compiled program, at least as long as that takes."""
+        return self._mfu(self.program.floor_seconds) if self.program else math.nan
+
+    @property
+    def mfu_of_program_cycles(self) -> float:
+        """Model FLOPs utilisation by the compiled program, by XLA's cycles."""
+        return self._mfu(self.program.cycles_seconds) if self.program else math.nan
 
     def _mfu(self, seconds: float) -> float:
         chip = parse(self.topology).chip
@@ -248,17 +231,15 @@ def _plan(
     recipe, sizes = training.recipe, slice_mesh_sizes(training, topology)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
     memory = _memory(program, topology, compiled, evaluation, refused)
-    communication: tuple[CollectiveVolume, ...] = ()
-    step_roofline = None
-    text = "" if compiled is None else compiled.as_text()
-    work = _program_seconds(training, text, topology, sizes)
-    if text:
-        communication = _communication(text, sizes, topology)
-    if compiled is not None and topology.device is not None:
-        links: dict[str, float] = {}
-        for one in communication:
-            links[one.axes] = links.get(one.axes, 0.0) + one.seconds
-        step_roofline = roofline(training, dict(mesh.shape), topology.device, memory.parameters, links)
+    step, evaluated = (
+        _timed(training, one, topology, sizes) if one is not None else _Timed() for one in (compiled, evaluation)
+    )
+    tokens = program.evaluation_batch["tokens"].shape[0] * recipe.data.sequence_length
+    of_step = of_evaluation = None
+    if step.program is not None and evaluated.program is not None and topology.device is not None:
+        known = training, dict(mesh.shape), topology.device
+        of_step = roofline(*known, memory.parameters, step.program.link_seconds)
+        of_evaluation = evaluation_roofline(*known, tokens, evaluated.program.link_seconds)
     return Plan(
         name=training.name,
         topology=topology.name,
@@ -276,9 +257,12 @@ def _plan(
         model_flops_unmasked=float(per_token.training * recipe.batch_tokens),
         step_flops=step_flops(training),
         xla_flops=0.0 if compiled is None else float((compiled.cost_analysis() or {}).get("flops", 0.0)),
-        **work,
-        communication=communication,
-        roofline=step_roofline,
+        communication=step.communication,
+        roofline=of_step,
+        program=step.program,
+        evaluation_tokens=tokens,
+        evaluation_roofline=of_evaluation,
+        evaluation_program=evaluated.program,
         tokens=recipe.steps(max(recipe.budgets_tokens)) * recipe.batch_tokens,
         compile_seconds=seconds,
     )
@@ -339,26 +323,27 @@ def _communication(text: str, mesh: dict[str, int], topology: Topology) -> tuple
     return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
 
-def _program_seconds(training: Training, text: str, topology: Topology, mesh: dict[str, int]) -> dict[str, float]:
-    """Seconds of XLA's own kernels and of those of Pallas, as they state them and at least, by name."""
-    names = ("xla_seconds", "kernel_seconds", "xla_seconds_at_bandwidth", "kernel_seconds_of_rows")
-    chip = topology.device
-    if not text or chip is None:
-        return dict.fromkeys(names, 0.0)
-    attention = attention_flops(training) / topology.devices / chip.flops_per_second
-    rows = filled_rows(training, mesh)
-    counts = (
-        compiler_seconds(text, chip),
-        stated_seconds(text, chip) + attention,
-        compiler_seconds(text, chip, at_bandwidth=True),
-        stated_seconds(text, chip, rows=rows) + attention,
-    )
-    return dict(zip(names, counts, strict=True))
+@dataclass(frozen=True)
+class _Timed:
+    """What a compiled program sends, and how long it takes."""
+
+    communication: tuple[CollectiveVolume, ...] = ()
+    program: ProgramTime | None = None
+
+
+def _timed(training: Training, compiled: Any, topology: Topology, mesh: dict[str, int]) -> _Timed:
+    text = compiled.as_text()
+    communication = _communication(text, mesh, topology)
+    if topology.device is None:
+        return _Timed(communication)
+    links: dict[str, float] = {}
+    for one in communication:
+        links[one.axes] = links.get(one.axes, 0.0) + one.seconds
+    return _Timed(communication, program_time(text, topology.device, filled_rows(training, mesh), links))
 
 
 def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interconnect | None) -> CollectiveVolume:
-    # Where buffers may be too small, the usual way is the one with an all-to-all; all else in a branch is for overflow.
-    often = [one for one in alike if not one.in_branch or kind.endswith("all-to-all")]
+    often = [one for one in alike if not one.is_rare]
     sizes = [(one.times, one.bytes) for one in often]
     by_link: dict[str, float] = {}
     for times, bytes_ in sizes:

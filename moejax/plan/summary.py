@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from moejax.result import Column, Result, Table, percent
 
 if TYPE_CHECKING:
     from moejax.plan.plan import CollectiveVolume, Plan
-    from moejax.plan.step_time import Roofline
 
 
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
@@ -20,13 +20,17 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     data["bytes_sent"] = plan.bytes_sent
     if plan.roofline is None:
         return data
-    data["roofline"] |= {
-        "step_seconds": plan.roofline.step_seconds,
-        "step_seconds_without_overlap": plan.roofline.step_seconds_without_overlap,
-        "limited_by": plan.roofline.limited_by,
-    }
-    of_program = ("program_floor_seconds", "mfu_of_program_floor", "program_seconds", "mfu_of_program")
-    of_program = of_program if plan.xla_seconds else ()
+    for name in ("roofline", "evaluation_roofline"):
+        found = getattr(plan, name)
+        data[name] |= {
+            "step_seconds": found.step_seconds,
+            "step_seconds_without_overlap": found.step_seconds_without_overlap,
+            "limited_by": found.limited_by,
+        }
+    known = [name for name, is_known in (("floor", plan.has_floor), ("cycles", plan.has_cycles)) if is_known]
+    for name in ("program", "evaluation_program"):
+        data[name] |= {f"{one}_seconds": getattr(getattr(plan, name), f"{one}_seconds") for one in known}
+    of_program = [f"mfu_of_program_{one}" for one in known]
     for name in ("mfu", "mfu_without_overlap", *of_program, "tokens_per_day", "days", "chip_hours"):
         data[name] = getattr(plan, name)
     if price is not None:
@@ -45,7 +49,7 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     tables = [_memory(plan)]
     if not plan.does_not_fit:
         tables += _communication(plan)
-        tables += [_time(plan, plan.roofline, price)] if plan.roofline is not None else []
+        tables += [_time(plan, price)] if plan.roofline is not None else []
     return Result(title=title, tables=tables, data=as_data(plan, price))
 
 
@@ -72,7 +76,7 @@ def search_summary(plans: list[Plan], price: float | None = None) -> Result:
 
 def _compiled(plan: Plan) -> list[Any]:
     timed = plan.roofline if plan.fits else None
-    by_program = timed is not None and plan.xla_seconds
+    program = plan.program if timed is not None and plan.has_floor else None
     return [
         _mesh(plan),
         plan.remat,
@@ -80,9 +84,9 @@ def _compiled(plan: Plan) -> list[Any]:
         plan.memory.total,
         timed and timed.step_seconds,
         plan.mfu if timed else None,
-        plan.program_floor_seconds if by_program else None,
-        plan.mfu_of_program_floor if by_program else None,
-        plan.program_seconds if by_program else None,
+        program and program.floor_seconds,
+        plan.mfu_of_program_floor if program else None,
+        (program and plan.has_cycles and program.cycles_seconds) or None,
         timed.limited_by if timed else "" if plan.fits else "does not fit",
     ]
 
@@ -131,10 +135,15 @@ def _over(one: CollectiveVolume) -> str:
     return ", ".join(f"{link} {format_bytes(sent, 3)}" for link, sent in one.links.items())
 
 
-def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
+def _time(plan: Plan, price: float | None) -> Table:
+    found, program = plan.roofline, plan.program
+    evaluation, evaluated = plan.evaluation_roofline, plan.evaluation_program
+    assert found
+    assert program
+    assert evaluation
+    assert evaluated
     one = "chip" if plan.devices == plan.chips else "device"
     hidden, exposed = found.hidden_seconds, found.exposed_seconds
-    mfus = [plan.mfu, *((plan.mfu_of_program_floor, plan.mfu_of_program) if plan.xla_seconds else ())]
     rows = [
         [
             "products at the peak",
@@ -147,15 +156,15 @@ def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
         [
             "XLA's own kernels",
             None,
-            plan.xla_seconds_at_bandwidth,
-            plan.xla_seconds,
+            program.xla_seconds_at_bandwidth,
+            program.xla_seconds,
             "at least at the memory's bandwidth",
         ],
         [
             "experts, attention",
             None,
-            plan.kernel_seconds_of_rows,
-            plan.kernel_seconds,
+            program.pallas_seconds_of_rows,
+            program.pallas_seconds,
             "balanced rows; all there is room for",
         ],
         ["links, behind the work", hidden, hidden, hidden, "along data and fsdp, between slices"],
@@ -163,11 +172,15 @@ def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
         [
             "a step",
             found.step_seconds,
-            plan.program_floor_seconds,
-            plan.program_seconds,
+            program.floor_seconds,
+            program.cycles_seconds,
             f"limited by {found.limited_by}",
         ],
-        ["MFU", *(f"{mfu:.1%}" for mfu in mfus), "of dense products in bfloat16"],
+        [
+            "MFU",
+            *(f"{mfu:.1%}" for mfu in (plan.mfu, plan.mfu_of_program_floor, plan.mfu_of_program_cycles)),
+            "of dense products in bfloat16",
+        ],
         [
             "if nothing overlapped",
             found.step_seconds_without_overlap,
@@ -175,21 +188,30 @@ def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
             None,
             f"MFU {plan.mfu_without_overlap:.1%}",
         ],
+        [
+            "a batch of an evaluation",
+            evaluation.step_seconds,
+            evaluated.floor_seconds,
+            evaluated.cycles_seconds,
+            f"{format(plan.evaluation_tokens)} tokens, limited by {evaluation.limited_by}",
+        ],
     ]
     seconds = Column("", lambda value: value if isinstance(value, str) else f"{value:.4g} s")
     columns = [Column(""), replace(seconds, name="roofline"), Column("of", words=True)]
-    if plan.xla_seconds:
-        columns[2:2] = [replace(seconds, name="program at least"), replace(seconds, name="by XLA's cycles")]
-    else:
-        rows = [row if len(row) == 3 else [row[0], row[1], row[4]] for row in rows if row[1] is not None]
+    shown = [plan.has_floor, plan.has_cycles]
+    columns[2:2] = itertools.compress(
+        [replace(seconds, name="program at least"), replace(seconds, name="by XLA's cycles")], shown
+    )
+    rows = [list(itertools.compress(row, [True, True, *shown, True])) for row in rows]
+    rows = [row for row in rows if any(value is not None for value in row[1:-1])]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
     notes = [
         f"MFU {plan.mfu:.1%} by the roofline; {format(plan.tokens_per_day, 3)} tokens a day; "
         f"{format(plan.tokens)} tokens in {plan.days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}.",
         "A roofline is the least time that is possible: kernels and links below their peak are not in it.",
     ]
-    if plan.program_floor_seconds > found.step_seconds:
-        times = plan.program_floor_seconds / found.step_seconds
+    if program.floor_seconds > found.step_seconds:
+        times = program.floor_seconds / found.step_seconds
         notes.append(
             f"The compiled program's kernels, one after another, take at least {times:.3g} times the roofline's step: "
             f"MFU {plan.mfu_of_program_floor:.1%} is the better guess (docs/plans.md)."

@@ -1,4 +1,5 @@
-"""Shared by engines of a cloud: a study's folder mounted at a path, TPU slices by their services' names, YAML."""
+"""Shared by engines of a cloud: a study's folder mounted at a path, TPU slices by their services' names, what XLA is
+told for them, YAML."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from moejax.data.config import DataConfig
 from moejax.data.prepared import MANIFEST
 from moejax.errors import UserError
 from moejax.plan.topology import Topology, slices
+from moejax.train.training import Training
+from moejax.train.xla_options import as_flags, options_of
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,12 @@ def cloud_tpu_type(topology: Topology) -> str:
     if topology.chip_name in _CORES_IN_NAME:
         return f"{topology.chip_name}-{2 * topology.chips_of_slice}"
     return f"{'v5litepod' if topology.chip_name == 'v5e' else topology.chip_name}-{topology.chips_of_slice}"
+
+
+def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
+    """The variable with XLA's options for the chip, for all that the machines compile beside the step."""
+    flags = as_flags(options_of(topology.chip_name, training.recipe.runtime))
+    return {"LIBTPU_INIT_ARGS": flags} if flags else {}
 
 
 class _Dumper(yaml.SafeDumper):

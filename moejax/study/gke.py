@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.plan.topology import Topology, parse
+from moejax.plan.topology import parse
 from moejax.stored import foreign_json
-from moejax.study.cloud import GKE_ACCELERATORS, Mount, as_yaml, chips_per_host, cloud_tpu_type
+from moejax.study.cloud import GKE_ACCELERATORS, Mount, as_yaml, chips_per_host, cloud_tpu_type, xla_environment
 from moejax.study.executor import Task
-from moejax.train.xla_options import as_flags, options_of
 
 RESTARTS = 100
 GRACE_SECONDS = 120
@@ -133,6 +132,7 @@ class GkeEngine:
     def _pod(self, task: Task) -> dict[str, Any]:
         topology = parse(task.resources.topology)
         tpus = {"google.com/tpu": chips_per_host(topology)}
+        variables = {"JAX_PLATFORMS": "tpu,cpu"} | xla_environment(task.training, topology)
         account = {"serviceAccountName": self.service_account} if self.service_account else {}
         return {
             "restartPolicy": "Never",
@@ -149,7 +149,7 @@ class GkeEngine:
                     "image": self.image,
                     # Kubernetes puts a variable's value where a word has $(NAME), and makes one $ of two.
                     "command": [word.replace("$", "$$") for word in ("python", "-m", "moejax", *task.words)],
-                    "env": [{"name": "JAX_PLATFORMS", "value": "tpu,cpu"}, *_flags(task, topology)],
+                    "env": [{"name": name, "value": value} for name, value in variables.items()],
                     # libtpu's, and the coordinator's of jax.distributed.
                     "ports": [{"containerPort": 8471}, {"containerPort": 8476}],
                     "resources": {"requests": tpus, "limits": tpus},
@@ -214,15 +214,9 @@ class XpkEngine:
         command = ["xpk", "workload", "create", "--cluster", self.cluster, "--workload", self.gke.name(task)]
         command += ["--tpu-type", kind, "--num-slices", str(topology.slices), "--docker-image", self.gke.image]
         words = shlex.join(["python", "-m", "moejax", *task.words])
-        for variable in _flags(task, topology):
-            command += ["--env", f"{variable['name']}={variable['value']}"]
+        for name, value in xla_environment(task.training, topology).items():
+            command += ["--env", f"{name}={value}"]
         return [*command, "--max-restarts", str(RESTARTS), "--command", words]
-
-
-def _flags(task: Task, topology: Topology) -> list[dict[str, str]]:
-    """The variable with XLA's options for the chip, for all that the machines compile beside the step."""
-    flags = as_flags(options_of(topology.chip_name, task.training.recipe.runtime))
-    return [{"name": "LIBTPU_INIT_ARGS", "value": flags}] if flags else []
 
 
 def _kubectl(*words: str, given: str = "") -> str:

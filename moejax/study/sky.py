@@ -14,7 +14,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.plan.topology import parse
-from moejax.study.cloud import Mount, as_yaml, cloud_tpu_type
+from moejax.study.cloud import Mount, as_yaml, cloud_tpu_type, xla_environment
 from moejax.study.executor import Task
 from moejax.study.gke import kubernetes_name
 from moejax.study.slurm_job import AGAIN
@@ -94,13 +94,16 @@ class SkyEngine:
             resources["image_id"] = self.image
         resources["use_spot"] = self.spot
         resources["job_recovery"] = {"max_restarts_on_errors": RESTARTS, "recover_on_exit_codes": [AGAIN]}
-        extra = "tpu" if task.resources.topology else "cuda13"
+        slice_ = task.resources.topology
+        variables = xla_environment(task.training, parse(slice_)) if slice_ else {}
+        extra = "tpu" if slice_ else "cuda13"
         install = {} if self.image else {"workdir": ".", "setup": f"python -m pip install '.[{extra}]'\n"}
         return {
             "name": self.name(task),
             "resources": resources,
             # Of a slice of TPUs, SkyPilot calls all machines one node.
-            "num_nodes": 1 if task.resources.topology else task.resources.nodes,
+            "num_nodes": 1 if slice_ else task.resources.nodes,
+            **({"envs": variables} if variables else {}),
             "file_mounts": {str(self.mount.path): {"source": self.mount.source, "mode": "MOUNT"}},
             **install,
             "run": self._run(task),

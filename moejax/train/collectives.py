@@ -50,8 +50,8 @@ class Collective:
     """How often it runs in one run of the program; with branches, if each were taken."""
     loops: int = 0
     """Loops around it."""
-    in_branch: bool = False
-    """Whether it runs only where a condition says so."""
+    is_rare: bool = False
+    """Whether it runs only where a condition does not hold, which holds nearly always."""
     operation: str = ""
     """What the program calls it: the ``op_name`` that XLA keeps."""
     chain: int = 0
@@ -103,7 +103,7 @@ def _between_slices(one: Instruction, kind: str, slices: int) -> Collective:
         bytes=sent * (slices if kind == "all-gather" else 1),
         times=one.times,
         loops=one.loops,
-        in_branch=one.in_branch,
+        is_rare=one.is_rare,
     )
 
 
@@ -143,7 +143,7 @@ def _collective(one: Instruction, match: re.Match[str], mesh: Sizes) -> Collecti
         bytes=sum(sizes) * (devices if kind == "reduce-scatter" else 1),
         times=one.times,
         loops=one.loops,
-        in_branch=one.in_branch,
+        is_rare=one.is_rare,
         operation=operation["name"] if operation else "",
         chain=_chain(rest),
     )

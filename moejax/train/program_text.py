@@ -18,6 +18,8 @@ class Instruction:
     type: str
     """Of its result."""
     opcode: str
+    name: str = ""
+    """In the program's text: of a kernel of Pallas its own, with a number behind."""
     rest: str
     """Operands and attributes."""
     operands: tuple[str, ...] = ()
@@ -26,8 +28,8 @@ class Instruction:
     """How often it runs in one run of the program; with branches, if each were taken."""
     loops: int = 0
     """Loops around it."""
-    in_branch: bool = False
-    """Whether it runs only where a condition says so."""
+    is_rare: bool = False
+    """Whether it runs only where a condition does not hold, which holds nearly always (``moejax.condition``)."""
     in_fusion: bool = False
     """Whether it is a part of one kernel with others."""
     times_known: bool = True
@@ -67,7 +69,6 @@ _INSTRUCTION = re.compile(
     r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<opcode>[a-z][a-z0-9\-]*)\((?P<rest>.*)"
 )
 _CALLS = re.compile(r"(?P<how>[\w\-]+)=(?:%(?P<one>[\w.\-]+)|\{(?P<many>%[^}]*)\})")
-_BRANCHES = ("branch_computations", "true_computation", "false_computation")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
@@ -88,15 +89,15 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Instruc
         callees = list(_callees(one))
         if not callees or one.opcode == "fusion":
             operands = tuple(types[operand] for operand in _operands(one) if operand in types)
-            yield replace(around, type=one.type, opcode=one.opcode, rest=one.rest, operands=operands)
+            yield replace(around, name=one.name, type=one.type, opcode=one.opcode, rest=one.rest, operands=operands)
         for how, callee in callees:
             inside = around
             if how == "body":
                 trips = _trips(one, computations)
                 known = around.times_known and trips is not None
                 inside = replace(around, times=(trips or 1) * around.times, loops=around.loops + 1, times_known=known)
-            elif how in _BRANCHES:
-                inside = replace(around, in_branch=True)
+            elif how == "false_computation":
+                inside = replace(around, is_rare=True)
             elif one.opcode == "fusion":
                 inside = replace(around, in_fusion=True)
             yield from _called(callee, computations, inside)
@@ -111,8 +112,11 @@ def _callees(instruction: _Line) -> Iterator[tuple[str, str]]:
     """How an instruction calls others, and their names; what a reduction applies to pairs of numbers is left out."""
     for call in _CALLS.finditer(instruction.rest):
         if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode == "call"):
-            for name in (call["one"] or call["many"]).split(","):
-                yield call["how"], name.strip().lstrip("%")
+            names = [name.strip().lstrip("%") for name in (call["one"] or call["many"]).split(",")]
+            # Numbered branches of a condition: that for false, which is 0, comes first.
+            is_condition = call["how"] == "branch_computations" and len(names) == 2
+            for place, name in enumerate(names):
+                yield "false_computation" if is_condition and place == 0 else call["how"], name
 
 
 def _trips(loop: _Line, computations: Mapping[str, _Computation]) -> int | None:

@@ -124,6 +124,8 @@ def test_skypilot_gets_a_task_file_for_each_training(printed):
     for task in tpus:
         assert task["resources"]["accelerators"] == {"tpu-v5litepod-16": 1}
         assert "--distributed" in task["run"]
+    for task in yaml.safe_load_all(printed("sky", TINY, "--topology", "v5p:2x2x1", "--out", "gs://b/tiny")):
+        assert task["envs"]["LIBTPU_INIT_ARGS"].startswith("--xla_tpu_scoped_vmem_limit_kib=81920 --xla_")
 
 
 ONE = f"--config={STUDIES.parent / 'tiny.py'}"

@@ -1,6 +1,7 @@
 """Which attention cuDNN computes, and how it is told of a row's documents."""
 
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.attention_cudnn import MOST_DOCUMENTS, _documents, cudnn, supports
+from moejax.model.runtime import remat_policy
+from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import TARGETS
 
 
@@ -122,3 +125,22 @@ def test_documents_of_keys_with_fewer_heads_are_read_where_they_lie(monkeypatch)
     for array, places in ((query, of_queries), (key, of_keys), (value, of_keys)):
         width = np.prod(array.shape[2:])
         assert places.ravel()[:3].tolist() == [0, 3 * width, 8 * width]
+
+
+@pytest.mark.parametrize("has_documents", [False, True])
+@pytest.mark.parametrize(("remat", "calls"), [("full", 2), ("moe_gate_up", 2), ("attn_out", 1)])
+def test_what_attention_puts_out_is_kept_by_name_and_not_computed_again(remat, calls, has_documents, monkeypatch):
+    """By how often a gradient's program calls the kernel forwards."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
+    heads = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
+    segments = jnp.ones((2, 64), jnp.int32) if has_documents else None
+    mask = AttentionMask(query_segments=segments, key_segments=segments)
+
+    def squares(query, key, value):
+        layer = jax.checkpoint(lambda *of: jnp.sin(cudnn(*of, mask, scale=1.0)), policy=remat_policy(remat))
+        return (layer(query, key, value) ** 2).sum()
+
+    with on("h100"), standing_in(SimpleNamespace(compute_capability="9.0")):
+        program = str(jax.make_jaxpr(jax.grad(squares, argnums=(0, 1, 2)))(heads, heads, heads))
+    assert program.count("dot_product_attention_fwd_wrapper[") == calls
+    assert program.count("dot_product_attention_bwd_wrapper[") == 1

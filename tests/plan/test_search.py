@@ -13,6 +13,7 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import ChipMemory, parameter_bytes
 from moejax.plan.plan import Plan, mesh_sizes
+from moejax.plan.program_time import ProgramTime
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.step_time import Roofline
 from moejax.plan.topology import parse
@@ -75,6 +76,16 @@ def test_modules_of_multi_token_prediction_are_in_an_estimate():
     assert after.roofline.compute_seconds / before.roofline.compute_seconds == pytest.approx(flops[1] / flops[0])
 
 
+def program_of(seconds):
+    return ProgramTime(
+        xla_seconds=2 * seconds,
+        xla_seconds_at_bandwidth=seconds,
+        pallas_seconds=0.0,
+        pallas_seconds_of_rows=0.0,
+        link_seconds={},
+    )
+
+
 def planned(one, topology, memory=1.0, seconds=1.0):
     """A plan without compilation."""
     limit = 100
@@ -104,12 +115,12 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         model_flops_unmasked=1.0,
         step_flops=1.0,
         xla_flops=0.0,
-        xla_seconds=0.0,
-        kernel_seconds=0.0,
-        xla_seconds_at_bandwidth=0.0,
-        kernel_seconds_of_rows=0.0,
         communication=(),
         roofline=Roofline(compute_seconds=seconds, memory_seconds=0.0, link_seconds={}),
+        program=program_of(0.0),
+        evaluation_tokens=1,
+        evaluation_roofline=Roofline(compute_seconds=1.0, memory_seconds=0.0, link_seconds={}),
+        evaluation_program=program_of(0.0),
         tokens=2**40,
         compile_seconds=0.0,
     )
@@ -168,13 +179,12 @@ def test_a_search_ranks_by_the_compiled_program_where_it_says_how_long_it_takes(
         seconds = float(len(made))
         return replace(
             planned(one, topology, memory=0.5, seconds=seconds),
-            xla_seconds=2 * 10 / seconds,
-            xla_seconds_at_bandwidth=10 / seconds,
+            program=program_of(10 / seconds),
         )
 
     plans = search(training("full"), V5E, make, compiled=4)
     assert [plan.roofline.step_seconds for plan in plans] == [4, 3, 2, 1]
-    assert [plan.program_floor_seconds for plan in plans] == [10 / 4, 10 / 3, 10 / 2, 10]
+    assert [plan.program.floor_seconds for plan in plans] == [10 / 4, 10 / 3, 10 / 2, 10]
 
 
 def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():

@@ -115,8 +115,16 @@ def test_json_that_is_no_plan_is_a_sentence(tmp_path, capsys):
 def example_plan(tmp_path):
     from moejax.plan.memory import ChipMemory
     from moejax.plan.plan import Plan
+    from moejax.plan.program_time import ProgramTime
     from moejax.plan.step_time import Roofline
 
+    program = ProgramTime(
+        xla_seconds=0.01,
+        xla_seconds_at_bandwidth=0.01,
+        pallas_seconds=0.0,
+        pallas_seconds_of_rows=0.0,
+        link_seconds={},
+    )
     memory = ChipMemory(
         parameters=10, optimizer_state=20, other_state=3, batch=1, temporaries=40, program=5, gradients=10, limit=100
     )
@@ -137,12 +145,12 @@ def example_plan(tmp_path):
         model_flops_unmasked=1.1e12,
         step_flops=1.5e12,
         xla_flops=4e11,
-        xla_seconds=0.01,
-        xla_seconds_at_bandwidth=0.01,
-        kernel_seconds=0.0,
-        kernel_seconds_of_rows=0.0,
         communication=(),
         roofline=Roofline(compute_seconds=2e-3, memory_seconds=3e-3, link_seconds={"fsdp": 1e-3, "expert": 5e-4}),
+        program=program,
+        evaluation_tokens=1024,
+        evaluation_roofline=Roofline(compute_seconds=1e-3, memory_seconds=1e-3, link_seconds={}),
+        evaluation_program=program,
         tokens=10_000,
         compile_seconds=1.0,
     )

@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from moejax.condition import usually
 from moejax.train.collectives import Collective, collectives
 
 SIZES = {"data": 2, "expert": 2, "tensor": 2}
@@ -13,14 +14,14 @@ SIZES = {"data": 2, "expert": 2, "tensor": 2}
 
 @pytest.fixture(scope="module")
 def known():
-    """One collective of each kind in a loop of five, one of them in a branch, and a last one behind the loop."""
+    """One collective of each kind in a loop of five, one of them rare, and a last one behind the loop."""
     mesh = jax.make_mesh(tuple(SIZES.values()), tuple(SIZES), (AxisType.Auto,) * 3)
 
     def on_device(x):
         x = jax.lax.psum_scatter(jnp.sin(jax.lax.all_gather(x, "expert", tiled=True)), "expert", tiled=True)
         x = jax.lax.all_to_all(x, "data", 1, 1, tiled=True)
         x = jax.lax.ppermute(x, "tensor", [(0, 1), (1, 0)])
-        return jax.lax.cond(x.sum() > 0, lambda x: jax.lax.psum(x, ("data", "tensor")), lambda x: x, x)
+        return usually(x.sum() > 0, lambda x: x, lambda x: jax.lax.psum(x, ("data", "tensor")), x)
 
     def program(x):
         split = P(("data", "expert"))
@@ -32,7 +33,7 @@ def known():
 
 
 def test_every_collective_is_found_with_its_axes_bytes_and_how_often_it_runs(known):
-    found = [(c.kind, c.axes, c.devices, c.times, c.loops, c.in_branch) for c in collectives(known, SIZES)]
+    found = [(c.kind, c.axes, c.devices, c.times, c.loops, c.is_rare) for c in collectives(known, SIZES)]
     assert found == [
         ("all-gather", ("expert",), 2, 5, 1, False),
         ("reduce-scatter", ("expert",), 2, 5, 1, False),
