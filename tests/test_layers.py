@@ -93,7 +93,7 @@ ONLY_IN = {
     "lm_eval": {"evaluation"},
     "fsspec": {"data", "study", "storage.py", "stored_run.py", "store_lock.py"},
     "submitit": {"study"},
-    "yaml": {"study", "run_sources"},
+    "yaml": {"study", "run_sources", "evaluation"},
     "optax": {"train"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
