@@ -34,7 +34,7 @@ from moejax.progress import ProgressCallback
 from moejax.result import Result
 from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
 from moejax.study.study import Analysis, Study
-from moejax.wording import told
+from moejax.wording import counted, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +234,9 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum])
     ]
     seeds = ", from one seed each" if "seed" in frame and frame["seed"].nunique() == 1 else ""
     models, groups = (frame[name].nunique() for name in ("model", "group"))
-    shared = f", {groups} groups of one architecture or trunk each," if groups < models else ""
+    shared = f", {counted(groups, 'group')} of one architecture or trunk each," if groups < models else ""
     caveats = [
-        f"{len(frame)} runs of {models} models{shared} span a factor of {' and '.join(span)}{seeds}; "
+        f"{len(frame)} runs of {counted(models, 'model')}{shared} span a factor of {' and '.join(span)}{seeds}; "
         f"published laws rest on hundreds of runs over factors of 100 and more."
     ]
     if groups == 1:
