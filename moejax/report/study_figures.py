@@ -7,6 +7,7 @@ from matplotlib import rc_context
 from moejax.fit.column_names import with_derived
 from moejax.report import sources
 from moejax.report.figures import (
+    annealed_losses,
     expert_loads,
     isoflop_slice,
     loss_vs_compute,
@@ -43,6 +44,12 @@ def _restarts(found: Findings) -> Figure | None:
     return None if smooth else running.restarts(FigureInputs(table=table))
 
 
+def _annealed(found: Findings) -> Figure | None:
+    """Predicted annealed losses beside measured ones, if the study asks for any."""
+    annealed = found.concluded.annealed
+    return annealed_losses.draw(annealed) if annealed is not None and annealed.models else None
+
+
 def _scores(found: Findings) -> Figure | None:
     """Errors of tasks against the loss, if the study asks its checkpoints any."""
     downstream = found.concluded.downstream
@@ -61,6 +68,7 @@ FIGURES: dict[str, Draw] = {
     "routing_health": _of_runs(routing_health.health),
     "expert_loads": expert_loads.draw,
     "restarts": _restarts,
+    "annealed_losses": _annealed,
     "scores_vs_loss": _scores,
 }
 """Every figure of a report by its name."""
