@@ -197,10 +197,11 @@ def polish(
     # SciPy asks for the value and its derivatives one by one, at one point.
     @functools.lru_cache(maxsize=2)
     def evaluated(at: bytes) -> tuple[float, np.ndarray, np.ndarray]:
-        parts = derivatives(np.frombuffer(at))
-        # A step to where there is no number is taken back.
-        finite = all(np.isfinite(part).all() for part in parts)
-        return float(parts[0]) if finite else np.inf, parts[1], parts[2]
+        value, *slopes = derivatives(np.frombuffer(at))
+        if all(np.isfinite(part).all() for part in (value, *slopes)):
+            return float(value), slopes[0], slopes[1]
+        # A step to where there is no number is taken back, but SciPy looks at its derivatives first.
+        return np.inf, np.zeros_like(slopes[0]), np.zeros_like(slopes[1])
 
     found = scipy.optimize.minimize(
         lambda x: evaluated(x.tobytes())[0],

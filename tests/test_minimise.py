@@ -77,6 +77,15 @@ def test_a_point_without_a_finite_curvature_is_left_where_it_is():
     assert norm == 1.0
 
 
+def test_a_step_to_where_there_is_no_number_is_taken_back():
+    def walled(point, shared, lane):
+        return jnp.sum(jnp.where(point < 1.0, (point - 3.0) ** 2, jnp.nan))
+
+    point, value, _, _ = polish(walled, np.zeros(1), None, None, tolerance=1e-6)
+    assert 0.0 < point[0] < 1.0
+    assert value == pytest.approx((point[0] - 3.0) ** 2)
+
+
 def test_values_are_infinite_where_the_objective_is_not_a_number():
     found = values(lambda p, shared, lane: jnp.sqrt(p[0]), np.array([[4.0], [-1.0]]), None, None, chunk=4)
     np.testing.assert_array_equal(found, [2.0, np.inf])

@@ -302,7 +302,9 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
         # A column may hold many numbers of each run, as the drops of a schedule.
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if (wrong := np.flatnonzero(~finite & (runs.weight > 0))).size:
-            raise UserError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
+            first = values[wrong[0]].ravel()
+            bad = first[~np.isfinite(first)][0]
+            raise UserError(f"{name} is {bad} in {runs.names[wrong[0]]}, and not finite in {len(wrong)} runs in all.")
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
         raise UserError(
             f"The {objective.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in "

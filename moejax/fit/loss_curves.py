@@ -55,25 +55,45 @@ def fit_curves(
     law: Any = "multi_power",
     *,
     blocks: int | None = None,
+    intervals: bool = True,
     seed: int = 0,
     **options: Any,
 ) -> FitResult:
-    """A law of loss curves fitted to the curves of one model, with intervals.
+    """A law of loss curves fitted to the curves of one model.
 
     Args:
       law: its name, its class, or a law, whose coefficients are one more start.
       blocks: stretches of a curve that count as one draw each; ``BLOCKS`` if not given, 1 from ``MANY_CURVES`` on.
+      intervals: whether the covariance is computed, which takes longer than the fit.
       options: of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}``.
 
     Raises:
       UserError: the curves cannot set the law.
     """
     cls = curve_law(law) if isinstance(law, str) else law
+    for curve in curves.curves:
+        _check_falls(curve)
     if blocks is None:
         blocks = BLOCKS if len(curves.curves) < MANY_CURVES else 1
     runs = runs_of(curves, blocks=blocks)
     options = {"starts": Sobol(count=STARTS, seed=seed), "search": SEARCH} | options
-    return with_uncertainty(fit_law(cls, runs, seed=seed, **options), runs)
+    found = fit_law(cls, runs, seed=seed, **options)
+    return with_uncertainty(found, runs) if intervals else found
+
+
+def _check_falls(curve: LossCurve) -> None:
+    """Raise ``UserError`` if a loss ends above where it began although the rate did not rise: no law of curves does."""
+    after = np.flatnonzero(curve.steps >= curve.warmup_steps)
+    third = len(after) // 3
+    if third < 4 or curve.rates[curve.steps[after[-1]] - 1] > curve.rates[curve.steps[after[0]] - 1]:
+        return
+    first, last = curve.loss[after[:third]], curve.loss[after[-third:]]
+    if last.min() > first.max():
+        raise UserError(
+            f"The loss of {curve.name} rises: it is {first.min():.4g} to {first.max():.4g} in the first third of its "
+            f"points after the warm-up and {last.min():.4g} to {last.max():.4g} in the last. A law of curves describes "
+            f"a loss that falls; leave the curve out, or cut it before it diverges."
+        )
 
 
 def knows_drops(result: FitResult) -> bool:

@@ -7,6 +7,7 @@ only; between two of them the rate is taken as linear, or, where it is flat to b
 from __future__ import annotations
 
 import fnmatch
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from moejax.fit.read_runs import mapped
 from moejax.fit.runs import Runs
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import Points, sums_of_curve
-from moejax.wording import counted, did_you_mean, listed, some
+from moejax.storage import is_remote, open_storage, reaching
+from moejax.wording import counted, did_you_mean, listed, some, told
 
 METRICS = "metrics.jsonl"
 """The log of a training, in its folder."""
@@ -39,6 +41,8 @@ MOST_POINTS = 256
 """Points of one curve that a law is fitted to; of more, means of as many stretches take their place."""
 BLOCKS = 8
 """Stretches of a curve that count as one draw each, since neighbours' residuals are alike."""
+LARGEST_RATE = 1e6
+"""No optimiser takes a larger one; sums of such rates and their powers would leave float64."""
 LONGEST = 5_000_000
 """Updates of the longest curve: a rate is held for each."""
 VIRTUAL_STEPS = 20_000
@@ -136,7 +140,7 @@ def read_curves(
     curve, and a branch's schedule begins with the trunk's.
 
     Args:
-      sources: one or several.
+      sources: one or several; also in an object store (``s3://…``, ``gs://…``).
       mapping: our column (step, tokens, lr, loss, run) by theirs, or by arithmetic on theirs.
       loss: the column of losses, such as ``validation_loss``, where it is not one of ``NAMES``.
       only: patterns of names; all curves if not given.
@@ -174,6 +178,8 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
     """Name, place and rows of each table of a source."""
     if not isinstance(source, str | Path):
         return [("", "The table", source.reset_index(drop=True))]
+    if is_remote(source):
+        return _stored_tables(str(source).rstrip("/"))
     path = Path(source)
     if not path.is_dir():
         name = path.parent.name if path.name == METRICS else path.name.partition(".")[0]
@@ -182,6 +188,25 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
     if not logs:
         raise UserError(f"{path} has no {METRICS} below it; name a training's folder, a study's, or tables of curves.")
     return [(log.parent.name, str(log), run_table.read_as_it_is(log).reset_index(drop=True)) for log in logs]
+
+
+def _stored_tables(url: str) -> list[tuple[str, str, Any]]:
+    """The same of an object store: its tables are copied here to be read."""
+    storage = open_storage(url)
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder, url.rpartition("/")[2])
+        with reaching(url):
+            if storage.isfile(""):
+                storage.get_file("", str(here))
+            else:
+                here.mkdir()
+                for log in (path for path in map(str, storage.find("")) if Path(path).name == METRICS):
+                    (here / log).parent.mkdir(parents=True, exist_ok=True)
+                    storage.get_file(log, str(here / log))
+        try:
+            return [(name, place.replace(str(here), url), frame) for name, place, frame in _tables(here)]
+        except UserError as error:
+            raise UserError(told(error).replace(str(here), url)) from error
 
 
 def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: list[str]) -> list[LossCurve]:
@@ -270,7 +295,11 @@ def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None
     # The first row that breaks a rule is the place.
     for name, broken, rule in (
         (axis, ~np.isfinite(numbers[axis]) | (numbers[axis] < 0), "not a number from 0 on"),
-        ("lr", ~np.isfinite(numbers["lr"]) | (numbers["lr"] < 0), "not a learning rate from 0 on"),
+        (
+            "lr",
+            ~((numbers["lr"] >= 0) & (numbers["lr"] <= LARGEST_RATE)),
+            f"not a learning rate from 0 to {LARGEST_RATE:g}",
+        ),
         ("loss", mine & ~(np.isfinite(numbers["loss"]) & (numbers["loss"] > 0)), "not a loss above 0"),
     ):
         if broken.any():
@@ -379,10 +408,10 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
 def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
     """What the law reads, steps, losses and the block of every point."""
     after = curve.steps >= curve.warmup_steps
-    if int(after.sum()) < 3:
+    if not after.any():
         raise UserError(
-            f"{curve.name} has {counted(int(after.sum()), 'point')} after its warm-up of {curve.warmup_steps:,} steps; "
-            f"give 3 or more, or say how long it was warmed up (--warmup)."
+            f"{curve.name} has no point after its warm-up of {curve.warmup_steps:,} steps; go on further, or say how "
+            f"long it was warmed up (--warmup)."
         )
     steps, loss = curve.steps[after], curve.loss[after]
     if len(steps) > most:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 
 from moejax import run_table
 from moejax.errors import UserError
@@ -68,7 +69,8 @@ def read_runs(
       loss: the column that is fitted; for a law of something else than a loss, its output's column, if not given.
       group: a column whose equal values belong together; ``group`` if the table has it, else what differs only in
         tokens and FLOPs.
-      weight: a column that says how often each row counts; 0 keeps a row out. Every row counts once if not given.
+      weight: a column that says how often each row counts; 0 keeps a row out. If not given, every row counts once,
+        and one whose loss was not measured (column ``predicted``) by its ``loss_standard_error``.
       drop_invalid: leave out, with a note, rows whose loss, sizes or weight cannot be; else they are an error.
       drop_duplicates: leave out, with a note, rows that repeat an earlier row's sizes and loss; else they are kept,
         with a note: a rounded table has them by chance.
@@ -136,7 +138,7 @@ def read_runs(
     runs = runs_from(
         design,
         frame[loss].to_numpy(np.float64),
-        weight=_weights(frame, loss, output, weight, smooth),
+        weight=_weights(frame, loss, output, weight, smooth, named),
         group=None if label is None else list(frame[label]),
         output=output,
     )
@@ -158,6 +160,7 @@ def read_runs(
             *notes,
             *dropped,
             *_weighed(runs, weight),
+            *_predicted(frame, weight),
             *unsure,
             *check_table(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law, bool(best_by)),
         ),
@@ -338,16 +341,58 @@ def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tup
     return frame[~again], (note,) if len(rows) else ()
 
 
-def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: bool) -> Any:
-    """The column of weights; else, of minima of sweeps, the weights of their standard errors; else None."""
+PREDICTED = "predicted"
+"""The column that says which losses were not measured."""
+
+
+def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: bool, named: str) -> Any:
+    """The column of weights; else, where losses are minima of sweeps or predicted, the weights of their standard
+    errors; else None.
+
+    Raises:
+      UserError: a predicted loss has no standard error.
+    """
     if weight is not None:
         return frame[weight].to_numpy(np.float64)
-    column = standard_error_column(loss)
-    if not smooth or column not in frame:
+    column, guessed = standard_error_column(loss), _is_predicted(frame)
+    if guessed.any():
+        errors = (
+            run_table.numbers(frame[column]).to_numpy(np.float64) if column in frame else np.full(len(frame), np.nan)
+        )
+        if not (errors[guessed] > 0).all():
+            raise UserError(
+                f"{named} has predicted losses (column {PREDICTED}) without a standard error above 0 in {column}, by "
+                f"which they would count; leave them out (--where '{PREDICTED} == 0'), or say what they count "
+                f"(--weight COLUMN)."
+            )
+        errors = np.where(guessed, errors, 0.0)
+    elif smooth and column in frame:
+        errors = frame[column].to_numpy(np.float64)
+    else:
         return None
-    errors = frame[column].to_numpy(np.float64)
     # A fit's residuals are of logarithms, as the standard errors of settings already are.
     return precision(errors / frame[loss].to_numpy(np.float64) if output == "loss" else errors)
+
+
+def _is_predicted(frame: Any) -> Bool[np.ndarray, " rows"]:
+    """The rows whose loss was not measured, by a column of 0 and 1."""
+    if PREDICTED not in frame.columns:
+        return np.zeros(len(frame), bool)
+    flags = np.asarray(pd.to_numeric(frame[PREDICTED], errors="coerce"), np.float64)
+    # A column of predictions, as other tables have under this name, says nothing of how the losses came about.
+    return flags == 1 if np.isin(flags, (0.0, 1.0)).all() else np.zeros(len(frame), bool)
+
+
+def _predicted(frame: Any, weight: str | None) -> tuple[str, ...]:
+    """That some losses were not measured, and what they count."""
+    guessed = _is_predicted(frame)
+    if not guessed.any():
+        return ()
+    counts = "by its standard error" if weight is None else f"as {weight} says"
+    return (
+        f"{int(guessed.sum())} of {len(frame)} losses were not measured but predicted (column {PREDICTED}); each "
+        f"counts {counts}. Errors of a law on them are no test of it.",
+    )
 
 
 def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:

@@ -268,11 +268,12 @@ def _notes(
 
 
 def precision(standard_errors: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-    """Weights of a mean of 1 by which optima of unequal standard errors are fitted.
+    """Weights of a mean of 1 by which losses of unequal standard errors are fitted; 0 of one that was measured.
 
     A law is off by something of its own at every model, which more runs do not make smaller; its variance is taken to
-    be the median of the optima's (a random effect, as DerSimonian and Laird 1986 add to each variance).
+    be the median of those above 0 (a random effect, as DerSimonian and Laird 1986 add to each variance).
     """
     variances = np.square(standard_errors)
-    weights = 1 / (variances + np.median(variances)) if variances.any() else np.ones(len(variances))
+    unsure = variances > 0
+    weights = 1 / (variances + np.median(variances[unsure])) if unsure.any() else np.ones(len(variances))
     return weights / weights.mean()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from moejax.fit.annealed import LEVEL
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import (
     Findings,
@@ -94,6 +95,8 @@ BEST, BRIEF_BEST = 12, 6
 """Best runs that are listed, the last of them the largest; and in a terminal."""
 BRIEF_RECIPE = ("leverage", "joint")
 """Tables of a paper's procedure that a terminal is shown."""
+MOST_PREDICTED = 60
+"""Predicted losses that are listed."""
 BRIEF_LIMITS = 2
 """Limits that a terminal is told; the others are counted, and left to the report."""
 
@@ -140,6 +143,7 @@ def conclusions(found: Findings) -> Result:
             *laws_table(found),
             *map(coefficients, analysed.laws),
             *map(decision_table, analysed.decisions),
+            *annealed_tables(found),
             *recipe_tables(found),
             *downstream_tables(found),
             *next_table(found),
@@ -165,6 +169,7 @@ def brief(found: Findings) -> Result:
             *(laws_table(found) or [Table(f"Laws: {no_law(found)}")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
+            *_annealed_brief(found),
             *recipe_tables(found, BRIEF_RECIPE),
             *(table for table in downstream_tables(found) if table.key == "links"),
             Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
@@ -180,6 +185,61 @@ def recipe_tables(found: Findings, keys: Sequence[str] = ()) -> list[Table]:
     result = followed.result
     said = [Table(result.title, notes=result.warnings)] if result.warnings else []
     return [*said, *(table for table in result.tables if not keys or table.key in keys)]
+
+
+def annealed_tables(found: Findings) -> list[Table]:
+    """How far off predictions of branches that were left out are, and what is predicted of budgets not trained."""
+    annealed = found.concluded.annealed
+    if annealed is None:
+        return []
+    columns = (
+        Column("model", words=True),
+        Column("branches"),
+        Column("mean error", ".4f"),
+        Column("largest", ".4f"),
+        Column(f"in {LEVEL:.0%} ranges"),
+        Column("interpolated", ".4f"),
+    )
+    rows = [[name, *one.summary.values()] for name, one in annealed.models.items()]
+    notes = [
+        "Each branch is left out once and predicted from its trunk's curve and the other branches: errors in "
+        "nats/token, and how many losses lie in ranges by the errors of the others. Interpolated: the mean error of a "
+        "line in logarithms between the ends of the nearest other branches.",
+        *annealed.not_predicted,
+    ]
+    tested = Table("Annealed losses that were predicted and measured", columns, rows, notes, key="annealed")
+    if not len(annealed.predicted):
+        return [tested]
+    columns = (*(COLUMNS[name] for name in ("model", "tokens", "flops", "loss")), Column(f"{LEVEL:.0%} range"))
+    rows = [
+        [
+            *(row[name] for name in ("model", "tokens", "flops", "loss")),
+            f"[{row['loss_low']:.4f}, {row['loss_high']:.4f}]",
+        ]
+        for row in annealed.predicted.head(MOST_PREDICTED).to_dict("records")
+    ]
+    more = len(annealed.predicted) - len(rows)
+    notes = [
+        "Predicted, not measured: no branch was trained to these budgets. Ranges are by the errors of the branches "
+        "that were left out. annealed.parquet has them beside the measured rows, told apart by the column predicted; "
+        "the laws here are fitted to measured rows alone." + (f" {more} more are in it." if more else "")
+    ]
+    return [tested, Table("Annealed losses of budgets that were not trained", columns, rows, notes, key="predicted")]
+
+
+def _annealed_brief(found: Findings) -> list[Table]:
+    """The same in a line, and of which models nothing is predicted."""
+    annealed = found.concluded.annealed
+    if annealed is None:
+        return []
+    said = "none could be predicted."
+    if annealed.models:
+        known = annealed.summary
+        said = (
+            f"{known['inside']} of {known['branches']} branches left out are in {LEVEL:.0%} ranges, mean error "
+            f"{known['mean_error']:.4f} nats/token"
+        )
+    return [Table(f"Annealed losses: {said}", notes=annealed.not_predicted)]
 
 
 def downstream_tables(found: Findings) -> list[Table]:

@@ -21,6 +21,7 @@ from moejax.laws.formula import formula
 from moejax.quantities import format, format_bytes
 from moejax.report.conclusions import (
     against_naive,
+    annealed_tables,
     asks_for_laws,
     best,
     budget_of,
@@ -83,6 +84,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         top=_top(found).reindex(columns=TOP).to_dict("records")[-1],
         stages_table=stages_table(found),
         law_table=laws_table(found),
+        annealed_tables=annealed_tables(found),
         recipe_tables=recipe_tables(found),
         downstream_tables=downstream_tables(found),
         next=found.next_runs,

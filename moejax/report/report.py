@@ -16,6 +16,7 @@ from moejax.json_text import finite
 from moejax.report import render, sources
 from moejax.report.conclusions import conclusions
 from moejax.report.figures import (
+    annealed_losses,
     expert_loads,
     isoflop_slice,
     loss_vs_compute,
@@ -53,6 +54,12 @@ def _restarts(found: Findings) -> Figure | None:
     return None if smooth else running.restarts(FigureInputs(table=table))
 
 
+def _annealed(found: Findings) -> Figure | None:
+    """Predicted annealed losses beside measured ones, if the study asks for any."""
+    annealed = found.concluded.annealed
+    return annealed_losses.draw(annealed) if annealed is not None and annealed.models else None
+
+
 def _scores(found: Findings) -> Figure | None:
     """Errors of tasks against the loss, if the study asks its checkpoints any."""
     downstream = found.concluded.downstream
@@ -71,6 +78,7 @@ FIGURES: dict[str, Draw] = {
     "routing_health": _of_runs(routing_health.health),
     "expert_loads": expert_loads.draw,
     "restarts": _restarts,
+    "annealed_losses": _annealed,
     "scores_vs_loss": _scores,
 }
 """Every figure of a report by its name."""

@@ -21,6 +21,7 @@ from moejax.run_table import TABLE
 from moejax.storage import is_remote, matching, open_storage, read_text
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
 from moejax.study.analysis import Analysed, analyse
+from moejax.study.annealed import StudyAnnealed, conclude_annealed
 from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.downstream import FOLDER as SCORES
 from moejax.study.downstream import DownstreamScores, conclude_downstream
@@ -65,6 +66,8 @@ class Concluded:
     """Results of the stages, of a study that has any."""
     downstream: DownstreamScores | None = None
     """Scores of the checkpoints, of a study that asks them tasks."""
+    annealed: StudyAnnealed | None = None
+    """Losses of budgets that were not trained, of a study that asks for them."""
 
     @property
     def name(self) -> str:
@@ -284,6 +287,7 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
         raise UserError(f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there.")
     # What can be refused is read before anything is fitted.
     summary, frame = read_summary(folder / "data"), run_table.read(table)
+    annealed = conclude_annealed(study.trainings(), study.analysis, folder, update)
     analysed = analyse(table, study.analysis, update)
     (folder / "fits").mkdir(exist_ok=True)
     for law in analysed.laws:
@@ -291,7 +295,16 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
     rows = frame.to_dict("records")
     stages = tuple(results(study, rows))
     downstream = conclude_downstream(study, folder)
-    return Concluded(study, folder, summary, sanity_checks(rows), analysed, stages=stages, downstream=downstream)
+    return Concluded(
+        study,
+        folder,
+        summary,
+        sanity_checks(rows),
+        analysed,
+        stages=stages,
+        downstream=downstream,
+        annealed=annealed,
+    )
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
@@ -367,6 +380,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "limits": analysed.limits,
         "recipe": analysed.recipe and analysed.recipe.found.to_json(),
         "downstream": concluded.downstream and concluded.downstream.to_json(),
+        "annealed": concluded.annealed and concluded.annealed.to_json(),
     }
 
 

@@ -13,7 +13,8 @@ from moejax.evaluation.suites import suite_of
 from moejax.fit.score_links import LINKS
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
-from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, whole
+from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, whole
+from moejax.study import annealed
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 from moejax.train.vmapped_runs import vmapped_runs
@@ -40,6 +41,13 @@ class Analysis:
     """What is held out to test each law: the runs largest in this field of a Design, or the models named in
     ``hold_out_models``. A law that the other runs cannot set is not fitted."""
     hold_out_models: tuple[str, ...] = ()
+    anneal: str = ""
+    """``predict``: of budgets that are not trained, the loss that a branch of the model's trunk would be annealed to is
+    predicted, for a table of its own (``moejax.study.annealed``); none if empty."""
+    anneal_tokens: tuple[Tokens, ...] = ()
+    """Those budgets, in ascending order."""
+    anneal_law: str = "momentum"
+    """The law of loss curves that is fitted to each model's trunk and branches."""
     recipe: str = ""
     """A paper's whole procedure that the runs are put through after the laws, one of ``RECIPES``; none if empty."""
     recipe_models: tuple[str, ...] = ()
@@ -51,6 +59,8 @@ class Analysis:
         check_fields(self, "analysis")
         if self.hold_out not in HOLD_OUT:
             raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
+        if self.anneal not in ("", annealed.PREDICT):
+            raise UserError(unknown(f"analysis.anneal: {self.anneal!r}", self.anneal, (annealed.PREDICT,)))
         if self.recipe and self.recipe not in RECIPES:
             raise UserError(unknown(f"analysis.recipe: {self.recipe!r}", self.recipe, RECIPES))
         for name in self.laws:
@@ -231,6 +241,7 @@ class Study:
         trainings = self.trainings()
         for training in trainings:
             training.check()
+        annealed.check(self.analysis, trainings)
         budgets = {budget for training in trainings for budget in training.recipe.budgets_tokens}
         if self.analysis.laws and len(budgets) < 2:
             raise UserError(

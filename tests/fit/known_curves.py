@@ -1,5 +1,7 @@
 """Loss curves that a known law made: a constant rate, a cosine and one drop of the rate, and others to predict."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -35,7 +37,7 @@ def rates(kind, steps=STEPS):
     return PEAK * np.minimum(np.arange(1, steps + 1) / WARMUP, 1.0) * shares[kind]
 
 
-def curve(kind, law=TRUTH, *, noise=0.0, along=0.0, seed=0, every=40, steps=STEPS):
+def curve(kind, law: Any = TRUTH, *, noise=0.0, along=0.0, seed=0, every=40, steps=STEPS):
     """A curve of the law with noise of log loss that is alike at neighbours: an AR(1) process."""
     every_rate, at = rates(kind, steps), np.arange(WARMUP + every, steps + 1, every)
     exact = predict(law, runs_from(Design(columns=columns_at(every_rate, at)), np.ones(len(at))))

@@ -1,6 +1,8 @@
 """Laws of whole loss curves: read, fitted, asked, saved; what no curve determines is said."""
 
+import dataclasses
 import json
+import uuid
 
 import numpy as np
 import pandas as pd
@@ -9,12 +11,14 @@ from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
 from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import EVERY_START
+from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import annealed_loss, curve_law, fit_curves, held_out_curve, knows_drops, predict_curve
 from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
 from moejax.fit.starts import WarmStart
 from moejax.laws.law import coefficients
+from moejax.laws.multi_power import MultiPower
+from moejax.storage import open_storage
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +145,7 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
         (lambda t: t.assign(lr=t["lr"].where(t.index != 7, -1.0)), "lr is -1 in row 8, not a learning rate"),
         (lambda t: t.assign(run=t["run"].where(t["run"] != "drop")), "run is empty in row 191 .95 such rows."),
         (lambda t: t.assign(lr=0.0), "every learning rate is 0"),
+        (lambda t: t.assign(lr=1e200), r"run constant: lr is 1e\+200 in row 1, not a learning rate from 0 to 1e\+06"),
         (lambda t: t.assign(step=t["step"] + 0.5), "steps are whole numbers"),
         (lambda t: t[t["step"] < 300], "give 3 or more"),
     ],
@@ -148,6 +153,46 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
 def test_what_is_wrong_with_a_table_is_said_with_its_place(change, said):
     with pytest.raises(ValueError, match=said):
         read_curves(change(table(curves())))
+
+
+@pytest.mark.parametrize("cut", [0.0, 0.5])
+def test_a_curve_that_ends_above_where_it_began_is_refused_by_its_name(cut):
+    falls, rises = curve("constant", noise=1e-3), curve("wsd")
+    loss = np.where(rises.steps < cut * STEPS, rises.loss, 9.0 + rises.steps / STEPS)
+    diverged = dataclasses.replace(rises, loss=loss)
+    with pytest.raises(ValueError, match=r"The loss of wsd rises: it is .* leave the curve out, or cut it"):
+        fit_curves(Curves(curves=(falls, diverged)))
+
+
+def test_a_column_that_is_not_finite_is_named_by_its_first_such_number():
+    runs = runs_of(curves())
+    runs.design.columns["drop_sum"][7, 3] = np.inf
+    with pytest.raises(ValueError, match=r"^drop_sum is inf in constant at step \d+, and not finite in 1 runs in all"):
+        fit_law(MultiPower, runs)
+
+
+def test_curves_in_an_object_store_are_read_as_in_a_folder(tmp_path):
+    url, made = f"memory://{uuid.uuid4().hex}/here", curves(("constant", "cosine"))
+    store = open_storage(url)
+    for one in made.curves:
+        text = table(Curves(curves=(one,))).drop(columns="run").to_csv(index=False)
+        assert text is not None
+        store.pipe_file(f"{one.name}.csv", text.encode())
+        (tmp_path / f"{one.name}.csv").write_text(text)
+    lines = table(made).query("run == 'cosine'").drop(columns="run").to_json(orient="records", lines=True)
+    assert lines is not None
+    store.pipe_file("models/small/metrics.jsonl", lines.encode())
+    names = [f"{one.name}.csv" for one in made.curves]
+    stored, local = (read_curves([f"{at}/{n}" for n in names], warmup=WARMUP) for at in (url, tmp_path))
+    for one, other in zip(stored.curves, local.curves, strict=True):
+        assert one.name == other.name
+        np.testing.assert_array_equal(one.loss, other.loss)
+    assert read_curves(url, warmup=WARMUP).names == ("small",)
+    store.pipe_file("other.csv", b"step,lr\n1,2\n")
+    with pytest.raises(ValueError, match=rf"^{url}/other\.csv has no column of losses"):
+        read_curves(f"{url}/other.csv")
+    with pytest.raises(ValueError, match=rf"^{url}/empty has no metrics\.jsonl below it"):
+        read_curves(f"{url}/empty")
 
 
 def test_a_missing_warm_up_is_said_and_asked_for():

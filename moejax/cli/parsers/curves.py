@@ -25,10 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "curves",
         nargs="+",
-        type=Path,
         metavar="CURVES",
         help="tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, of several runs, run; "
-        "metrics.jsonl, or a folder with some, of a training or a study",
+        "metrics.jsonl, or a folder with some, of a training or a study; also s3://… and gs://…",
     )
     parser.add_argument("--law", default="multi_power", metavar="NAME", help="multi_power or momentum (%(default)s)")
     reading = parser.add_argument_group("reading")
@@ -80,8 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for files that are not there, and what cannot be asked."""
+    # fsspec takes a while to import, and only this command's own check needs it.
+    from moejax.storage import is_remote
+
     for path in arguments.curves:
-        if not path.exists():
+        if not is_remote(path) and not Path(path).exists():
             raise UserError(f"There is no {path}; name tables of curves, or folders with metrics.jsonl.")
     if arguments.blocks is not None and arguments.blocks < 1:
         raise UserError("--blocks is 0; a curve is at least one stretch.")

@@ -1,0 +1,275 @@
+"""Annealed losses of budgets that no branch was trained to, from the trunks of a study (``analysis.anneal``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from moejax import run_table
+from moejax.errors import UserError
+from moejax.fit.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, anneal
+from moejax.fit.loss_curves import curve_law
+from moejax.fit.read_curves import LossCurve
+from moejax.folder import noted, outputs_of, sha256
+from moejax.json_text import finite
+from moejax.laws.accounting import flops_per_token
+from moejax.progress import ProgressCallback
+from moejax.train import metrics
+from moejax.train.phases import Phase, phases
+from moejax.train.training import Training
+from moejax.wording import told
+
+if TYPE_CHECKING:
+    from moejax.study.study import Analysis
+
+PREDICT = "predict"
+TABLE = "annealed.parquet"
+"""The run table, and beside its rows those of predicted losses, in a study's folder."""
+LEAST_POINTS = 3
+"""Measurements of the trunk between its warm-up and the first branch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyAnnealed:
+    """Predicted losses of a study's models, and how far off such predictions are."""
+
+    table: run_table.DataFrame
+    """Rows of the run table and of what is predicted, told apart by ``predicted``."""
+    models: Mapping[str, AnnealedLosses]
+    not_predicted: tuple[str, ...]
+    """Of models whose losses could not be, why, in sentences."""
+
+    @property
+    def predicted(self) -> run_table.DataFrame:
+        """The rows that were not trained."""
+        return self.table[self.table["predicted"] == 1]
+
+    @property
+    def summary(self) -> dict[str, int | float]:
+        """Branches of all models that were left out, how many lie in their ranges, and the mean error, nats/token."""
+        every = [one.summary for one in self.models.values()]
+        branches = sum(int(one["branches"]) for one in every)
+        off = sum(one["branches"] * one["mean_error"] for one in every)
+        return {
+            "branches": branches,
+            "inside": sum(int(one["inside"]) for one in every),
+            "mean_error": off / branches if branches else float("nan"),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        names = ["model", "tokens", "loss", "loss_low", "loss_high", "loss_standard_error"]
+        rows = self.predicted[names].to_dict("records") if len(self.predicted) else []
+        return finite(
+            {
+                "level": LEVEL,
+                "summary": self.summary,
+                "predicted": rows,
+                "errors": {name: found.summary for name, found in self.models.items()},
+                "left_out": {
+                    name: [
+                        {
+                            "name": one.name,
+                            "measured": one.measured,
+                            "predicted": one.predicted.loss,
+                            "low": one.predicted.low,
+                            "high": one.predicted.high,
+                            "interpolated": one.interpolated,
+                        }
+                        for one in found.left_out
+                    ]
+                    for name, found in self.models.items()
+                },
+                "laws": {name: found.fit.to_json()["law"] for name, found in self.models.items()},
+                "not_predicted": list(self.not_predicted),
+            }
+        )
+
+
+def check(analysis: Analysis, trainings: Sequence[Training]) -> None:
+    """Raise ``UserError``, before anything is trained, if annealed losses are asked for that these cannot give."""
+    if not analysis.anneal:
+        if analysis.anneal_tokens:
+            raise UserError(
+                f"analysis.anneal_tokens names budgets whose loss is to be predicted, and analysis.anneal is empty; "
+                f'set it to "{PREDICT}", or leave analysis.anneal_tokens out.'
+            )
+        return
+    curve_law(analysis.anneal_law)
+    if list(analysis.anneal_tokens) != sorted(set(analysis.anneal_tokens)) or not analysis.anneal_tokens:
+        raise UserError(
+            f"analysis.anneal_tokens is {list(analysis.anneal_tokens)}; list each budget whose annealed loss is to be "
+            f"predicted once, in ascending order."
+        )
+    for training in trainings:
+        _check_recipe(training)
+        for budget in analysis.anneal_tokens:
+            _check_budget(training, budget)
+    if not any(_asked(training, analysis) for training in trainings):
+        raise UserError(
+            f"analysis.anneal_tokens is {list(analysis.anneal_tokens)}, and all models are trained to each of them; "
+            f"name budgets that are not in recipe.budgets_tokens, or leave analysis.anneal empty."
+        )
+
+
+def _check_recipe(training: Training) -> None:
+    recipe, name = training.recipe, training.name
+    optimizer = recipe.optimizer
+    whys = {
+        f"recipe.evaluate_tokens is 0, so its curve has no validation losses; set it to a small part of the shortest "
+        f"budget, {recipe.budgets_tokens[0]:,} tokens": not recipe.evaluate_tokens,
+        "optimizer.decay_share is 1: its learning rate has no constant part to leave, as under a cosine; lower it, as "
+        "to 0.2": optimizer.decay_share == 1,
+        "optimizer.final_share is 1: its learning rate never falls, and nothing is annealed; lower it": (
+            optimizer.final_share == 1
+        ),
+        f"recipe.budgets_tokens has {len(recipe.budgets_tokens)} of them; train {LEAST_BRANCHES} or more, so that each "
+        f"is predicted from others once": len(recipe.budgets_tokens) < LEAST_BRANCHES,
+        "recipe.batch_ramp changes the batch on the way, and laws of curves sum over updates that are alike; leave it "
+        "out": bool(recipe.batch_ramp),
+        "data.decay_mixture changes the text while the rate falls, and laws of curves know rates alone; leave it out": (
+            bool(recipe.data.decay_mixture)
+        ),
+    }
+    if why := next((why for why, wrong in whys.items() if wrong), ""):
+        raise UserError(f"analysis.anneal predicts from the trunk and branches of {name}: {why}.")
+
+
+def _check_budget(training: Training, budget: int) -> None:
+    recipe, name, every = training.recipe, training.name, training.recipe.evaluate_steps
+    start, longest = recipe.decay_start(budget), max(recipe.budgets_tokens)
+    if start > recipe.trunk_steps:
+        raise UserError(
+            f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}, "
+            f"after its end at {recipe.trunk_steps:,}; name budgets below {longest:,}, or train a longer one."
+        )
+    measured = start // every - -(-recipe.warmup_steps // every) + 1
+    if measured < LEAST_POINTS:
+        raise UserError(
+            f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}; "
+            f"until then it is measured {max(measured, 0)} times after its warm-up of {recipe.warmup_steps:,} steps, "
+            f"every {every:,} steps, and {LEAST_POINTS} are needed: name larger budgets, or lower "
+            f"recipe.evaluate_tokens."
+        )
+
+
+def _asked(training: Training, analysis: Analysis) -> list[int]:
+    """The budgets that a model is not trained to."""
+    recipe = training.recipe
+    trained = {recipe.steps(budget) for budget in recipe.budgets_tokens}
+    return [budget for budget in analysis.anneal_tokens if recipe.steps(budget) not in trained]
+
+
+def conclude_annealed(
+    trainings: Sequence[Training],
+    analysis: Analysis,
+    folder: Path,
+    update: ProgressCallback = lambda share, text: None,
+) -> StudyAnnealed | None:
+    """Predict the annealed losses that a study asks for and write their table; None if it asks for none.
+
+    Raises:
+      UserError: a model's curve cannot be read.
+    """
+    if not analysis.anneal:
+        if (folder / TABLE).is_file() and sha256(folder / TABLE) in noted(folder).get(TABLE, ()):
+            # It is of an analysis that asked for it.
+            (folder / TABLE).unlink()
+        return None
+    runs = run_table.read(folder / run_table.TABLE)
+    runs = runs.assign(predicted=0)
+    every = {training.name: training for training in trainings}
+    # What can be refused is read before anything is fitted.
+    curves = {
+        name: read_branches(every[name], folder, runs[runs["model"] == name]) for name in dict.fromkeys(runs["model"])
+    }
+    models, left_out, rows = {}, [], []
+    for number, (name, (trunk, branches)) in enumerate(curves.items()):
+        update(number / len(curves), f"annealed losses of {name}")
+        try:
+            found = anneal(trunk, branches, analysis.anneal_law, seed=analysis.seed)
+        except ValueError as error:
+            left_out.append(f"Annealed losses of {name} are not predicted: {told(error)}")
+            continue
+        models[name] = found
+        rows += _rows(every[name], runs[runs["model"] == name], found, _asked(every[name], analysis))
+    table = pd.concat([runs, pd.DataFrame(rows)], ignore_index=True) if rows else runs
+    with outputs_of(folder):
+        run_table.write(table, folder / TABLE)
+    return StudyAnnealed(table=table, models=models, not_predicted=tuple(left_out))
+
+
+def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -> tuple[LossCurve, list[Branch]]:
+    """Validation losses of a model's trunk and of the branches that it was trained to, whose ends are its rows.
+
+    Raises:
+      UserError: its log is not there, or has no validation losses.
+    """
+    path = folder / "models" / training.name / "metrics.jsonl"
+    lines = [line for line in metrics.read(path) if "validation_loss" in line]
+    trunk, branches = phases(training)
+    ends = dict(zip(runs["tokens"].astype(int), runs["loss"].astype(float), strict=True))
+    curves = []
+    for phase in (trunk, *branches):
+        measured = {
+            line["step"]: metrics.number(line["validation_loss"]) for line in lines if line["phase"] == phase.name
+        }
+        if phase is not trunk:
+            tokens = training.recipe.tokens(phase.end)
+            if tokens not in ends:
+                continue
+            measured[phase.end] = ends[tokens]
+        curves.append((phase, curve_of(training, phase, measured)))
+    (_, of_trunk), *rest = curves
+    if np.sum(of_trunk.steps >= of_trunk.warmup_steps) < LEAST_POINTS:
+        raise UserError(
+            f"{path} has no validation losses of the trunk of {training.name}, from which analysis.anneal predicts; "
+            f"bring the file back from where it was trained, or leave analysis.anneal empty."
+        )
+    return of_trunk, [Branch(start=phase.start, curve=curve) for phase, curve in rest]
+
+
+def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) -> LossCurve:
+    """A phase's schedule from the first update on, as it is trained, and what was measured on it."""
+    steps = np.array(sorted(measured), np.int64)
+    rates = jax.vmap(phase.schedule.learning_rate)(np.arange(phase.end))
+    return LossCurve(
+        name=f"{training.name}/{phase.name}",
+        rates=np.asarray(rates, np.float64),
+        steps=steps,
+        loss=np.array([measured[step] for step in steps.tolist()], np.float64),
+    )
+
+
+def _rows(
+    training: Training, runs: run_table.DataFrame, found: AnnealedLosses, asked: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Rows of budgets that were not trained: what is the same in all of the model's rows, and what is predicted."""
+    recipe, first = training.recipe, runs.iloc[0]
+    shared = {name: first[name] for name in runs if runs[name].nunique(dropna=False) == 1}
+    _, branches = phases(replace(training, recipe=replace(recipe, budgets_tokens=tuple(asked))))
+    per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
+    rows = []
+    for phase in branches:
+        predicted = found.predict(Branch(start=phase.start, curve=curve_of(training, phase, {})))
+        tokens = recipe.tokens(phase.end)
+        rows.append(
+            {
+                **shared,
+                "tokens": tokens,
+                "flops": tokens * per_token,
+                "decay_tokens": tokens - recipe.tokens(phase.start),
+                "loss": predicted.loss,
+                "loss_low": predicted.low,
+                "loss_high": predicted.high,
+                "loss_standard_error": predicted.standard_error,
+                "predicted": 1,
+            }
+        )
+    return rows

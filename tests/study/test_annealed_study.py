@@ -1,0 +1,168 @@
+"""A study that predicts annealed losses: what is refused before training, and the table that it writes after."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from moejax import run_table
+from moejax.architecture import Architecture
+from moejax.data.config import DataConfig
+from moejax.fit.loss_curves import losses_at
+from moejax.fit.read_runs import read_runs
+from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.momentum import Momentum
+from moejax.study.annealed import TABLE, conclude_annealed, curve_of
+from moejax.study.study import Analysis, Study
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.phases import phases
+from moejax.train.training import Recipe
+
+LAW = Momentum(irreducible=1.5, sum_scale=0.5, sum_exponent=0.4, drop_scale=20.0, memory_steps=12.0)
+SHAPE = Architecture(
+    vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=32
+)
+STEP = 1_024
+RECIPE = Recipe(
+    budgets_tokens=tuple(STEP * steps for steps in (160, 240, 320, 480)),
+    batch_tokens=STEP,
+    evaluate_tokens=8 * STEP,
+    data=DataConfig(sequence_length=64, validation_tokens=1_024),
+    optimizer=OptimizerConfig(learning_rate=1e-2, warmup_tokens=16 * STEP),
+)
+ASKED = (200 * STEP, 400 * STEP)
+STUDY = Study(
+    name="two",
+    models={"a": SHAPE, "b": SHAPE.replace(dense_hidden=64)},
+    recipe=RECIPE,
+    analysis=Analysis(laws=(), anneal="predict", anneal_tokens=ASKED),
+)
+
+
+def study(recipe=None, **analysis):
+    recipe = dict(recipe or {})
+    optimizer = dataclasses.replace(RECIPE.optimizer, **recipe.pop("optimizer", {}))
+    return dataclasses.replace(
+        STUDY,
+        recipe=dataclasses.replace(RECIPE, optimizer=optimizer, **recipe),
+        analysis=dataclasses.replace(STUDY.analysis, **analysis),
+    )
+
+
+def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
+    STUDY.check()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (study(anneal="guess"), "analysis.anneal: 'guess'"),
+        (study(anneal=""), "analysis.anneal is empty; set it to"),
+        (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
+        (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),
+        (study(anneal_law="momentous"), "There is no law of loss curves 'momentous'"),
+        (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "all models are trained to each of them"),
+        (study({"evaluate_tokens": 0}), "of b: recipe.evaluate_tokens is 0, so its curve has no validation losses"),
+        (study({"optimizer": {"decay_share": 1.0}}), "optimizer.decay_share is 1: .* as under a cosine"),
+        (study({"optimizer": {"final_share": 1.0}}), "optimizer.final_share is 1: its learning rate never falls"),
+        (study({"budgets_tokens": RECIPE.budgets_tokens[:2]}), "recipe.budgets_tokens has 2 of them; train 3 or more"),
+        (study(anneal_tokens=(600 * STEP,)), "would leave the trunk of b at step 480, after its end at 384"),
+        (study(anneal_tokens=(30 * STEP,)), "at step 24; until then it is measured 2 times after its warm-up of 16"),
+        (study(anneal_tokens=(22 * STEP,)), "at step 18; until then it is measured 1 times after its warm-up of 16"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said_before_anything_is_trained(asked, said):
+    with pytest.raises(ValueError, match=said):
+        asked.check()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The files of a trained study, with validation losses of a known law."""
+    folder, draws, rows = tmp_path_factory.mktemp("trained"), np.random.default_rng(0), []
+    for training in STUDY.trainings():
+        trunk, branches = phases(training)
+        lines = []
+        for phase in (trunk, *branches):
+            for step in range(phase.start + 8 - phase.start % 8, phase.end + 1, 8):
+                loss = truth(training, phase, step) * np.exp(5e-4 * draws.normal())
+                line = {"phase": phase.name, "step": step, "tokens": step * STEP, "steps_done": step, "seconds": 1.0}
+                lines.append({**line, "loss": loss, "validation_loss": loss})
+            if phase is not trunk:
+                loss = truth(training, phase, phase.end)
+                sizes = {"params_active": 1e4, "params_total": 1e4, "batch_tokens": STEP, "sequence_length": 64}
+                tokens = phase.end * STEP
+                rows.append({"model": training.name, "tokens": tokens, "flops": 6e4 * tokens, "loss": loss, **sizes})
+        path = folder / "models" / training.name
+        path.mkdir(parents=True)
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run_table.write(rows, folder / run_table.TABLE)
+    return folder
+
+
+def truth(training, phase, step):
+    rates = curve_of(training, phase, {}).rates
+    return float(losses_at(LAW, rates, np.array([step]))[0])
+
+
+def conclude(folder, **changes):
+    return conclude_annealed(STUDY.trainings(), dataclasses.replace(STUDY.analysis, **changes), folder)
+
+
+def test_predicted_losses_stand_in_a_table_of_their_own_beside_measured_rows(trained):
+    runs = (trained / run_table.TABLE).read_bytes()
+    found = conclude(trained)
+    assert (trained / run_table.TABLE).read_bytes() == runs
+    table = run_table.read(trained / TABLE)
+    measured, predicted = table[table["predicted"] == 0], table[table["predicted"] == 1]
+    pd.testing.assert_frame_equal(
+        measured[["model", "tokens", "loss"]].reset_index(drop=True),
+        run_table.read(trained / run_table.TABLE)[["model", "tokens", "loss"]],
+    )
+    assert list(zip(predicted["model"], predicted["tokens"], strict=True)) == [(n, t) for n in "ba" for t in ASKED]
+    asked = dataclasses.replace(RECIPE, budgets_tokens=ASKED)
+    for training in STUDY.trainings():
+        _, branches = phases(dataclasses.replace(training, recipe=asked))
+        own = predicted[predicted["model"] == training.name]
+        for row, phase in zip(own.to_dict("records"), branches, strict=True):
+            assert row["loss"] == pytest.approx(truth(training, phase, phase.end), rel=3e-3)
+            assert row["loss_low"] < row["loss"] < row["loss_high"]
+            assert row["decay_tokens"] == (phase.end - phase.start) * STEP
+    assert found is not None
+    assert set(found.to_json()["left_out"]) == {"a", "b"}
+    assert all(len(one.left_out) == len(RECIPE.budgets_tokens) for one in found.models.values())
+
+
+def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_errors(trained):
+    conclude(trained)
+    read = read_runs(trained / TABLE, Chinchilla, trust_units=True)
+    assert any("4 of 12 losses were not measured but predicted" in note for note in read.notes)
+    guessed = read.frame["predicted"].to_numpy() == 1
+    assert len(set(read.runs.weight[~guessed])) == 1
+    assert (read.runs.weight[guessed] < read.runs.weight[~guessed][0]).all()
+    alone = read_runs(trained / TABLE, Chinchilla, trust_units=True, where=["predicted == 0"])
+    assert not any("not measured" in note for note in alone.notes)
+    assert (alone.runs.weight == 1).all()
+    with pytest.raises(ValueError, match=r"predicted losses .* without a standard error .*--where 'predicted == 0'"):
+        read_runs(run_table.read(trained / TABLE).drop(columns="loss_standard_error"), Chinchilla, trust_units=True)
+
+
+def test_the_table_goes_with_the_question_and_a_file_of_the_users_stays(trained):
+    conclude(trained)
+    assert conclude(trained, anneal="", anneal_tokens=()) is None
+    assert not (trained / TABLE).exists()
+    (trained / TABLE).write_text("mine")
+    assert conclude(trained, anneal="", anneal_tokens=()) is None
+    with pytest.raises(ValueError, match="was changed after moejax wrote it"):
+        conclude(trained)
+    assert (trained / TABLE).read_text() == "mine"
+    (trained / TABLE).unlink()
+
+
+def test_a_log_that_is_not_there_is_named_and_nothing_is_written(trained, tmp_path):
+    (tmp_path / run_table.TABLE).write_bytes((trained / run_table.TABLE).read_bytes())
+    with pytest.raises(ValueError, match=r"b/metrics\.jsonl has no validation losses of the trunk of b"):
+        conclude(tmp_path)
+    assert not (tmp_path / TABLE).exists()
