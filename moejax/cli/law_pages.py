@@ -43,7 +43,9 @@ ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
 """What every page asks its law about."""
 ASKED_INSTEAD = {"error_from_loss": ("--loss", "2.5"), "accuracy_from_loss": ("--loss", ".75")}
 """What a page asks of a law that reads no design."""
-ASKED_BESIDES = dict.fromkeys(("data_constrained", "sparse_repeats"), ("--unique-tokens", "25B"))
+ASKED_BESIDES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("data_constrained", "sparse_repeats"), ("--unique-tokens", "25B")
+)
 """What a law must be told besides."""
 
 DESIGNED = {

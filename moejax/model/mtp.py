@@ -58,7 +58,7 @@ class MTPLayers(nnx.Module):
         # One product for each half: joined, they would be copied, and on a mesh the gradient of both added up whole.
         halves = zip((embedded, hidden), self.projection[...], strict=True)
         of_embedding, of_hidden = (
-            project("btd,de->bte", half, matrix, reduce_dtype=runtime.reduce_dtype) for half, matrix in halves
+            project("btd,de->bte", half, matrix, types=runtime.product_types) for half, matrix in halves
         )
         x, left = self.block(constrain(of_embedding + of_hidden, ACTIVATION), inputs, context, window=0)
         return x, left.routing

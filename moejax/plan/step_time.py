@@ -102,7 +102,10 @@ def step_flops(training: Training) -> float:
 
 def quantized_flops(training: Training) -> float:
     """Those of ``step_flops`` that are products of 8-bit numbers (``Runtime.matmul_quantization``): of projections,
-    feed-forwards and routed experts, forwards, computed again, and for gradients of rows."""
+    feed-forwards and routed experts, forwards, computed again, and for gradients of rows.
+
+    Modules of multi-token prediction are left out, and so are taken at the peak of the other products.
+    """
     recipe = training.recipe
     quantized = _quantized_per_token(training)
     if not quantized:
