@@ -15,7 +15,7 @@ gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
 	rm -f docs/gallery/*.png docs/gallery.md && $(BIN)/moejax plot --gallery docs
 
 laws: $(VENV)/.installed  ## write a page for every law into docs/laws
-	rm -f docs/laws/*.md && $(BIN)/moejax laws --pages docs
+	$(BIN)/moejax laws --pages docs
 
 settings: $(VENV)/.installed  ## write what config files may set into moejax/cli/settings.json, from the dataclasses
 	$(BIN)/python -m moejax.cli.settings

@@ -1,6 +1,6 @@
-"""The command line: one command a file, each with ``NAME``, ``HELP``, ``EXAMPLE``, ``add_arguments`` and ``run``.
+"""The command line: a command's words in ``parsers/NAME.py``, without JAX, and what it does in ``commands/NAME.py``.
 
-Modules here are light; what a command needs is imported when it runs.
+A command is imported once its words are understood.
 """
 
 COMMANDS = {
@@ -29,4 +29,4 @@ COMMANDS = {
     "laws": "the laws, their papers and constants",
     "reproduce": "every computable number of five papers, recomputed and held to what is printed",
 }
-"""Every command with its one line of help, in the order of ``moejax --help``; module ``moejax.cli.NAME`` runs it."""
+"""Every command with its one line of help, in the order of ``moejax --help``."""

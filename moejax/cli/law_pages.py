@@ -36,6 +36,9 @@ from moejax.wording import listed
 
 FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
 
+FOOTER_END = "`; it is not edited by hand.*"
+"""What every page ends with."""
+
 ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
 """What every page asks its law about."""
 ASKED_INSTEAD = {"error_from_loss": ("--loss", "2.5"), "accuracy_from_loss": ("--loss", ".75")}
@@ -57,7 +60,7 @@ DESIGNED = {
 }
 """Limits under which ``moejax design`` decides by a law's published constants, for the laws that decide something."""
 
-FITTED_HERE = "fitted-here"
+FITTED_HERE, NO_FIGURE = "fitted-here", ""
 RELATED = {
     **dict.fromkeys(("two_factor", "three_factor", "dense_to_moe"), FITTED_HERE),
     "four_factor": "zhao-3",
@@ -68,7 +71,7 @@ RELATED = {
     "allocation": "tian-9",
     "step_law": "tian-2",
 }
-"""Figures of what a law describes that do not take its coefficients from one set."""
+"""Figures of what a law describes that do not take its coefficients from one set; ``NO_FIGURE`` where there is none."""
 
 FITTED_OTHERWISE = {
     "hyperparameters": "moejax fit runs.csv --recipe tian",
@@ -91,10 +94,17 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
     known, gallery = ((docs / name).read_text(encoding="utf-8") for name in (ERRATA, GALLERY))
     folder = docs / FOLDER
     folder.mkdir(exist_ok=True)
+    pages = {}
     for number, name in enumerate(LAWS):
         update(number / len(LAWS), name)
-        with atomic_write(folder / f"{name}.md") as partial:
-            partial.write_text(page(name, known, gallery), encoding="utf-8")
+        pages[folder / f"{name}.md"] = page(name, known, gallery)
+    # Pages that say themselves that they are written from a law are written anew, also of laws that are no more.
+    for path in folder.glob("*.md"):
+        if path.is_file() and path.read_text(encoding="utf-8").rstrip().endswith(FOOTER_END):
+            path.unlink()
+    for path, text in pages.items():
+        with atomic_write(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     update(1.0, "written")
     return folder
 
@@ -120,7 +130,7 @@ def page(name: str, known: str, gallery: str) -> str:
         *_errata(name, said, known),
         "## Use",
         *_use(name, law),
-        f"*`make laws` writes this page from `{law.__module__.replace('.', '/')}.py`; it is not edited by hand.*",
+        f"*`make laws` writes this page from `{law.__module__.replace('.', '/')}.py{FOOTER_END}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -243,6 +253,8 @@ def _figure(name: str, gallery: str) -> list[str]:
     if not own and name not in RELATED:
         return []
     shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
+    if shown == NO_FIGURE:
+        return []
     entry = gallery.partition(f"\n### {shown}\n")[2].partition("\n### ")[0].strip()
     if not entry:
         raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")

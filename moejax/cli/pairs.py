@@ -17,7 +17,7 @@ def pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name.strip() and value.strip()):
-            raise UserError(f"{option} {text!r} is not of the form NAME=VALUE.")
+            raise UserError(f"{option} {text!r} has no name and value; write {option} NAME=VALUE.")
         if name.strip() in dict(found):
             raise UserError(f"{option} gives {name.strip()} twice; give it once.")
         found.append((name.strip(), value.strip()))

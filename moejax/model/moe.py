@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Key
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.kernels.linear import project
 from moejax.model.feed_forward import FeedForward
 from moejax.model.parameter import ParamFactory
@@ -115,5 +116,16 @@ class MoE(nnx.Module):
 
 
 def router_arguments(architecture: Architecture) -> dict[str, Any]:
-    """The options of an architecture's router."""
-    return {option: getattr(architecture, option) for option in router_options(architecture.router)}
+    """The options of an architecture's router.
+
+    Raises:
+      UserError: one is no field of an architecture, so no config can give it.
+    """
+    router = architecture.router
+    for option in router_options(router):
+        if not hasattr(architecture, option):
+            raise UserError(
+                f"Router {router!r} has the option {option}, which is no field of Architecture; add the field to "
+                "moejax/architecture.py, with the same default, and run `make settings`."
+            )
+    return {option: getattr(architecture, option) for option in router_options(router)}

@@ -193,7 +193,8 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
             raise UserError(unknown(f"{name} {value!r}", value, list(known)))
     check_scaling(a.rope_scaling)
     if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
-        raise UserError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave them at their defaults.")
+        rest = "it at its default" if len(beyond) == 1 else "them at their defaults"
+        raise UserError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave {rest}.")
     if a.expert_bias and a.router in NOT_CAUSAL:
         raise UserError(f"Router {a.router!r} gives all experts the same load; leave expert_bias out.")
     if a.is_moe:

@@ -189,7 +189,7 @@ class Trainer:
             run.rewind(phase, start)
         if start >= phase.end:
             return state
-        if not self.stop.steps:
+        if not self.stop.has_stepped:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
         compiled, batches = self.compile(start, phase.end), self.batches(phase, start)
         self.group.barrier()

@@ -40,6 +40,11 @@ class Stop:
         self.number = 0
         """Of the first signal that came."""
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether this process has taken a step."""
+        return self.steps > 0
+
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
         """While steps are taken and saved, a signal waits until ``after_step`` asks for it, or until this ends.

@@ -131,7 +131,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
         (["--law", "chinchilla", *MAPPED, "--decide", "expansion=8"], "--decide flops=…: optimal_params_active (N*)"),
-        (["--law", "chinchilla", *MAPPED, "--decide", "1e24"], "not of the form NAME=VALUE"),
+        (["--law", "chinchilla", *MAPPED, "--decide", "1e24"], "has no name and value; write --decide NAME=VALUE"),
         (["--law", "chinchilla", *MAPPED, "--decide", "flops=many"], "is not a number"),
         (["--law", "chinchilla", *MAPPED, "--predict", "params_active=7B"], "also give tokens"),
         (["--law", "chinchilla", *MAPPED, "--predict", "size=7B"], "A design has no size"),

@@ -146,6 +146,7 @@ def held_to_the_code(law, design):
         exact, point = jax.tree.map(lambda x: jax.numpy.asarray(x, "float64"), (law, design))
         said, found = exact(point), values(law, design)
     if law.outputs == LOSS:
+        assert "L" in found, f"the equation of {type(law).__name__} gives {', '.join(found)}; a law of LOSS gives L"
         assert found["L"] == pytest.approx(float(said), rel=1e-12)
         return
     letters = {meaning: letter for letter, meaning in formula(type(law)).letters.items()}

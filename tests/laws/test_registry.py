@@ -114,12 +114,20 @@ def test_a_published_set_is_a_law_with_a_source_a_provenance_and_a_range_in_word
 @given(st.data())
 def test_a_law_in_other_units_says_the_same(name, data):
     law, design = data.draw(any_law(name)), data.draw(any_design())
-    units = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS} | {"loss": 3.0}
+    scales = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS} | {"loss": 3.0}
     with jax.enable_x64(True):
         law, design = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (law, design))
         plain = law(design)
-        changed = laws.in_units(law, units)(designs.in_units(design, units))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), plain, changed)
+        for kind, scale in scales.items():
+            units = dict.fromkeys(scales, 1.0) | {kind: scale}
+            changed = laws.in_units(law, units)(designs.in_units(design, units))
+            jax.tree.map(
+                lambda a, b, kind=kind: np.testing.assert_allclose(
+                    b, a, rtol=1e-9, err_msg=f"{name} differs in other units of {kind}: a dimension is wrong"
+                ),
+                plain,
+                changed,
+            )
 
 
 @pytest.mark.parametrize(("name", "constants"), SETS)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forward, params_of
 
 from moejax.architecture import Architecture, RopeScaling
+from moejax.errors import UserError
 from moejax.kernels.attention import BACKENDS
 from moejax.kernels.cpu import available
 from moejax.kernels.saved_names import SAVED_NAMES
@@ -258,8 +259,18 @@ def same(found, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5), found[1], expected[1])
 
 
+def test_a_router_whose_option_is_no_field_of_an_architecture_is_refused_in_a_sentence(monkeypatch):
+    def tempered(logits, *, top_k, bias=None, key=None, temperature=1.0):
+        return ROUTERS["softmax_topk"](logits / temperature, top_k=top_k)
+
+    monkeypatch.setitem(ROUTERS, "tempered", tempered)
+    with pytest.raises(UserError, match="temperature, which is no field of Architecture"):
+        transformer.check(KNOWN["top_p"].replace(router="tempered", threshold=0.4))
+
+
 def test_the_known_architectures_use_every_router_activation_and_switch():
-    assert {a.router for a in KNOWN.values()} >= set(ROUTERS) - {"balanced", "random"}
+    unused = set(ROUTERS) - {"balanced", "random"} - {a.router for a in KNOWN.values()}
+    assert not unused, f"add an architecture to KNOWN in known_architectures.py for the routers {sorted(unused)}"
     assert {a.activation for a in KNOWN.values()} == set(ACTIVATIONS)
     default = Architecture(vocab_size=1, model_dim=1, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=1)
     untouched = {n for n, value in vars(default).items() if all(getattr(a, n) == value for a in KNOWN.values())}

@@ -65,7 +65,8 @@ def weights(routing):
 
 
 def test_every_router_has_its_promises_written_down():
-    assert set(PROMISES) == set(ROUTERS)
+    assert set(ROUTERS) <= set(PROMISES), f"add lines to PROMISES for {sorted(set(ROUTERS) - set(PROMISES))}"
+    assert set(PROMISES) <= set(ROUTERS), "PROMISES has routers that are no more"
 
 
 @pytest.mark.parametrize("name", ROUTERS)

@@ -91,7 +91,8 @@ def read(config: str) -> ConfigDict:
         with _apart():
             found = module.get_config(*([argument] if argument else []))
     except (Exception, SystemExit) as error:
-        raise UserError(f"get_config of {config} failed ({says('Python', error)}); mend it.") from error
+        remedy = "give another argument, or mend it" if argument else "mend it"
+        raise UserError(f"get_config of {config} failed ({says('Python', error)}); {remedy}.") from error
     if not isinstance(found, ConfigDict):
         raise UserError(
             f"get_config of {name} returned a {type(found).__name__}; it must be an ml_collections.ConfigDict."

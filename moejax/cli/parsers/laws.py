@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pages",
         type=Path,
         metavar="DIR",
-        help="write DIR/laws/NAME.md for every law; DIR must hold errata.md and gallery.md, and no page of a law yet",
+        help="write DIR/laws/NAME.md for every law; DIR must hold errata.md and gallery.md; older pages are replaced",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
