@@ -98,7 +98,7 @@ COLUMNS: dict[str, RunColumn] = {
     "warmup_tokens": _share("tokens", "tokens before the learning rate is at its largest"),
     "decay_tokens": _share("tokens", "tokens of the final decay, part of tokens"),
     "loss": _size("nats/token", "cross-entropy on the validation set"),
-    "predicted": _count("", "1 where the loss was not measured, but predicted; else 0"),
+    "is_predicted": _count("", "1 where the loss was not measured, but predicted; else 0"),
     "loss_low": _size("nats/token", "lower end of the 90 % range of a predicted loss"),
     "loss_high": _size("nats/token", "upper end of it"),
     "loss_standard_error": _share("nats/token", "standard error of a loss that was not measured"),

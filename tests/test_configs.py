@@ -48,7 +48,7 @@ ARGUMENTS = {
     ),
     "tian": (
         *("main", "table-8", "table-9", "table-10", "table-11", "table-12", "table-14"),
-        *("hyperparameters", "allocation", "balance", "table-13", "models"),
+        *("hyperparameters", "allocation", "balance", "shared", "table-13", "models"),
         *("tiny", "tiny-hyperparameters", "tiny-allocation", "tiny-balance"),
     ),
     "abnar": ("grid", "search", "tuned", "downstream", "tiny", "tiny-search", "tiny-tuned", "tiny-downstream"),
@@ -444,6 +444,23 @@ def test_tians_allocation_has_table_5s_sizes_inside_what_is_trained():
         best = scale * flops**exponent
         assert len(own) >= 4
         assert sum(one < best for one in own) >= 1 <= sum(one > best for one in own)
+
+
+def test_tians_shared_shares_have_the_two_that_appendix_f_3_compares():
+    found, notes = trainings("tian", "shared"), study("tian", "shared").notes
+    shapes = {name: training.architecture for name, training in found.items()}
+    shares = [round(100 * s.num_shared_experts / (s.top_k + s.num_shared_experts), 1) for s in shapes.values()]
+    assert {shares.count(share) for share in (16.7, 8.3)} == {6}
+    added = {name for name in found if name not in study("tian", "table-10").models}
+    assert all("no row of Table 10" in notes[name] for name in added)
+    assert {shapes[name].num_shared_experts for name in added} == {2}
+
+
+@pytest.mark.parametrize(("name", "argument"), CASES)
+def test_a_papers_full_size_study_computes_in_bfloat16_as_its_hours_assume(name, argument):
+    tiny = name == "quickstart" or argument.startswith("tiny")
+    kinds = {training.recipe.runtime.compute_dtype for training in study(name, argument).trainings()}
+    assert kinds == {"float32" if tiny else "bfloat16"}
 
 
 def test_tians_weak_balance_is_the_only_thing_that_figure_12_changes():

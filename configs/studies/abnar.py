@@ -28,7 +28,10 @@ times the layers, heads of 64, as few experts as make the sparsity exact, a deca
 Appendix C's FLOPs per token, and sizes those that get between 2 and 500 tokens per active parameter; a cell without a
 search of its own has the middle rate and warm-up, the smaller balance and G = 1; the size and budget of the search
 (1024 wide at 1e20 FLOPs, both in the middle of the grid), as the paper says that optima differed between configurations
-and not which were swept; that in :tuned a sparsity's winner serves every size and budget.
+and not which were swept; that in :tuned a sparsity's winner serves every size and budget; bfloat16 compute, which the
+hours assume. In :search, :tuned and :sweep the experts that serve a token double with G, as all of them do, so that S
+and N_a stay: Appendix C treats their number as "an independent variable that does not scale with granularity", has E·G
+experts in all, and prints neither number; with as many active experts as at G = 1, N_a would be half.
 """
 
 from __future__ import annotations
@@ -227,6 +230,7 @@ def budgets_together(cells) -> float:
 
 SMALL: dict[str, Any] = dict(
     batch_tokens=2_048,
+    runtime=dict(),
     data=dict(source="python_stdlib", sequence_length=128, validation_tokens=65_536),
 )
 
@@ -240,6 +244,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
             data=dict(source="", sequence_length=SEQUENCE, validation_tokens=2**23),
             optimizer=dict(decay_share=1.0, decay_shape="cosine", final_share=0.0, beta1=0.9, beta2=0.95, epsilon=1e-8),
             loss=dict(balance=0.02, router_z=0.001),
+            runtime=dict(compute_dtype="bfloat16"),
             checkpoint_tokens=0,
         )
         | changes

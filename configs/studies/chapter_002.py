@@ -14,7 +14,7 @@ Expected: the held-out run within 0.02 nats of the law, and the pilot's loss as 
           :tiny, losses below the unigram entropy and a fit, tested on a model it has not seen.
 
 The chapter prints no shapes. Inferred for want of them: width 64 times the layers, heads of 64, a feed-forward of
-4·d_model active in four of so many fine experts, tied embeddings.
+4·d_model active in four of so many fine experts, tied embeddings; bfloat16 compute, which the hours assume.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def small(config: ConfigDict) -> None:
     config.recipe = recipe(
         budgets_tokens=[131_072, 262_144],
         batch_tokens=2_048,
+        runtime=dict(),
         data=dict(source="python_stdlib", sequence_length=128, validation_tokens=65_536),
         optimizer=dict(learning_rate=6e-3, warmup_tokens=32_768),
     )
@@ -125,6 +126,7 @@ def recipe(**changes) -> dict:
             data=dict(source="", sequence_length=2048, validation_tokens=2**23),
             optimizer=dict(learning_rate=0.0, warmup_tokens=2**24, decay_share=0.2, weight_decay=0.1),
             loss=dict(balance=0.01, router_z=0.001),
+            runtime=dict(compute_dtype="bfloat16"),
             checkpoint_tokens=2**31,
         )
         | changes

@@ -26,15 +26,21 @@ Expected: 1dense+SE no worse than the others; normalisation changes balance more
           and :tiny-reuse, a fit; of :tiny-greedy, a winner of each stage. Of :annealing, a lower loss of the parts that
           the decay reads more of, and a higher one of the rest.
 
-The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, S = 16384, and K of Table 6; expert
-counts, rates, batches and tokens are in its figures or not at all. Inferred, each for want of the number:
+The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, K of Table 6, and S = 16384 of the
+search over shapes (C.3) alone; expert counts, rates, batches and tokens are in its figures or not at all. Inferred,
+each for want of the number:
 
 - mu = 22 and an activation rate near 20 % throughout the backbone (88 units of D_m/4 in a layer, 14 of them active; of
   top-K, few experts whose width gives the printed rates): the explainer calls mu = 22 representative, 20 % best.
   Equal N and N_a within each comparison, as its Step 1 compares shapes and not sizes.
-- Table 4: its rows are in a picture. The text has two interleave rows beside full, which are read as without and with
-  shared experts, and three shared ratios D_se/(K·D_e), read as 0, 2/5 and 1: 1.6752 and 1.6726 are Table 5's rows
-  without and with D_se = K·D_e.
+- S = 16384 in every part but :deepseek, and not in C.3 alone; R_c, and with it every mixture's tokens, follows from it.
+  bfloat16 compute, which the hours assume.
+- Table 4: its rows are in a picture. Its losses stand in three groups (full and interleave near 1.67, 1dense+SE beside
+  interleave near 1.86, shared ratios near 1.67), so of different models or tokens, of which nothing is printed: here
+  they are one group, and all its losses can be compared. The text has two interleave rows beside full, which are read
+  as without and with shared experts, and three shared ratios D_se/(K·D_e), read as 0, 2/5 and 1: 1.6752 and 1.6726 are
+  Table 5's rows without and with D_se = K·D_e. Table 5 also has 1.6712, of D_se = K·D_e without normalisation; if that
+  is the third row, though C.1 has Norm = True, then 2/5 is a ratio that the paper did not train.
 - Rate, batch: Tian's Eq. 5. Tokens: 20 per parameter of the dense model of equal N.
 - 7B: 24 layers of 2048, zeta = 85; 14B: the same layers and width, N twice as large through mu, as Appendix F argues.
   The dense models have zeta of 85 to 91 and the same alpha.
@@ -492,6 +498,7 @@ TINY_ANNEALED: dict[str, Any] = dict(
 )
 SMALL: dict[str, Any] = dict(
     batch_tokens=2_048,
+    runtime=dict(),
     data=dict(source="python_stdlib", sequence_length=128, validation_tokens=65_536),
     optimizer=dict(learning_rate=6e-3, warmup_tokens=16_384),
 )
@@ -506,5 +513,6 @@ def recipe(sequence_length: int = SEQUENCE) -> dict[str, Any]:
         data=dict(source="", sequence_length=sequence_length, validation_tokens=2**23),
         optimizer=dict(learning_rate=0.0, warmup_tokens=2**28, decay_share=DECAY_SHARE, weight_decay=0.1),
         loss=dict(balance=0.01, router_z=0.0),
+        runtime=dict(compute_dtype="bfloat16"),
         checkpoint_tokens=2**31,
     )

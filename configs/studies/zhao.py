@@ -23,6 +23,10 @@ stable and decay. All groups read both as a stable rate and a cosine over the la
 twin, NAME-cosine, whose cosine begins where the warm-up ends; it trains each D from there, since two share no more.
 Which models the paper trained under a cosine it does not say: those of the table that names it, at Table 6's usual D.
 
+Also inferred, as neither is printed: a standard deviation of 0.006 at the start, which is Tian et al.'s and DeepSeek's;
+the weight of the balance loss, of which Section 3 says that there is one and which is the default here; and bfloat16
+compute with float32 masters, which the hours above assume.
+
 Shapes. A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token.
 Experts are cut finer or coarser (G), their number changes (N), or they widen and become fewer by Eq. 35 (N_a): in all
 of these n_e = total·G/active - S·G and d_expert = active·width/G, with the two widths counted in Table 1's experts.
@@ -187,7 +191,9 @@ def recipe(budgets: list[float], **changes) -> dict:
                 weight_decay=0.1,
                 clip_norm=1.0,
             ),
+            # Neither is printed. The deviation is DeepSeek's and Tian et al.'s; the balance weight is the default.
             initialisation=dict(std=0.006),
+            runtime=dict(compute_dtype="bfloat16"),
             checkpoint_tokens=500 * BATCH,
         )
         | changes
@@ -218,6 +224,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
         batch_tokens=4_096,
         data=dict(source="python_stdlib", sequence_length=128, validation_tokens=65_536),
         initialisation=dict(std=0.0),
+        runtime=dict(),
         checkpoint_tokens=131_072,
     )
     small_recipe["optimizer"] |= dict(learning_rate=6e-3, warmup_tokens=32_768)

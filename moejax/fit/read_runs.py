@@ -341,7 +341,7 @@ def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tup
     return frame[~again], (note,) if len(rows) else ()
 
 
-PREDICTED = "predicted"
+PREDICTED = "is_predicted"
 """The column that says which losses were not measured."""
 
 

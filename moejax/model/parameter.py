@@ -27,7 +27,7 @@ class Initialisation:
     """How matrices start: normal values, cut at two standard deviations."""
 
     std: Annotated[float, NumberRange(0, 100)] = 0.0
-    """Standard deviation of every matrix (Zhao et al. and DeepSeek: .006); 0 means 1/sqrt(fan-in) of each."""
+    """Standard deviation of every matrix (Tian et al. and DeepSeek: .006); 0 means 1/sqrt(fan-in) of each."""
     scale_outputs: bool = True
     """Whether matrices that write to the residual stream are divided by sqrt(2 · num_layers) (GPT-2)."""
 

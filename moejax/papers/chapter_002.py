@@ -11,6 +11,7 @@ from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002 as LAW
 from moejax.laws.effective_params import compute_optimal, dense_slice
+from moejax.laws.predict import published
 from moejax.papers.record import Number, Reading, Records, recorder, trend
 
 TITLE = 'Book chapter "MoE Scaling Laws" (chapter 002)'
@@ -86,15 +87,34 @@ def _constants() -> Records:
 def _effective() -> Records:
     gain = LAW.effective(_design(1.0, 18.0, 1.0))
     effective = LAW.effective(_design(37e9, 18.1, 1.0))
-    yield record(LISTING, "18^0.35, line 10", "2.83", gain, note="1.05e11 and 105B inherit it")
-    for where in ("The effective parameter count", LISTING, SCALE):
-        yield record(where, "N_eff of DeepSeek-V3, 37e9·18.1^0.35", "1.05e11", effective)
-    yield record("The effective parameter count", "dense equivalent of DeepSeek-V3", "105", effective / 1e9, unit="B")
+    note = "18^0.35 is 2.750, and 1.05e11 and 105B inherit the 2.83"
+    yield record(LISTING, "18^0.35, line 10", "2.83", gain, note=note)
+    where = "The effective parameter count"
+    for place in (where, LISTING, SCALE):
+        yield record(place, "N_eff of DeepSeek-V3, 37e9·18.1^0.35", "1.05e11", effective, note=note)
+    yield record(where, "dense equivalent of DeepSeek-V3", "105", effective / 1e9, unit="B", note=note)
     yield record(SCALE, "G of DeepSeek-V3, 671/37", "18.1", 671 / 37)
     slope = math.log2(LAW.effective(_design(1.0, 2.0, 1.0))) - 1
     yield record("Intuition", "exponent of G in the marginal gain", "-0.65", slope)
     dense = LAW(_design(70e9, 1.0, 1e12)) - dense_slice(LAW, 1.0)(_design(70e9, 1.0, 1e12))
     yield record("The Mathematical Form", "G = 1 minus the dense law, nats", "0", float(dense))
+    yield from _krajewski()
+
+
+def _krajewski() -> Records:
+    """Whether the law to which the chapter credits N_act·G^gamma tells active parameters from all."""
+    credited = published("granularity", "krajewski-2024").law
+    designs = [
+        Design(params_active=active, params_total=8e9, tokens=2e10, model_dim=2.0, expert_hidden=2.0)
+        for active in (4e9, 2e9, 1e9)
+    ]
+    own, theirs = (trend(float(law(design)) for design in designs) for law in (LAW, credited))
+    note = (
+        "Krajewski et al. (2024) have (g/G^gamma + a)/N^alpha, with N all parameters and G the width of a dense "
+        "feed-forward over an expert's: another G, and no effective parameter count"
+    )
+    name = "loss by Krajewski et al., to whom the form is credited, as N_act falls at equal N_total"
+    yield record("The effective parameter count", name, own, theirs, note=note, implied=True)
 
 
 def _allocation() -> Records:
@@ -153,7 +173,8 @@ def _walkthrough() -> Records:
         ):
             yield record(WALK, f"{name}: {quantity}", text, value, unit=unit)
         terms = [f"{LAW.irreducible:g}", *printed[2:4]]
-        total = sum(map(float, terms))
+        # Two rounded terms and a rounded sum: half a unit of the last digit each.
+        total = Reading(sum(map(float, terms)), within=0.0015 / float(printed[4]))
         yield record(WALK, f"{name}: sum of the printed terms, {' + '.join(terms)}", printed[4], total, unit="nats")
     order = sorted(losses, key=lambda name: losses[name])
     yield record(WALK, "from lowest loss", "DeepSeek, dense, Switch", ", ".join(name.split()[0] for name in order))
@@ -207,8 +228,12 @@ def _at_scale() -> Records:
     dense = optimal_split(dense_slice(LAW, 1.0), 3e24)
     loss = float(LAW(_design(dense["params_active"], 1.0, dense["tokens"])))
     yield record(SCALE, "loss of DeepSeek-V3 at 14.8T tokens", "1.96", mixture, unit="nats")
-    yield record(SCALE, "dense optimum at 3e24 FLOPs: parameters", "65", dense["params_active"] / 1e9, unit="B")
-    yield record(SCALE, "dense optimum at 3e24 FLOPs: tokens", "7.7", dense["tokens"] / 1e12, unit="T")
+    # "Approximately", as the sizes at 3.4e24 FLOPs above.
+    size, tokens = (
+        Reading(dense[name] / unit, within=0.05) for name, unit in (("params_active", 1e9), ("tokens", 1e12))
+    )
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: parameters", "65", size, unit="B")
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: tokens", "7.7", tokens, unit="T")
     yield record(SCALE, "dense optimum at 3e24 FLOPs: loss", "2.02", loss, unit="nats")
     yield record(SCALE, "advantage of the mixture", "0.06", loss - mixture, unit="nats")
 

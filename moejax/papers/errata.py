@@ -96,7 +96,7 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
     lines = [
         f"## {_plain(PAPERS[paper].title)}",
         "",
-        f"Of {len(records)} quantities, {count[MATCH]} come out as printed.",
+        f"Of {len(records)} quantities, {count[MATCH]} come out as printed. {_causes(_of(records, ERROR))}".rstrip(),
         "",
         *_section("What does not follow", _of(records, ERROR), _by_note, _differences),
         *_section("What remains unexplained", _of(records, UNEXPLAINED), _by_note, _differences),
@@ -104,6 +104,15 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
         *_section(_UNCHECKED, _of(records, NOT_CHECKABLE), _by_note, _unchecked),
     ]
     return "\n".join(lines)
+
+
+def causes(records: Iterable[Record]) -> int:
+    """How many things are behind some differences: one slip of a document shows in every number that inherits it."""
+    return len({_by_note(record) for record in records})
+
+
+def _causes(errors: list[Record]) -> str:
+    return f"What does not follow, {len(errors)} numbers, has {causes(errors)} causes." if errors else ""
 
 
 def _of(records: Sequence[Record], kind: str) -> list[Record]:

@@ -217,11 +217,16 @@ def recorder(paper: str) -> Callable[..., Record]:
 
 
 def trend(values: Any) -> str:
-    """``rises`` or ``falls``, if the values do from each to the next, without exception; ``turns`` otherwise."""
+    """``rises`` or ``falls``, if the values do from each to the next, without exception; ``stays`` if all are equal.
+
+    ``turns`` otherwise.
+    """
     numbers = [float(value) for value in values]
     steps = [later - earlier for earlier, later in itertools.pairwise(numbers)]
     if all(step > 0 for step in steps):
         return "rises"
+    if not any(steps):
+        return "stays"
     return "falls" if all(step < 0 for step in steps) else "turns"
 
 

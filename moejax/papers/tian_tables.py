@@ -11,7 +11,7 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.predict import published
-from moejax.papers.record import Number, Reading, Records, recorder, short
+from moejax.papers.record import Number, Reading, Record, Records, recorder, short
 
 record = recorder("tian")
 
@@ -27,6 +27,12 @@ GROUPS = (
 
 EXPERTS = (64, 128, 192, 256, 384, 512)
 """Table 9: routed experts, in the order of ``TABLE_9``."""
+
+ROUTED_RATIOS = tuple(2 / experts for experts in (4, 8, 16, 32, 64, 128, 256))
+"""Activation ratios as Section 4.1, Appendix F.1 and Figures 1 and 4 print them: E_a/E, from 50 down to 0.8 %."""
+PRINTED_RATIO = 2 / 64
+"""The 3.1 % of Figures 1 and 4: E_a/E. By Table 3, (E_a + E_s)/(E + E_s), the same models have 4.6 %."""
+OF_ROUTED = "The ratios of the curves are of routed experts alone, E_a/E, as the paper's own labels."
 
 TABLE_12 = {
     8: [
@@ -100,6 +106,7 @@ TASKS = {
 def records() -> Records:
     """Everything that can be computed from the lists."""
     yield from _hyperparameters()
+    yield _largest_budget()
     yield from _overtraining()
     yield from _granularity()
     yield from _shared_experts()
@@ -129,6 +136,20 @@ def _hyperparameters() -> Records:
     for name, column, printed in (("eta", 5, "-0.1529"), ("B", 6, "0.3644")):
         slope = math.log(float(last[column]) / float(first[column])) / decades
         yield record("Eq. 5", f"exponent of C in {name}, from the first and last row of Table 8", printed, slope)
+
+
+def _largest_budget() -> Record:
+    """The largest IsoFLOP budget of Section 3 and Appendix F.1, beside the most that Tables 8 to 12 train to."""
+    most = max(flops for *_, flops, _, _ in GROUPS)
+    return record(
+        "Section 3 and Tables 8 to 12",
+        "largest compute budget of the architecture experiments",
+        "3e20",
+        most,
+        note="each of the budgets 1e18 to 3e20 of Appendix F.1 is half of a model's 'Max training FLOPs'; whether "
+        "losses are read at half of a training is not said",
+        undefined=True,
+    )
 
 
 def _overtraining() -> Records:

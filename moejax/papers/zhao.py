@@ -13,7 +13,7 @@ from moejax.laws.design import Design
 from moejax.laws.five_factor import ZHAO_2025 as LAW
 from moejax.laws.loss_compute import LossCompute
 from moejax.papers import zhao_experiments, zhao_models
-from moejax.papers.record import Reading, Records, recorder, short
+from moejax.papers.record import Reading, Records, recorder, short, trend
 
 TITLE = 'Zhao et al., "Towards a Comprehensive Scaling Law of Mixture-of-Experts" (2025)'
 record = recorder("zhao")
@@ -42,6 +42,7 @@ def records() -> Records:
     yield from _constants()
     yield from _structure_optima()
     yield from zhao_models.records()
+    yield from _shared_share_by_size()
     yield from _compute_curve()
     yield from _fit_quality()
     yield from zhao_experiments.records()
@@ -73,6 +74,39 @@ def _structure_optima() -> Records:
     for where, claim in claims.items():
         holds = "holds" if check(claim).holds else "fails"
         yield record(where, f"{claim.statement} is stationary, a minimum, and where a search ends", "holds", holds)
+
+
+def _parabola(active: float, total: float) -> tuple[float, float, float]:
+    """m and n of loss = m·S² + n·S + psi at G = 10 and 50B tokens, and what the best S gains over S = 0, in nats."""
+    none, half, whole = (
+        float(LAW(optima.with_experts(10.0, shared, params_total=total, params_active=active, tokens=50e9)))
+        for shared in (0.0, 0.5, 1.0)
+    )
+    square = 2 * (none - 2 * half + whole)
+    slope = whole - none - square
+    return square, slope, slope**2 / (4 * square)
+
+
+def _shared_share_by_size() -> Records:
+    """What Section 4.5, Appendix C.5 and Figure 14 say of m, n and the effect of S, by Eq. 11."""
+    where, note = (
+        "Section 4.5, Appendix C.5 and Figure 14",
+        "by Eq. 11 m and n are those of Table 2 times 1/N^alpha + k/N_a^alpha + h·N_a/N, which falls with N",
+    )
+    sizes = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))
+    along = {
+        "N, in the six models of Figure 14": sizes,
+        "N, at N_a = 240M": [(240e6, total) for _, total in sizes[3:]],
+        "N_a, at N = 2.4B": [(share * 2404e6, 2404e6) for share in (0.2, 0.4, 0.8)],
+    }
+    for what, pairs in along.items():
+        square, slope, gain = zip(*(_parabola(*pair) for pair in pairs), strict=True)
+        for name, printed, values in (
+            ("m", "rises", square),
+            ("n", "falls", slope),
+            ("what the best S gains over S = 0", "rises", gain),
+        ):
+            yield record(where, f"{name} with {what}", printed, trend(values), note=note, implied=True)
 
 
 def _compute_curve() -> Records:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -25,13 +25,25 @@ from moejax.train.phases import Phase, phases
 from moejax.train.training import Training
 from moejax.wording import told
 
-if TYPE_CHECKING:
-    from moejax.study.study import Analysis
-
 PREDICT = "predict"
 TABLE = "annealed.parquet"
 """The run table, and beside its rows those of predicted losses, in a study's folder."""
 LEAST_POINTS = 3
+
+
+class Anneals(Protocol):
+    """What a study's ``Analysis`` says of annealed losses."""
+
+    @property
+    def anneal(self) -> str: ...
+    @property
+    def anneal_tokens(self) -> Sequence[int]: ...
+    @property
+    def anneal_law(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
 """Measurements of the trunk between its warm-up and the first branch."""
 
 
@@ -48,7 +60,7 @@ class StudyAnnealed:
     @property
     def predicted(self) -> run_table.DataFrame:
         """The rows that were not trained."""
-        return self.table[self.table["predicted"] == 1]
+        return self.table[self.table["is_predicted"] == 1]
 
     @property
     def summary(self) -> dict[str, int | float]:
@@ -92,7 +104,7 @@ class StudyAnnealed:
         )
 
 
-def check(analysis: Analysis, trainings: Sequence[Training]) -> None:
+def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
     """Raise ``UserError``, before anything is trained, if annealed losses are asked for that these cannot give."""
     if not analysis.anneal:
         if analysis.anneal_tokens:
@@ -159,7 +171,7 @@ def _check_budget(training: Training, budget: int) -> None:
         )
 
 
-def _asked(training: Training, analysis: Analysis) -> list[int]:
+def _asked(training: Training, analysis: Anneals) -> list[int]:
     """The budgets that a model is not trained to."""
     recipe = training.recipe
     trained = {recipe.steps(budget) for budget in recipe.budgets_tokens}
@@ -168,7 +180,7 @@ def _asked(training: Training, analysis: Analysis) -> list[int]:
 
 def conclude_annealed(
     trainings: Sequence[Training],
-    analysis: Analysis,
+    analysis: Anneals,
     folder: Path,
     update: ProgressCallback = lambda share, text: None,
 ) -> StudyAnnealed | None:
@@ -183,7 +195,7 @@ def conclude_annealed(
             (folder / TABLE).unlink()
         return None
     runs = run_table.read(folder / run_table.TABLE)
-    runs = runs.assign(predicted=0)
+    runs = runs.assign(is_predicted=0)
     every = {training.name: training for training in trainings}
     # What can be refused is read before anything is fitted.
     curves = {
@@ -269,7 +281,7 @@ def _rows(
                 "loss_low": predicted.low,
                 "loss_high": predicted.high,
                 "loss_standard_error": predicted.standard_error,
-                "predicted": 1,
+                "is_predicted": 1,
             }
         )
     return rows

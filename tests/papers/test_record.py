@@ -89,11 +89,12 @@ def test_a_small_number_is_shown_as_it_is_printed():
 
 
 def test_trends_have_no_exceptions():
-    assert [trend([1, 2, 3]), trend([3, 2, 1]), trend([1, 3, 2]), trend([1, 1, 2])] == [
+    assert [trend(values) for values in ([1, 2, 3], [3, 2, 1], [1, 3, 2], [1, 1, 2], [2, 2, 2])] == [
         "rises",
         "falls",
         "turns",
         "turns",
+        "stays",
     ]
     assert same(1.0, 1.0 + 1e-12) == "holds"
     assert same(1.0, 1.001) == "fails"

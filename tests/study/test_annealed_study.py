@@ -116,7 +116,7 @@ def test_predicted_losses_stand_in_a_table_of_their_own_beside_measured_rows(tra
     found = conclude(trained)
     assert (trained / run_table.TABLE).read_bytes() == runs
     table = run_table.read(trained / TABLE)
-    measured, predicted = table[table["predicted"] == 0], table[table["predicted"] == 1]
+    measured, predicted = table[table["is_predicted"] == 0], table[table["is_predicted"] == 1]
     pd.testing.assert_frame_equal(
         measured[["model", "tokens", "loss"]].reset_index(drop=True),
         run_table.read(trained / run_table.TABLE)[["model", "tokens", "loss"]],
@@ -139,13 +139,13 @@ def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_err
     conclude(trained)
     read = read_runs(trained / TABLE, Chinchilla, trust_units=True)
     assert any("4 of 12 losses were not measured but predicted" in note for note in read.notes)
-    guessed = read.frame["predicted"].to_numpy() == 1
+    guessed = read.frame["is_predicted"].to_numpy() == 1
     assert len(set(read.runs.weight[~guessed])) == 1
     assert (read.runs.weight[guessed] < read.runs.weight[~guessed][0]).all()
-    alone = read_runs(trained / TABLE, Chinchilla, trust_units=True, where=["predicted == 0"])
+    alone = read_runs(trained / TABLE, Chinchilla, trust_units=True, where=["is_predicted == 0"])
     assert not any("not measured" in note for note in alone.notes)
     assert (alone.runs.weight == 1).all()
-    with pytest.raises(ValueError, match=r"predicted losses .* without a standard error .*--where 'predicted == 0'"):
+    with pytest.raises(ValueError, match=r"predicted losses .* without a standard error .*--where 'is_predicted == 0'"):
         read_runs(run_table.read(trained / TABLE).drop(columns="loss_standard_error"), Chinchilla, trust_units=True)
 
 

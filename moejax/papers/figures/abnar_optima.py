@@ -56,7 +56,8 @@ def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
     return Figure(
         "The best sparsity at each size",
         f"By {inputs.name}: small models are best dense, large ones as sparse as allowed (the grey line, {CAP:g}); a "
-        f"larger budget moves the change to larger models. {inputs.assumes}",
+        "larger budget moves the change to larger models. Appendix D.2 reads from its surfaces, which are not public, "
+        f"that the dense model is best up to 500M for most budgets. {inputs.assumes}",
         drawing,
         rows,
     )

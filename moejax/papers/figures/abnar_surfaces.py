@@ -61,7 +61,7 @@ def slices(inputs: FigureInputs) -> Figure:
 
 def slices_by_budget(inputs: FigureInputs) -> Figure:
     """Figure 9: a row per budget."""
-    return _slices(inputs, (3e19, 1e20, 1e21), "IsoFLOP slices by budget")
+    return _slices(inputs, BUDGETS, "IsoFLOP slices by budget")
 
 
 def loss(inputs: FigureInputs, flops: float, total: Any, sparsity: Any) -> np.ndarray:

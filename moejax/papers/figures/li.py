@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from moejax.laws.resources import active_ratio
@@ -41,7 +43,9 @@ def compute(inputs: FigureInputs) -> Figure:
     limit = "no attention scores: R_c = r_a"
     ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", colour=INK))
     tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", colour=INK))
-    panels = [Panel(x=RATE, y=COMPUTE, series=ratios), Panel(x=RATE, y=MULTIPLIER, series=tokens)]
+    # R_c against r_a on linear axes: that it is a straight line is what the figure is for.
+    linear = [replace(axis, scale="linear") for axis in (RATE, COMPUTE)]
+    panels = [Panel(x=linear[0], y=linear[1], series=ratios), Panel(x=RATE, y=MULTIPLIER, series=tokens)]
     said = ""
     if inputs.has(*RATE_COLUMNS):
         said = _add_rates(panels, ratios, tokens, _longest(inputs.table))
@@ -49,7 +53,9 @@ def compute(inputs: FigureInputs) -> Figure:
     return Figure(
         "What a mixture of equal size costs, and the tokens it must see",
         "Compute per token over the dense model of the same total parameters, and its inverse, the tokens at equal "
-        f"training compute, at a context of 16,384. Attention scores keep the ratio above r_a.{said}",
+        "training compute, at a context of 16,384. R_c is a straight line of r_a that does not start at 0: attention "
+        "scores do not fall with r_a and keep it above r_a where few experts are active. At r_a = 1 it is below 1: the "
+        f"mixture is narrower than the dense model, in fewer layers, and its scores cost less.{said}",
         drawing,
         rows,
     )

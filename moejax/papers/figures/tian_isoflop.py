@@ -14,6 +14,7 @@ from moejax.errors import UserError
 from moejax.fit.runs import budgets
 from moejax.papers.figures.tian_budgets import NEAR
 from moejax.papers.record import short
+from moejax.papers.tian_tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
@@ -45,16 +46,18 @@ def all_three(inputs: FigureInputs) -> Figure:
 
 def activation(inputs: FigureInputs) -> Figure:
     """Figure 10."""
-    chosen = (3 / 9, 3 / 17, 3 / 33, 3 / 65, 3 / 129, 3 / 257)
-    curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in chosen]
-    return _with_leverage(inputs, RATIO, curves, "G = 2")
+    curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in ROUTED_RATIOS]
+    return _with_leverage(inputs, RATIO, curves, "G = 2", f" {OF_ROUTED}")
 
 
 def granularity(inputs: FigureInputs) -> Figure:
     """Figure 11."""
     chosen = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-    curves = [(f"G = {g:g}", leverage(inputs.law, 0.031, g, COMPUTE)) for g in chosen]
-    return _with_leverage(inputs, GRANULARITY, curves, "A = 3.1 %")
+    held, runs = PRINTED_RATIO, inputs.table if inputs.has(GRANULARITY.column, RATIO.column, "flops", "loss") else None
+    if runs is not None:
+        held = float(column(_sweep(runs, GRANULARITY), RATIO.column).mean())
+    curves = [(f"G = {g:g}", leverage(inputs.law, held, g, COMPUTE)) for g in chosen]
+    return _with_leverage(inputs, GRANULARITY, curves, f"A = {100 * held:.2g} %")
 
 
 def weak_balance(inputs: FigureInputs) -> Figure:
@@ -212,7 +215,7 @@ def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], dig
 Curves = list[tuple[str, np.ndarray]]
 
 
-def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str) -> Figure:
+def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str, more: str = "") -> Figure:
     lines = [
         Series(label=label, x=COMPUTE, y=found, colour=colour)
         for (label, found), colour in zip(curves, ramp(len(curves)), strict=True)
@@ -223,9 +226,13 @@ def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str) 
     drawing, rows = draw(panels, columns=2, height=2.8)
     return Figure(
         f"Loss and leverage against {axis.words}",
-        f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with compute."
-        if len(panels) > 1
-        else f"Leverage by {inputs.name}, which grows with compute." + inputs.whose,
+        (
+            f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with "
+            "compute."
+            if len(panels) > 1
+            else f"Leverage by {inputs.name}, which grows with compute." + inputs.whose
+        )
+        + more,
         drawing,
         rows,
     )

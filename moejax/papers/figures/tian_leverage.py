@@ -8,6 +8,7 @@ from moejax.errors import UserError
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute
 from moejax.papers.record import short
+from moejax.papers.tian_tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
@@ -78,7 +79,10 @@ def landscape(inputs: FigureInputs) -> Figure:
 
 
 def one_by_one(inputs: FigureInputs) -> Figure:
-    """Figure 4: EL against A at G = 2, against G at A = 3.1 %, against C."""
+    """Figure 4: EL against A at G = 2, against G at A = 3.1 % or at the ratio of a table's points, against C."""
+    held = PRINTED_RATIO
+    if inputs.table is not None:
+        held = float(_measured(inputs.table, GRANULARITY)[RATIO.column].iloc[0])
     ratio, granularity, flops = np.geomspace(0.0078, 1, 61), np.geomspace(1.5, 24, 61), np.geomspace(1e18, 1e23, 61)
     by_ratio, by_granularity, by_flops = [], [], []
     for budget, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True):
@@ -87,13 +91,16 @@ def one_by_one(inputs: FigureInputs) -> Figure:
         by_ratio.append(
             Series(label=label, x=ratio, y=leverage(inputs.law, ratio, 2.0, budget), mark=mark, colour=colour)
         )
-        found = leverage(inputs.law, 0.031, granularity, budget)
+        found = leverage(inputs.law, held, granularity, budget)
         by_granularity.append(Series(label=label, x=granularity, y=found, mark=mark, colour=colour))
-    chosen = (3 / 5, 3 / 9, 3 / 17, 3 / 33, 3 / 65, 3 / 129, 3 / 257)
-    for a, colour in zip(chosen, ramp(len(chosen)), strict=True):
+    for a, colour in zip(ROUTED_RATIOS, ramp(len(ROUTED_RATIOS)), strict=True):
         found = leverage(inputs.law, a, 2.0, flops)
         by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
-    every = ((RATIO, by_ratio, "G = 2"), (GRANULARITY, by_granularity, "A = 3.1 %"), (FLOPS, by_flops, "G = 2"))
+    every = (
+        (RATIO, by_ratio, "G = 2"),
+        (GRANULARITY, by_granularity, f"A = {100 * held:.2g} %"),
+        (FLOPS, by_flops, "G = 2"),
+    )
     panels = []
     for axis, series, title in every:
         if inputs.table is not None:
@@ -105,7 +112,7 @@ def one_by_one(inputs: FigureInputs) -> Figure:
     return Figure(
         "Efficiency leverage against A, G and C",
         f"By {inputs.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
-        "Dashed budgets lie beyond the 3e20 that the paper fitted." + inputs.whose,
+        f"Dashed budgets lie beyond the 3e20 that the paper fitted. {OF_ROUTED}" + inputs.whose,
         drawing,
         rows,
     )

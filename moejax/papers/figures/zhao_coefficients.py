@@ -124,7 +124,8 @@ def shared(inputs: FigureInputs) -> Figure:
         panels,
         "What N and D make of Eq. 10",
         "G = 10, N_a = N/5. m and n do not depend on D and keep their ratio, so that S* stays; ψ falls with N and D. "
-        "The paper says that m grows with N and N_a and that n falls; by its own Eq. 11 both shrink towards 0.",
+        "The paper says that m grows with N and N_a and that n falls; by its own Eq. 11 both shrink towards 0 along "
+        "N_a = N/5, and m grows with N_a alone, at equal N.",
     )
 
 

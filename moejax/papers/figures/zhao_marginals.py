@@ -203,11 +203,12 @@ def _panel(
 ) -> Panel:
     """A curve per value of ``by`` through the slice's settings, and the runs of the inputs' table that belong."""
     series = []
-    groups = ordered([getattr(run, slice_.by) for run in slice_.runs])
-    for value, colour in zip(groups, ramp(len(groups)), strict=True):
-        own = [run for run in slice_.runs if getattr(run, slice_.by) == value]
-        if len(own) < FEWEST:
-            continue
+    settings = {
+        value: [run for run in slice_.runs if getattr(run, slice_.by) == value]
+        for value in ordered([getattr(run, slice_.by) for run in slice_.runs])
+    }
+    groups = {value: own for value, own in settings.items() if len(own) >= FEWEST}
+    for (value, own), colour in zip(groups.items(), ramp(len(groups)), strict=True):
         places = np.array([getattr(run, slice_.vary) for run in own])
         low, high = ends or (places.min(), places.max())
         line = np.geomspace(low, high, POINTS) if low > 0 else np.linspace(low, high, POINTS)

@@ -39,7 +39,7 @@ def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
     kept = one.trunk.steps >= first
     ends = np.array([left.end for left in one.left_out]) * batch
     measured, found = np.array([left.measured for left in one.left_out]), [left.predicted for left in one.left_out]
-    guessed = table[table["predicted"] == 1]
+    guessed = table[table["is_predicted"] == 1]
     series = [
         Series(label="trunk", x=one.trunk.steps[kept] * batch, y=one.trunk.loss[kept], colour=MUTED, width=1.0),
         *_ranges(ends, [p.low for p in found], [p.high for p in found], ORANGE),
