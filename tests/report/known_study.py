@@ -223,8 +223,8 @@ def _annealed(runs: run_table.DataFrame, fit: FitResult) -> StudyAnnealed:
         found, first = predicted(float(own["loss"].mean())), own.iloc[0].to_dict()
         ranges = {"loss_low": found.low, "loss_high": found.high, "loss_standard_error": found.standard_error}
         middle = {"tokens": 3 * BUDGETS[0], "flops": 3 * first["flops"], "loss": found.loss}
-        rows.append({**first, **middle, **ranges, "predicted": 1})
-    table = pd.concat([runs.assign(predicted=0, batch_tokens=4096), pd.DataFrame(rows)], ignore_index=True)
+        rows.append({**first, **middle, **ranges, "is_predicted": 1})
+    table = pd.concat([runs.assign(is_predicted=0, batch_tokens=4096), pd.DataFrame(rows)], ignore_index=True)
     return StudyAnnealed(table=table, models=models, not_predicted=())
 
 
