@@ -1,16 +1,19 @@
-"""On Hopper and Blackwell experts meet their rows in tokamax's kernels, with the sizes that we name: as far as programs
-for a GPU are lowered without one."""
+"""On Hopper and Blackwell experts meet their rows in tokamax's kernels, with the sizes that we name, as far as programs
+for a GPU are lowered without one; and its kernel of a TPU, interpreted."""
 
 import importlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType
 
+from moejax.kernels import quantization
 from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul_tiles import nearest
-from moejax.kernels.table import has_tokamax
+from moejax.kernels.table import has_tokamax, load
 from moejax.plan.gpu_target import TARGETS
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
@@ -69,3 +72,19 @@ def test_in_float32_they_are_ours(monkeypatch):
     assert both.count("name=grouped_forward") >= 2
     assert both.count("name=grouped_rows") == both.count("name=grouped_matrices") == 2
     assert "tokamax" not in both
+
+
+@pytest.mark.parametrize("kind", quantization.TYPES)
+def test_in_8_bits_the_interpreted_kernel_of_a_tpu_computes_what_the_reference_does(monkeypatch, kind):
+    chips = importlib.import_module("jax._src.pallas.mosaic.tpu_info")
+    v5e = pltpu.get_tpu_info_for_chip(pltpu.ChipVersion.TPU_V5E, 1)
+    # Its blocks' shapes are those of a chip, which the kernel asks for.
+    monkeypatch.setitem(chips.registry, "cpu", lambda: v5e)
+    kernel = load("grouped_matmul_8_bits", "tokamax")
+    draw = np.random.default_rng(7)
+    rows, matrices = (jnp.asarray(draw.normal(size=shape), jnp.float32) for shape in ((200, 256), (3, 128, 256)))
+    sizes = jnp.asarray([70, 0, 100], jnp.int32)
+    found, exact = (
+        jax.jit(one, static_argnums=3)(rows, matrices, sizes, kind) for one in (kernel, quantization.reference)
+    )
+    np.testing.assert_allclose(found[:170], exact[:170], rtol=0, atol=1e-3)

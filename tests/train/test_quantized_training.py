@@ -25,6 +25,7 @@ def quantized(training, kind, **runtime):
 
 
 @pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.matrix(1)
 def test_a_small_training_ends_near_the_loss_of_one_without(training, trained, kind):
     losses = {}
     for one in ("none", kind):

@@ -29,8 +29,7 @@ def one_device(monkeypatch):
 
 @pytest.fixture
 def vmapped(training):
-    ahead = training.architecture.replace(num_mtp_layers=1)
-    return dataclasses.replace(training, architecture=ahead, vmap=AXES)
+    return dataclasses.replace(training, vmap=AXES)
 
 
 def with_optimizer(training, **changes):
@@ -53,7 +52,11 @@ def test_runs_are_all_combinations_each_named_after_its_own(vmapped):
     assert not any(run.vmap for run in found)
 
 
-def test_a_run_is_what_it_is_when_trained_by_itself(vmapped, trained, tmp_path):
+@pytest.mark.parametrize("num_mtp_layers", [0, 1])
+@pytest.mark.matrix(1)
+def test_a_run_is_what_it_is_when_trained_by_itself(vmapped, trained, tmp_path, num_mtp_layers):
+    architecture = vmapped.architecture.replace(num_mtp_layers=num_mtp_layers)
+    vmapped = dataclasses.replace(vmapped, architecture=architecture)
     rows, folder = trained(vmapped)
     # The last, which has neither the seed nor the rate of the first.
     for number, run in list(enumerate(vmapped_runs(vmapped)))[-1:]:
