@@ -106,7 +106,7 @@ $(VENV)/.browser: $(VENV)/.installed constraints/explore.txt
 
 $(VENV)/.stores: $(VENV)/.installed constraints/stores.txt
 	@echo "Installing s3fs into $(VENV), and a server of S3 (moto) into $(VENV)/stores, an environment of its own: 0.4 GB."
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[s3]' -c constraints/stores.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[s3]' -c constraints/stores.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	$(PYTHON) -m venv $(VENV)/stores
 	$(VENV)/stores/bin/python -m pip install --disable-pip-version-check --quiet 'moto[server]' -c constraints/stores.txt
 	@touch $@
