@@ -64,6 +64,11 @@ class AskedTask:
     num_fewshot: int | None = None
     """None for the task's own."""
 
+    @property
+    def of_harness(self) -> bool:
+        """Whether it is lm-evaluation-harness's."""
+        return self.task != validation_choices.NAME
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCheckpoint:
@@ -142,6 +147,11 @@ def asked_tasks(study: Study) -> list[AskedTask]:
             f"downstream.tasks has {doubled[0]}, which the suite {asked.suite} has too; name every task once."
         )
     return found
+
+
+def has_harness() -> bool:
+    """Whether lm-evaluation-harness is installed."""
+    return importlib.util.find_spec("lm_eval") is not None
 
 
 def check_tasks(study: Study, folder: Path, update: ProgressCallback = lambda share, text: None) -> None:
@@ -270,7 +280,7 @@ def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 def _decides(study: Study, checkpoint: AskedCheckpoint, asked: AskedTask) -> dict[str, Any]:
     """What decides a score."""
     settings = study.downstream
-    harness = asked.task != validation_choices.NAME
+    harness = asked.of_harness
     return as_read(
         {
             "task": asked.task,
@@ -320,17 +330,14 @@ def _load(study: Study, folder: Path, asked: Sequence[AskedTask]) -> dict[str, A
     Raises:
       UserError: the harness is not installed, or a task is none or cannot be loaded.
     """
-    harness = [one.task for one in asked if one.task != validation_choices.NAME]
-    if harness and importlib.util.find_spec("lm_eval") is None:
+    harness = [one.task for one in asked if one.of_harness]
+    if harness and not has_harness():
         raise UserError(
             f"The study asks its checkpoints {some(harness)}, of lm-evaluation-harness, which is not installed; "
             f"pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
             f"({validation_choices.NAME} needs no harness)."
         )
-    return {
-        one.task: _choices(study, folder) if one.task == validation_choices.NAME else _of_harness(study, one)
-        for one in asked
-    }
+    return {one.task: _of_harness(study, one) if one.of_harness else _choices(study, folder) for one in asked}
 
 
 def _choices(study: Study, folder: Path) -> Ask:
