@@ -373,7 +373,10 @@ def _of_harness(study: Study, asked: AskedTask) -> Ask:
 
     def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
         if loaded.tokenizer is None:
-            raise UserError(f"The tokenizer of {study.name} is not known, so it cannot be asked {asked.task}.")
+            raise UserError(
+                f"The tokenizer of {study.name} is not in its folder any more, so it cannot be asked {asked.task}; "
+                f"bring {study.name}'s data/ back, or leave {asked.task} out of downstream."
+            )
         model = HarnessModel(
             _language_model(study, loaded, loaded.sequence_length or DEFAULT_LENGTH),
             loaded.tokenizer,
