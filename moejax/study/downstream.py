@@ -155,7 +155,9 @@ def has_harness() -> bool:
 
 
 def check_tasks(study: Study, folder: Path, update: ProgressCallback = lambda share, text: None) -> None:
-    """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be."""
+    """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be, or the table of
+    scores was changed."""
+    check_as_written(folder / TABLE)
     asked = asked_tasks(study)
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
     left = {one.task for _, tasks in _left(study, folder, asked) for one in tasks}
@@ -336,6 +338,12 @@ def _load(study: Study, folder: Path, asked: Sequence[AskedTask]) -> dict[str, A
             f"The study asks its checkpoints {some(harness)}, of lm-evaluation-harness, which is not installed; "
             f"pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
             f"({validation_choices.NAME} needs no harness)."
+        )
+    tokenizer = study.recipe.data.tokenizer or ""
+    if harness and tokenizer.partition(":")[0] == "ids":
+        raise UserError(
+            f"recipe.data.tokenizer is {tokenizer}, which has no text, so that no checkpoint can be asked "
+            f"{some(harness)}; name the tokenizer.json, or ask {validation_choices.NAME} alone."
         )
     return {one.task: _of_harness(study, one) if one.of_harness else _choices(study, folder) for one in asked}
 
