@@ -270,6 +270,11 @@ class Study:
                     f"stages: {stage.name} is the first stage, so there are no rows to make it from; give its models "
                     f"as the study's models, without make."
                 )
+            if stage.expected and stage.expected in stage.references:
+                raise UserError(
+                    f"stages: {stage.name} expects {stage.expected}, which is one of its references and cannot win; "
+                    f"expect another model."
+                )
             named = {"references": stage.references, "expected": (stage.expected,) if stage.expected else ()}
             for group, chosen in named.items():
                 for model in chosen if self.models_of(stage) else ():

@@ -234,6 +234,15 @@ def test_every_model_that_may_win_is_tried_and_one_from_whom_nothing_can_be_made
         try_outcomes(study, refuse)
 
 
+def test_a_reference_is_not_expected_to_win(study):
+    first = dataclasses.replace(study.stages[0], expected="reference")
+    with pytest.raises(UserError, match="width expects reference, which is one of its references and cannot win"):
+        dataclasses.replace(study, stages=(first, *study.stages[1:])).check()
+    every = dataclasses.replace(study.stages[0], references=tuple(study.models), expected="")
+    with pytest.raises(UserError, match="all models of width are references, so none can win"):
+        try_outcomes(dataclasses.replace(study, stages=(every, *study.stages[1:])))
+
+
 @pytest.mark.parametrize("action", [["--dry-run"], ["--out", "out"]])
 def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
     staged_config_file, tmp_path, monkeypatch, capsys, action
