@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{where} is {values!r}; it must be a group of settings.")
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
@@ -38,6 +39,12 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     return cls(
         **{key: convert(hints[key], _auto(fields[key], value), _below(where, key)) for key, value in values.items()}
     )
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    # Python compiles every annotation again each time it is asked: half of what checking a study takes.
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def check_fields(value: Any, where: str = "") -> None:

@@ -72,7 +72,7 @@ def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> li
     named = [name for name in ROUTING if name in layers]
     columns = [Column(ROUTING[name], ".0f" if name == "dead_experts" else ".3f") for name in named]
     rows = [
-        [int(layer), *map(float, values)]
+        [layer if isinstance(layer, str) else int(layer), *map(float, values)]
         for layer, *values in zip(layers["layer"], *(layers[name] for name in named), strict=True)
     ]
     return [Table(title, [Column("layer"), *columns], rows)]

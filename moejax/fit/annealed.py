@@ -126,7 +126,7 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
       law: its name, or its class.
 
     Raises:
-      UserError: there are too few branches, their rates do not fall, or a fit has no optimum.
+      UserError: there are too few branches, their rates do not fall, a loss is not finite, or a fit has no optimum.
     """
     if len(branches) < LEAST_BRANCHES:
         raise UserError(
@@ -136,6 +136,12 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
     if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
         raise UserError(f"The learning rate of {flat[0]} does not fall; it says nothing of what annealing does.")
     curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
+    for curve in curves.curves:
+        if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():
+            raise UserError(
+                f"The loss of {curve.name} at step {curve.steps[wrong][0]:,} is {curve.loss[wrong][0]:.4g}; laws of "
+                f"curves are of losses above 0."
+            )
     fit = _at_optimum(fit_curves(curves, law, intervals=False, seed=seed), "all branches")
     runs = runs_of(curves)
     named, predicted = np.array(runs.models), []

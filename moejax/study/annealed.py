@@ -16,19 +16,20 @@ from moejax.errors import UserError
 from moejax.fit.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, anneal
 from moejax.fit.loss_curves import curve_law
 from moejax.fit.read_curves import LossCurve
-from moejax.folder import noted, outputs_of, sha256
+from moejax.folder import check_replaceable, noted, outputs_of, sha256
 from moejax.json_text import finite
 from moejax.laws.accounting import flops_per_token
 from moejax.progress import ProgressCallback
 from moejax.train import metrics
 from moejax.train.phases import Phase, phases
 from moejax.train.training import Training
-from moejax.wording import told
+from moejax.wording import counted, told
 
 PREDICT = "predict"
 TABLE = "annealed.parquet"
 """The run table, and beside its rows those of predicted losses, in a study's folder."""
 LEAST_POINTS = 3
+"""Measurements of the trunk between its warm-up and the first branch."""
 
 
 class Anneals(Protocol):
@@ -44,15 +45,12 @@ class Anneals(Protocol):
     def seed(self) -> int: ...
 
 
-"""Measurements of the trunk between its warm-up and the first branch."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyAnnealed:
     """Predicted losses of a study's models, and how far off such predictions are."""
 
     table: run_table.DataFrame
-    """Rows of the run table and of what is predicted, told apart by ``predicted``."""
+    """Rows of the run table and of what is predicted, told apart by ``is_predicted``."""
     models: Mapping[str, AnnealedLosses]
     not_predicted: tuple[str, ...]
     """Of models whose losses could not be, why, in sentences."""
@@ -123,11 +121,18 @@ def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
         _check_recipe(training)
         for budget in analysis.anneal_tokens:
             _check_budget(training, budget)
-    if not any(_asked(training, analysis) for training in trainings):
-        raise UserError(
-            f"analysis.anneal_tokens is {list(analysis.anneal_tokens)}, and all models are trained to each of them; "
-            f"name budgets that are not in recipe.budgets_tokens, or leave analysis.anneal empty."
-        )
+        if doubled := training.recipe.of_one_step(analysis.anneal_tokens):
+            raise UserError(
+                f"analysis.anneal_tokens has {doubled[0]:,} and {doubled[1]:,}, which are one budget of "
+                f"{training.name}: {_in_steps(training, doubled[0])}; name one of them."
+            )
+    for budget in analysis.anneal_tokens:
+        trained = [training for training in trainings if budget not in _asked(training, analysis)]
+        if len(trained) == len(trainings):
+            raise UserError(
+                f"analysis.anneal_tokens has {budget:,}, {_in_steps(trained[0], budget)}, and all models are trained "
+                f"to that; leave it out."
+            )
 
 
 def _check_recipe(training: Training) -> None:
@@ -153,21 +158,34 @@ def _check_recipe(training: Training) -> None:
         raise UserError(f"analysis.anneal predicts from the trunk and branches of {name}: {why}.")
 
 
+def _in_steps(training: Training, budget: int) -> str:
+    """What a budget comes to in whole steps of a training."""
+    recipe, steps = training.recipe, training.recipe.steps(budget)
+    return f"{steps:,} steps of {recipe.batch_tokens:,} tokens, {recipe.tokens(steps):,} in all"
+
+
 def _check_budget(training: Training, budget: int) -> None:
     recipe, name, every = training.recipe, training.name, training.recipe.evaluate_steps
-    start, longest = recipe.decay_start(budget), max(recipe.budgets_tokens)
+    longest = max(recipe.budgets_tokens)
+    if recipe.steps(budget) < 2:
+        raise UserError(
+            f"analysis.anneal_tokens has {budget:,}, fewer than two steps of {name}, whose batch has "
+            f"{recipe.batch_tokens:,} tokens; a branch needs one to leave the trunk and one to decay: name budgets "
+            f"between those that are trained."
+        )
+    start = recipe.decay_start(budget)
     if start > recipe.trunk_steps:
         raise UserError(
-            f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}, "
-            f"after its end at {recipe.trunk_steps:,}; name budgets below {longest:,}, or train a longer one."
+            f"analysis.anneal_tokens has {budget:,}, and the longest budget of {name} is {longest:,}: its trunk ends "
+            f"before a branch to {budget:,} could leave it; name budgets up to {longest:,}, or train a longer one."
         )
-    measured = start // every - -(-recipe.warmup_steps // every) + 1
+    measured = max(start // every - -(-recipe.warmup_steps // every) + 1, 0)
     if measured < LEAST_POINTS:
         raise UserError(
-            f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}; "
-            f"until then it is measured {max(measured, 0)} times after its warm-up of {recipe.warmup_steps:,} steps, "
-            f"every {every:,} steps, and {LEAST_POINTS} are needed: name larger budgets, or lower "
-            f"recipe.evaluate_tokens."
+            f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}. "
+            f"Of the trunk, {counted(measured, 'measurement')} would lie between its warm-up, which ends at step "
+            f"{recipe.warmup_steps:,}, and that, and {LEAST_POINTS} are needed; name larger budgets, or lower "
+            f"recipe.evaluate_tokens (it is measured every {counted(every, 'step')})."
         )
 
 
@@ -194,10 +212,11 @@ def conclude_annealed(
             # It is of an analysis that asked for it.
             (folder / TABLE).unlink()
         return None
+    # What can be refused is read before anything is fitted.
+    check_table(analysis, folder)
     runs = run_table.read(folder / run_table.TABLE)
     runs = runs.assign(is_predicted=0)
     every = {training.name: training for training in trainings}
-    # What can be refused is read before anything is fitted.
     curves = {
         name: read_branches(every[name], folder, runs[runs["model"] == name]) for name in dict.fromkeys(runs["model"])
     }
@@ -217,11 +236,18 @@ def conclude_annealed(
     return StudyAnnealed(table=table, models=models, not_predicted=tuple(left_out))
 
 
+def check_table(analysis: Anneals, folder: Path) -> None:
+    """Raise ``UserError`` if annealed losses are asked for and their table could not be written over what is there."""
+    if analysis.anneal:
+        with outputs_of(folder):
+            check_replaceable(folder / TABLE)
+
+
 def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -> tuple[LossCurve, list[Branch]]:
     """Validation losses of a model's trunk and of the branches that it was trained to, whose ends are its rows.
 
     Raises:
-      UserError: its log is not there, or has no validation losses.
+      UserError: its log is not there, has no validation losses, or has some that are none of this training.
     """
     path = folder / "models" / training.name / "metrics.jsonl"
     lines = [line for line in metrics.read(path) if "validation_loss" in line]
@@ -237,6 +263,12 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
             if tokens not in ends:
                 continue
             measured[phase.end] = ends[tokens]
+        if beyond := [step for step in measured if not phase.start < step <= phase.end]:
+            raise UserError(
+                f"{path} has a validation loss of {phase.name} at step {beyond[0]:,}, and {phase.name} has steps "
+                f"{phase.start + 1:,} to {phase.end:,}: it was changed, or is of another training. Bring the file back "
+                f"from where it was trained, or leave analysis.anneal empty."
+            )
         curves.append((phase, curve_of(training, phase, measured)))
     (_, of_trunk), *rest = curves
     if np.sum(of_trunk.steps >= of_trunk.warmup_steps) < LEAST_POINTS:

@@ -64,6 +64,11 @@ class AskedTask:
     num_fewshot: int | None = None
     """None for the task's own."""
 
+    @property
+    def of_harness(self) -> bool:
+        """Whether it is lm-evaluation-harness's."""
+        return self.task != validation_choices.NAME
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCheckpoint:
@@ -144,8 +149,15 @@ def asked_tasks(study: Study) -> list[AskedTask]:
     return found
 
 
+def has_harness() -> bool:
+    """Whether lm-evaluation-harness is installed."""
+    return importlib.util.find_spec("lm_eval") is not None
+
+
 def check_tasks(study: Study, folder: Path, update: ProgressCallback = lambda share, text: None) -> None:
-    """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be."""
+    """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be, or the table of
+    scores was changed."""
+    check_as_written(folder / TABLE)
     asked = asked_tasks(study)
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
     left = {one.task for _, tasks in _left(study, folder, asked) for one in tasks}
@@ -270,7 +282,7 @@ def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 def _decides(study: Study, checkpoint: AskedCheckpoint, asked: AskedTask) -> dict[str, Any]:
     """What decides a score."""
     settings = study.downstream
-    harness = asked.task != validation_choices.NAME
+    harness = asked.of_harness
     return as_read(
         {
             "task": asked.task,
@@ -320,17 +332,20 @@ def _load(study: Study, folder: Path, asked: Sequence[AskedTask]) -> dict[str, A
     Raises:
       UserError: the harness is not installed, or a task is none or cannot be loaded.
     """
-    harness = [one.task for one in asked if one.task != validation_choices.NAME]
-    if harness and importlib.util.find_spec("lm_eval") is None:
+    harness = [one.task for one in asked if one.of_harness]
+    if harness and not has_harness():
         raise UserError(
             f"The study asks its checkpoints {some(harness)}, of lm-evaluation-harness, which is not installed; "
             f"pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
             f"({validation_choices.NAME} needs no harness)."
         )
-    return {
-        one.task: _choices(study, folder) if one.task == validation_choices.NAME else _of_harness(study, one)
-        for one in asked
-    }
+    tokenizer = study.recipe.data.tokenizer or ""
+    if harness and tokenizer.partition(":")[0] == "ids":
+        raise UserError(
+            f"recipe.data.tokenizer is {tokenizer}, which has no text, so that no checkpoint can be asked "
+            f"{some(harness)}; name the tokenizer.json, or ask {validation_choices.NAME} alone."
+        )
+    return {one.task: _of_harness(study, one) if one.of_harness else _choices(study, folder) for one in asked}
 
 
 def _choices(study: Study, folder: Path) -> Ask:
@@ -366,7 +381,10 @@ def _of_harness(study: Study, asked: AskedTask) -> Ask:
 
     def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
         if loaded.tokenizer is None:
-            raise UserError(f"The tokenizer of {study.name} is not known, so it cannot be asked {asked.task}.")
+            raise UserError(
+                f"The tokenizer of {study.name} is not in its folder any more, so it cannot be asked {asked.task}; "
+                f"bring {study.name}'s data/ back, or leave {asked.task} out of downstream."
+            )
         model = HarnessModel(
             _language_model(study, loaded, loaded.sequence_length or DEFAULT_LENGTH),
             loaded.tokenizer,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
+from moejax.study.downstream import asked_tasks, has_harness
 from moejax.study.study import Study, work
 from moejax.train.training import Recipe, Training
 from moejax.wording import listed
@@ -55,6 +57,26 @@ class EstimatedTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EstimatedDownstream:
+    """What is asked of a study's checkpoints. How many texts a task has is in its files, which are not read."""
+
+    tasks: int
+    """Tasks and groups of tasks."""
+    checkpoints: int
+    flops_per_token: float
+    """Forward FLOPs of a token of a task's texts, over all checkpoints; not in the study's totals."""
+    needs_harness: bool
+    """Whether a task is lm-evaluation-harness's."""
+    has_harness: bool
+    """Whether that is installed here."""
+
+    @property
+    def scores(self) -> int:
+        """How many there will be."""
+        return self.tasks * self.checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyEstimate:
     """A study's runs and what they come to on one kind of chip."""
 
@@ -67,6 +89,8 @@ class StudyEstimate:
     """Price of one chip for an hour."""
     trainings: list[EstimatedTraining]
     runs: list[EstimatedRun]
+    downstream: EstimatedDownstream | None
+    """None if no tasks are asked."""
 
     @property
     def totals(self) -> dict[str, float]:
@@ -102,6 +126,26 @@ def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None
         price=price,
         trainings=[_training(one, chip, mfu, price, study.notes.get(one.name, "")) for one in trainings],
         runs=[run for training in trainings for run in _runs(training)],
+        downstream=_downstream(study, trainings),
+    )
+
+
+def _downstream(study: Study, trainings: Sequence[Training]) -> EstimatedDownstream | None:
+    asked = asked_tasks(study)
+    if not asked:
+        return None
+    forward = [
+        # What is asked needs no modules of multi-token prediction.
+        flops_per_token(one.architecture.replace(num_mtp_layers=0), one.recipe.data.sequence_length).forward
+        * len(one.recipe.budgets_tokens)
+        for one in trainings
+    ]
+    return EstimatedDownstream(
+        tasks=len(asked),
+        checkpoints=sum(len(one.recipe.budgets_tokens) for one in trainings),
+        flops_per_token=float(sum(forward)),
+        needs_harness=any(one.of_harness for one in asked),
+        has_harness=has_harness(),
     )
 
 

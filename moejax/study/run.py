@@ -21,7 +21,7 @@ from moejax.run_table import TABLE
 from moejax.storage import is_remote, matching, open_storage, read_text
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
 from moejax.study.analysis import Analysed, analyse
-from moejax.study.annealed import StudyAnnealed, conclude_annealed
+from moejax.study.annealed import StudyAnnealed, check_table, conclude_annealed
 from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.downstream import FOLDER as SCORES
 from moejax.study.downstream import DownstreamScores, conclude_downstream
@@ -222,8 +222,9 @@ def _train(
     log: Callable[[str], None],
 ) -> Path:
     """Train what is known of a study."""
-    materialise(study, folder)
     check_as_written(folder / TABLE)
+    check_table(study.analysis, folder)
+    materialise(study, folder)
     trainings, storage = study.trainings(), open_storage(folder)
     known: dict[str, RunStatus] = {}
 

@@ -25,7 +25,6 @@ from fsspec.implementations.dirfs import DirFileSystem
 from moejax.architecture import Architecture
 from moejax.config import build, dump, unknown
 from moejax.errors import UserError
-from moejax.json_text import json_text
 from moejax.ranges import Seed
 from moejax.storage import open_storage, read_text
 from moejax.stored import as_read, foreign_json, parse_json, refuse_another, write_json
@@ -123,7 +122,7 @@ def stored_stages(study: Study, storage: DirFileSystem) -> Study:
     """
     for number, stage in enumerate(study.stages):
         if number and (stored := _stored(storage, stage)) is not None:
-            study = _with_models(study, number, stored)
+            study = with_models(study, number, stored)
     return study
 
 
@@ -142,11 +141,11 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
             return study
         if stored is None or (before is not None and stage.make is not ask_for_config):
             assert before is not None
-            made = _made(stage, before)
+            made = made_of(stage, before)
             if stored is not None:
                 refuse_another(f"The stage {stage.name}", _decisive(stored), _decisive(made))
             stored = made
-        study = _with_models(study, number, stored)
+        study = with_models(study, number, stored)
     return study
 
 
@@ -213,40 +212,6 @@ def results(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[StageResult
     return [result_of(stage, names, rows) for stage, names in known if names and set(names) <= there]
 
 
-def assumed(study: Study) -> Study:
-    """A study for a dry run: later stages as they are if the model that each stage expects wins it, up to the first
-    stage that expects none. Their models' notes say so.
-
-    Raises:
-      UserError: a function fails, or returns no models.
-    """
-    expected = study.stages[0].expected if study.stages else ""
-    for number, stage in enumerate(study.stages):
-        if not number or study.models_of(stage):
-            continue
-        before = study.stages[number - 1]
-        if not expected or stage.make is ask_for_config:
-            return study
-        own = {name: study.models[name] for name in study.models_of(before)}
-        rows = [
-            {
-                "model": training.name,
-                "tokens": training.recipe.tokens(training.recipe.steps(budget)),
-                "loss": 1.0 - (training.name == expected),
-                "architecture": json_text(training.as_json()["architecture"]),
-            }
-            for training in dataclasses.replace(study, models=own).trainings()
-            for budget in training.recipe.budgets_tokens
-        ]
-        made = _made(stage, result_of(before, study.models_of(before), rows))
-        new = [name for name in made["models"] if name not in study.models]
-        study = _with_models(study, number, made)
-        note = f"stage {stage.name}, made as if {expected} won {before.name}"
-        notes = {name: "; ".join(filter(None, (study.notes.get(name), note))) for name in new}
-        study, expected = dataclasses.replace(study, notes={**study.notes, **notes}), made["expected"]
-    return study
-
-
 def write_stages(study: Study, folder: Path) -> None:
     """Keep what each later stage was made of.
 
@@ -291,8 +256,12 @@ def _stored(storage: DirFileSystem, stage: Stage) -> dict[str, Any] | None:
     return parse_json(text, {"models": dict, "made_from": dict}, path, remedy=_REMEDY)
 
 
-def _made(stage: Stage, before: StageResult) -> dict[str, Any]:
-    """What a stage's function makes of the stage before, as plain data."""
+def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
+    """What a stage's function makes of the stage before, as plain data.
+
+    Raises:
+      UserError: the function fails, or returns no models or settings that are none.
+    """
     winner = before.winner
     try:
         returned = stage.make(before)
@@ -318,8 +287,12 @@ def _made(stage: Stage, before: StageResult) -> dict[str, Any]:
     return as_read({**dump(found), "made_from": before.losses})
 
 
-def _with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
-    """The study with one more stage's models."""
+def with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
+    """The study with one more stage's models, of what ``made_of`` gave.
+
+    Raises:
+      UserError: one has the name of an earlier stage's, and other settings.
+    """
     stage = study.stages[number]
     settings = {name: value for name, value in made.items() if name != "made_from"}
     found = build(StageModels, settings, f"stages.{stage.name}")
@@ -368,12 +341,12 @@ def origin(study: Study, stage: Stage) -> str:
 
 def later(study: Study) -> str:
     """What depends on rows, in a sentence; empty if all models are known."""
-    names = study.unknown_stages
+    names = list(study.unknown_stages)
     if not names:
         return ""
     order = [stage.name for stage in study.stages]
     before = order[order.index(names[0]) - 1]
     return (
-        f"The models of {listed(names)} are not known yet: each stage is made from the rows of the one before, "
-        f"{names[0]} from those of {before}."
+        f"The stage{'s' * (len(names) > 1)} {listed(names)} {'have' if len(names) > 1 else 'has'} no models yet: each "
+        f"is made from the rows of the one before, {names[0]} from those of {before}."
     )

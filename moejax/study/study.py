@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -215,8 +215,12 @@ class Study:
         ]
         return identity | {name: value for name, value in exceptions.items() if value}
 
-    def check(self) -> None:
-        """Raise ``UserError``, a sentence with value, rule and remedy, if this study cannot be run."""
+    def check(self, models: Sequence[str] | None = None) -> None:
+        """Raise ``UserError``, a sentence with value, rule and remedy, if this study cannot be run.
+
+        Args:
+          models: those whose trainings are checked, if the others were; all, if not given.
+        """
         check_name(self.name)
         check_fields(self)
         if not self.models:
@@ -240,7 +244,8 @@ class Study:
                 raise UserError(unknown(f"stated: quantity {stated.quantity!r}", stated.quantity, TOTALS))
         trainings = self.trainings()
         for training in trainings:
-            training.check()
+            if models is None or training.name in models:
+                training.check()
         annealed.check(self.analysis, trainings)
         budgets = {budget for training in trainings for budget in training.recipe.budgets_tokens}
         if self.analysis.laws and len(budgets) < 2:
@@ -264,6 +269,11 @@ class Study:
                 raise UserError(
                     f"stages: {stage.name} is the first stage, so there are no rows to make it from; give its models "
                     f"as the study's models, without make."
+                )
+            if stage.expected and stage.expected in stage.references:
+                raise UserError(
+                    f"stages: {stage.name} expects {stage.expected}, which is one of its references and cannot win; "
+                    f"expect another model."
                 )
             named = {"references": stage.references, "expected": (stage.expected,) if stage.expected else ()}
             for group, chosen in named.items():

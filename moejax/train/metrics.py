@@ -44,6 +44,11 @@ def number(value: float | str) -> float:
     return math.nan if isinstance(value, str) else float(value)
 
 
+def module_name(depth: int) -> str:
+    """Name of the module of multi-token prediction that predicts the token ``depth`` places after the next."""
+    return f"mtp_{depth}"
+
+
 def branch_name(budget_tokens: int) -> str:
     """Name of the branch that ends at a budget."""
     return f"branch-{budget_tokens}"
@@ -195,9 +200,13 @@ def _are_layers(value: object) -> bool:
         return False
     return (
         len({len(values) for values in layers.values()}) == 1
+        and all(_is_number(layer, texts=()) or _is_module(layer) for layer in layers.pop("layer", [None]))
         and all(_is_number(value) for values in layers.values() for value in values)
-        and all(_is_number(layer, texts=()) for layer in layers.get("layer", [None]))
     )
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"mtp_\d+", value, re.ASCII))
 
 
 def _no_lines(where: object, damaged: Sequence[bytes]) -> str:

@@ -18,7 +18,7 @@ import moejax
 from moejax.data.corpus import PartRead, Summary, unique_tokens
 from moejax.errors import UserError
 from moejax.kernels import cpu
-from moejax.laws.accounting import design_of, flops_per_token, params_active_served
+from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params, params_active_served
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
@@ -30,6 +30,12 @@ from moejax.train.training import Training
 
 OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_peak_bytes")
 """Columns in which another training of the same numbers would differ."""
+MEASURED = (
+    *("loss", "bits_per_byte", "train_loss", "unique_tokens", "validation_tokens", "unigram_entropy"),
+    *("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "max_violation", "params_active_served"),
+    *OF_THE_CLOCK,
+)
+"""Columns of numbers that only a training tells, of a corpus of one source."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +79,53 @@ def make_row(
             f"{training.name}: the validation loss at {budget_tokens:,} tokens is {losses['loss']}; lower "
             f"optimizer.learning_rate, in a new --out."
         )
-    architecture, optimizer = training.architecture, training.recipe.optimizer
-    steps, start = training.recipe.steps(budget_tokens), training.recipe.decay_start(budget_tokens)
-    tokens = training.recipe.tokens(steps)
-    counts, modules = transformer.count(architecture), transformer.count_mtp(architecture)
-    design = design_of(architecture, tokens)
+    counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
+    start = training.recipe.decay_start(budget_tokens)
     trunk = [line for line in measured.log if line["phase"] == TRUNK and line["step"] <= start]
     branch = [line for line in measured.log if line["phase"] == measured.branch]
     seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
     routing = _routing(measured.evaluated.routing)
+    row = known_columns(training, budget_tokens) | {
+        "params_total": counts.total,
+        "params_active": counts.active,
+        "params_embedding": counts.embedding,
+        "params_mtp": modules.total,
+        "params_mtp_active": modules.active,
+        "unique_tokens": unique_tokens(read),
+        "validation_tokens": measured.evaluated.validation.tokens,
+        **losses,
+        **measured.evaluated.shares(),
+        **({f"epochs_{part.name}": part.epochs for part in read} if training.recipe.data.parts else {}),
+        "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
+        **routing,
+        "params_active_served": params_active_served(training.architecture, routing["dropped_share"] or 0.0),
+    }
+    speed = Speed(training).of(row["tokens"], seconds)
+    return row | {
+        "tokens_per_second": row["tokens"] / seconds,
+        "train_seconds": seconds,
+        "mfu": speed.get("mfu"),
+        "goodput": measured.goodput,
+        "memory_peak_bytes": measured.memory_peak_bytes,
+        "device": jax.devices()[0].device_kind,
+        "num_devices": jax.device_count(),
+        "unigram_entropy": text.unigram_entropy,
+        "corpus": text.sha256,
+        "versions": json.dumps(measured.versions),
+    }
+
+
+def known_columns(training: Training, budget_tokens: int) -> dict[str, Any]:
+    """What a row says that is known before its run is trained, parameters as ``moejax.laws.accounting`` counts them."""
+    architecture, recipe = training.architecture, training.recipe
+    tokens = recipe.tokens(recipe.steps(budget_tokens))
+    design, counts, modules = design_of(architecture, tokens), params(architecture), mtp_params(architecture)
+    settings = training.as_json()
     return {
         "model": training.name,
         "group": training.name,
         "seed": training.seed,
-        "architecture": json.dumps(training.as_json()["architecture"]),
+        "architecture": json.dumps(settings["architecture"]),
         "vocab_size": architecture.vocab_size,
         "model_dim": architecture.model_dim,
         "num_layers": architecture.num_layers,
@@ -97,38 +136,20 @@ def make_row(
         **_conventions(design, architecture.is_moe),
         "params_total": counts.total,
         "params_active": counts.active,
-        "params_embedding": counts.embedding,
+        "params_embedding": counts.vocabulary,
         "params_mtp": modules.total,
         "params_mtp_active": modules.active,
         "tokens": tokens,
-        "unique_tokens": unique_tokens(read),
-        "flops": tokens * flops_per_token(architecture, training.recipe.data.sequence_length).training,
-        "batch_tokens": training.recipe.batch_tokens,
-        "sequence_length": training.recipe.data.sequence_length,
-        "learning_rate": optimizer.learning_rate,
-        "weight_decay": optimizer.weight_decay,
+        "flops": tokens * flops_per_token(architecture, recipe.data.sequence_length).training,
+        "batch_tokens": recipe.batch_tokens,
+        "sequence_length": recipe.data.sequence_length,
+        "learning_rate": recipe.optimizer.learning_rate,
+        "weight_decay": recipe.optimizer.weight_decay,
         "schedule": "warmup_stable_decay",
-        "warmup_tokens": training.recipe.tokens(training.recipe.warmup_steps),
-        "decay_tokens": tokens - training.recipe.tokens(start),
-        "validation_tokens": measured.evaluated.validation.tokens,
-        **losses,
-        **measured.evaluated.shares(),
-        **({f"epochs_{part.name}": part.epochs for part in read} if training.recipe.data.parts else {}),
-        "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
-        **routing,
-        "params_active_served": params_active_served(architecture, routing["dropped_share"] or 0.0),
-        "tokens_per_second": tokens / seconds,
-        "train_seconds": seconds,
-        "mfu": Speed(training).of(tokens, seconds).get("mfu"),
-        "goodput": measured.goodput,
-        "memory_peak_bytes": measured.memory_peak_bytes,
-        "device": jax.devices()[0].device_kind,
-        "num_devices": jax.device_count(),
-        "unigram_entropy": text.unigram_entropy,
-        "corpus": text.sha256,
+        "warmup_tokens": recipe.tokens(recipe.warmup_steps),
+        "decay_tokens": tokens - recipe.tokens(recipe.decay_start(budget_tokens)),
         "fingerprint": training.fingerprint(),
-        "versions": json.dumps(measured.versions),
-        "config": json.dumps(training.as_json()),
+        "config": json.dumps(settings),
     }
 
 

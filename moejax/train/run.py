@@ -21,7 +21,7 @@ from moejax.train.devices import Speed, memory
 from moejax.train.evaluation import Evaluated
 from moejax.train.identity import TRAINED, check_trained, decisive_changes, read_history
 from moejax.train.manifest import Hashing
-from moejax.train.metrics import MetricsLog
+from moejax.train.metrics import MetricsLog, module_name
 from moejax.train.phases import Phase
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
@@ -115,9 +115,11 @@ class TrainingRun:
 
     def as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """A step's metrics, host arrays, as numbers; those of layers as lists under ``layers``, with the numbers of the
-        layers from the input, where modules of multi-token prediction follow the last."""
+        layers from the input, and ``mtp_k`` for a module of multi-token prediction."""
         values: dict[str, Any] = {}
-        layers: dict[str, list[Any]] = {"layer": list(self.training.architecture.routed_layers)}
+        depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
+        names = [number if number < depth else module_name(number - depth + 1) for number in routed]
+        layers: dict[str, list[Any]] = {"layer": names}
         for name, value in metrics.items():
             if name.startswith(LAYERS):
                 layers[name.removeprefix(LAYERS)] = np.asarray(value).tolist()

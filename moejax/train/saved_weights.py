@@ -181,8 +181,13 @@ def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
 
 
 def _sets(saved: SavedState) -> list[Path]:
-    """Where the tokens may lie, prepared by the training or before."""
-    data, folder = saved.training.recipe.data, saved.folder / "data"
+    """Where the tokens may lie, prepared by the training, by the study that it belongs to, or before."""
+    data, study = saved.training.recipe.data, saved.folder.absolute().parent.parent
+    folders = [saved.folder / "data", *([study / "data"] if (study / "study.json").is_file() else [])]
     if data.parts:
-        return [place for part in data.parts for place in (folder / part.name, Path(part.source).expanduser())]
-    return [folder, Path(data.source).expanduser()]
+        return [
+            place
+            for part in data.parts
+            for place in (*(folder / part.name for folder in folders), Path(part.source).expanduser())
+        ]
+    return [*folders, Path(data.source).expanduser()]

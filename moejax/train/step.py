@@ -22,6 +22,7 @@ from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums, load_shares
 from moejax.sharding import constrain
 from moejax.train.guard import Guard, new_guard
+from moejax.train.metrics import module_name
 from moejax.train.optimizer import ParameterParts, make_optimizer
 from moejax.train.schedule import Schedule
 from moejax.train.training import Training
@@ -152,7 +153,7 @@ def make_functions(training: Training) -> Functions:
             if further:
                 weighted = weighted + mtp_weight * (sum(further) / depths)
             metrics = {"loss": nats, "weighted_loss": nats + weighted}
-            metrics |= {f"mtp_{depth}_loss": loss for depth, loss in enumerate(further, start=1)}
+            metrics |= {f"{module_name(depth)}_loss": loss for depth, loss in enumerate(further, start=1)}
             return nats + weighted, (metrics, output.routing)
 
         def gradient(part: Batch, key: Array, whole: Whole | None = None) -> tuple[Any, Any, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -124,6 +126,11 @@ class Recipe:
         """Tokens of the first so many steps."""
         return self.batch_schedule.tokens(steps)
 
+    def of_one_step(self, budgets_tokens: Sequence[int]) -> tuple[int, int] | None:
+        """Two of some budgets, in ascending order, that end at one step; None if no two do."""
+        pairs = itertools.pairwise(budgets_tokens)
+        return next(((one, other) for one, other in pairs if self.steps(one) == self.steps(other)), None)
+
     def decay_start(self, budget_tokens: int) -> int:
         """Step at which a budget's branch leaves the trunk."""
         if self.optimizer.decay_share == 1:
@@ -180,6 +187,11 @@ class Recipe:
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
             raise UserError(
                 f"budgets_tokens is {list(self.budgets_tokens)}; list each budget once, in ascending order."
+            )
+        if doubled := self.of_one_step(self.budgets_tokens):
+            raise UserError(
+                f"budgets_tokens has {doubled[0]:,} and {doubled[1]:,}, and both end at step "
+                f"{self.steps(doubled[0]):,}, as a batch has {self.batch_tokens:,} tokens; name one of them."
             )
         shortest = self.budgets_tokens[0]
         if self.steps(shortest) < 2:

@@ -82,3 +82,41 @@ def test_a_study_without_a_corpus_says_how_to_name_one(capsys, tmp_path):
 def test_every_chip_has_a_source_and_is_found_in_any_case():
     assert all(chip.source and chip.flops_per_second > 1e14 and chip.memory_bytes > 1e10 for chip in CHIPS.values())
     assert find("V5P") is CHIPS["v5p"]
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "said"),
+    [
+        ("abnar.py:downstream", False, "asks 14 tasks of 157 checkpoints, 2,198 scores. lm-evaluation-harness, whose"),
+        ("abnar.py:tiny-downstream", False, "asks 1 task of 18 checkpoints, 18 scores. They are not in the FLOPs"),
+        ("abnar.py:tiny-downstream", True, "18 scores. They are not in the FLOPs"),
+        ("zhao.py:table-1", True, None),
+    ],
+)
+def test_what_will_be_asked_of_checkpoints_is_counted(capsys, monkeypatch, name, installed, said):
+    monkeypatch.setattr("moejax.study.estimate.has_harness", lambda: installed)
+    assert run(name, "--json") == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)["downstream"]
+    if said is None:
+        assert found is None
+        assert "downstream" not in printed.err
+        return
+    assert said in printed.err
+    runs = json.loads(printed.out)["runs"]
+    assert found["checkpoints"] == len(runs)
+    # Laws read three forward passes of every token.
+    forward = sum(run["flops"] / run["tokens"] / 3 for run in runs)
+    assert found["flops_per_token"] == pytest.approx(forward)
+
+
+def test_stages_that_nothing_expects_are_named_with_what_counts_them(capsys, tmp_path):
+    text = (STUDIES / "quickstart.py").read_text()
+    second = 'dict(name="second", make=lambda before: dict(models=dict(a=before.architecture)))'
+    stages = f'    config.stages = [dict(name="first"), {second}]\n'
+    (tmp_path / "mine.py").write_text(text.replace("    return config", f"{stages}    return config"))
+    assert main(["study", f"--config={tmp_path / 'mine.py'}", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert "The stage second has no models yet: each is made from the rows of the one before" in said
+    assert "give first the model that is expected to win it, as expected=NAME" in said
+    assert "checked for every possible winner, 9 in all" in said

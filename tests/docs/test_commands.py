@@ -17,7 +17,7 @@ PAGES = [
     *sorted(Path("docs").rglob("*.md")),
     *sorted(Path("configs").rglob("*.py")),
 ]
-CODE = re.compile(r"^```\w*(?: .*)?\n(.*?)^```$|^ {4}(moejax [^\n]*)$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```\w*(?: [^\n]*)?\n(.*?)^```$|^ {4}(moejax [^\n]*)$", re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str) -> list[str]:

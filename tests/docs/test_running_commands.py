@@ -28,6 +28,8 @@ from moejax.cli.commands.config import load
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
 from moejax.plan.gpu_target import has_cuda_plugin
+from moejax.routing.routers import ROUTERS
+from moejax.study.outcomes import try_outcomes
 from moejax.study.run import materialise
 from moejax.study.study import Study
 
@@ -65,6 +67,7 @@ LESS = {
     COMPILED: [f"--config.architecture.{size}" for size in ("num_layers=4", "model_dim=256", "vocab_size=1024")],
     r"plan .*--search": ["--compile", "1"],
     r"^moejax explore": ["--port", "0"],
+    r"=staged.py": ["--config.recipe.budgets_tokens=32768,65536"],
     r"--config.vmap": ["--config.recipe.budgets_tokens=4096", "--config.recipe.optimizer.warmup_tokens=1024"],
 }
 """What is added to a command that would take long, or a port that may be in use."""
@@ -103,7 +106,15 @@ def get_config():
     config.recipe = dict(budgets_tokens={budgets}, batch_tokens=4096, data=data, optimizer=dict(warmup_tokens=8192))
     return config
 """
+TITLED = re.compile(r"^```python title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN_FILES = {
+    name: text
+    for page in (Path("CONTRIBUTING.md"), *sorted(Path("docs").glob("*.md")))
+    for name, text in TITLED.findall(page.read_text())
+}
+"""Configs that a page shows whole, by the name that it gives them."""
 FILES = {
+    **SHOWN_FILES,
     "dense.py": CONFIG.format(what="config.architecture = dense", budgets=[16_384]),
     "mixture.py": CONFIG.format(what="config.architecture = mixture", budgets=[65_536]),
     "FILE.py": CONFIG.format(
@@ -111,6 +122,9 @@ FILES = {
     ),
 }
 """Configs of the reader's."""
+
+PARTS = {"my_study.py": ("", ":tiny")}
+"""Arguments that such a config takes."""
 
 STAND_INS = {
     "sbatch": "echo Submitted batch job 7",
@@ -308,6 +322,29 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
         if status or not said.out + said.err:
             failed[line] = status, said.err
     assert not failed
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("config", [f"{name}{part}" for name in SHOWN_FILES for part in PARTS.get(name, ("",))])
+def test_a_study_that_is_shown_whole_can_be_run(config, tmp_path):
+    name, *_ = config.split(":")
+    (tmp_path / name).write_text(SHOWN_FILES[name])
+    study = load(Study, f"{tmp_path / config}", [])
+    study.check()
+    found = try_outcomes(study)
+    assert found.left == 0
+    assert not found.expected.unknown_stages
+
+
+@pytest.mark.docs
+def test_the_guide_for_contributors_names_all_routers_and_files_that_exist():
+    text = Path("CONTRIBUTING.md").read_text()
+    table = text.partition("| router | from |")[2].partition("##")[0]
+    assert re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))) == list(ROUTERS)
+    order = text.partition("## Reading a training step")[2].partition("| router")[0]
+    named = re.findall(r"`(moejax/[\w/]+(?:\.py)?)/?`", order)
+    assert len(named) > 10
+    assert not [path for path in named if not Path(path).exists()]
 
 
 @pytest.mark.docs

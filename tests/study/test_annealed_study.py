@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,14 @@ import pytest
 from moejax import run_table
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
+from moejax.errors import UserError
 from moejax.fit.loss_curves import losses_at
 from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.momentum import Momentum
+from moejax.stored import claim
 from moejax.study.annealed import TABLE, conclude_annealed, curve_of
+from moejax.study.run import train_study
 from moejax.study.study import Analysis, Study
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.phases import phases
@@ -63,14 +67,22 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
         (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),
         (study(anneal_law="momentous"), "There is no law of loss curves 'momentous'"),
-        (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "all models are trained to each of them"),
+        (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "163,840, 160 steps of 1,024 tokens, 163,840 in all, and all"),
+        (study(anneal_tokens=(160 * STEP + 1, *ASKED)), "163,841, 160 steps of 1,024 tokens, 163,840 in all, and all"),
+        (study(anneal_tokens=(200 * STEP + 1, 200 * STEP + 2)), "204,801 and 204,802, which are one budget of b: 200"),
+        (study(anneal_tokens=(0, *ASKED)), "has 0, fewer than two steps of b, whose batch has 1,024"),
+        (study({"budgets_tokens": (*RECIPE.budgets_tokens, 480 * STEP + 9)}), "both end at step 480, as a batch has"),
         (study({"evaluate_tokens": 0}), "of b: recipe.evaluate_tokens is 0, so its curve has no validation losses"),
         (study({"optimizer": {"decay_share": 1.0}}), "optimizer.decay_share is 1: .* as under a cosine"),
         (study({"optimizer": {"final_share": 1.0}}), "optimizer.final_share is 1: its learning rate never falls"),
         (study({"budgets_tokens": RECIPE.budgets_tokens[:2]}), "recipe.budgets_tokens has 2 of them; train 3 or more"),
-        (study(anneal_tokens=(600 * STEP,)), "would leave the trunk of b at step 480, after its end at 384"),
-        (study(anneal_tokens=(30 * STEP,)), "at step 24; until then it is measured 2 times after its warm-up of 16"),
-        (study(anneal_tokens=(22 * STEP,)), "at step 18; until then it is measured 1 times after its warm-up of 16"),
+        (study(anneal_tokens=(600 * STEP,)), "has 614,400, and the longest budget of b is 491,520"),
+        (study(anneal_tokens=(10**18,)), "the longest budget of b is 491,520: its trunk ends before a branch to 1,000"),
+        (
+            study(anneal_tokens=(30 * STEP,)),
+            "at step 24. Of the trunk, 2 measurements would lie .* step 16,",
+        ),
+        (study(anneal_tokens=(22 * STEP,)), "at step 18. Of the trunk, 1 measurement would lie .* every 8 steps"),
     ],
 )
 def test_what_cannot_be_predicted_is_said_before_anything_is_trained(asked, said):
@@ -159,6 +171,63 @@ def test_the_table_goes_with_the_question_and_a_file_of_the_users_stays(trained)
         conclude(trained)
     assert (trained / TABLE).read_text() == "mine"
     (trained / TABLE).unlink()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"phase": "trunk", "step": 385}, "of trunk at step 385, and trunk has steps 1 to 384"),
+        ({"phase": "trunk", "step": 0}, "of trunk at step 0, and trunk has steps 1 to 384"),
+        (
+            {"phase": "branch-163840", "step": 128},
+            "of branch-163840 at step 128, and .* has steps 129 to",
+        ),
+        (
+            {"phase": "branch-163840", "step": 10**9},
+            "of branch-163840 at step 1,000,000,000, and",
+        ),
+    ],
+)
+def test_a_step_that_a_phase_does_not_have_is_named_with_its_file(trained, tmp_path, line, said):
+    shutil.copytree(trained, tmp_path / "copy")
+    (tmp_path / "copy" / TABLE).unlink(missing_ok=True)
+    path = tmp_path / "copy" / "models" / "a" / "metrics.jsonl"
+    rest = {"tokens": 1, "steps_done": 1, "seconds": 1.0, "loss": 2.0, "validation_loss": 2.0}
+    path.write_text(path.read_text() + json.dumps(line | rest) + "\n")
+    with pytest.raises(UserError, match=rf"a/metrics\.jsonl has a validation loss {said}"):
+        conclude(tmp_path / "copy")
+    assert not (tmp_path / "copy" / TABLE).exists()
+
+
+def test_a_loss_that_is_no_number_leaves_one_model_out_and_is_said(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "copy")
+    path = tmp_path / "copy" / "models" / "a" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[4]["validation_loss"] = "nan"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = conclude(tmp_path / "copy")
+    assert found is not None
+    assert set(found.models) == {"b"}
+    assert found.not_predicted == (
+        "Annealed losses of a are not predicted: The loss of a/trunk at step 40 is nan; laws of curves are of losses "
+        "above 0.",
+    )
+
+
+def test_a_table_that_was_changed_is_named_before_anything_is_fitted_or_trained(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "copy")
+    conclude(tmp_path / "copy")
+    (tmp_path / "copy" / TABLE).write_text("mine")
+    monkeypatch.setattr("moejax.study.annealed.anneal", lambda *_, **__: pytest.fail("a curve was fitted"))
+    with pytest.raises(UserError, match="was changed after moejax wrote it"):
+        conclude(tmp_path / "copy")
+    new = tmp_path / "new"
+    claim(new, "study.json", STUDY.identity())
+    (new / TABLE).write_text("mine")
+    with pytest.raises(UserError, match="moejax did not write it"):
+        train_study(STUDY, new, update=lambda share, text: pytest.fail("a training began"))
+    assert not (new / "models").exists()
+    assert (new / TABLE).read_text() == "mine"
 
 
 def test_a_log_that_is_not_there_is_named_and_nothing_is_written(trained, tmp_path):

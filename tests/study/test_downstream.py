@@ -145,6 +145,21 @@ def test_a_checkpoint_is_where_its_training_leaves_it(trained):
     ]
 
 
+def test_tokens_without_text_and_a_changed_table_are_said_before_anything_is_trained(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(downstream, "has_harness", lambda: True)
+    found = study_of(tasks=["piqa"])
+    data = dataclasses.replace(found.recipe.data, tokenizer="ids:257:256")
+    numbers = dataclasses.replace(found, recipe=dataclasses.replace(found.recipe, data=data))
+    with pytest.raises(UserError, match="ids:257:256, which has no text, so that no checkpoint can be asked piqa"):
+        downstream.check_tasks(numbers, tmp_path)
+    own, table = study_of(tasks=[validation_choices.NAME]), trained / downstream.TABLE
+    run_table.write([{"model": "a", "loss": 1.0}], table)
+    downstream.check_tasks(own, trained)
+    table.write_bytes(table.read_bytes() + b"x")
+    with pytest.raises(UserError, match=r"scores.parquet is not what moejax wrote there"):
+        downstream.check_tasks(own, trained)
+
+
 def test_checkpoints_that_are_missing_are_named_and_nothing_is_written(trained):
     one = study_of(tasks=[validation_choices.NAME])
     with pytest.raises(UserError, match=r"4 checkpoints of 4 .* cannot be found in .*: narrow at 1,024 tokens, narrow"):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from moejax import run_table
+from moejax.__main__ import main
 from moejax.config import build
 from moejax.errors import UserError
 from moejax.report.conclusions import stages_table
@@ -19,8 +20,9 @@ from moejax.storage import open_storage
 from moejax.stored import write_json
 from moejax.study.analysis import Analysed
 from moejax.study.executor import Ended
+from moejax.study.outcomes import try_outcomes
 from moejax.study.run import Concluded, read_study, train_study
-from moejax.study.stages import assumed, known_stages, later, results
+from moejax.study.stages import known_stages, later, results
 from moejax.study.study import Stage, Study
 from moejax.train.row import OF_THE_CLOCK
 from moejax.train.row_file import row_file
@@ -151,11 +153,11 @@ def test_stages_are_made_of_winners_trained_once_and_reported(study, tmp_path):
 
 def test_a_stage_is_not_made_of_rows_that_are_missing_or_of_other_rows(study, tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(UserError, match=r"1 of 3 trainings failed: wide diverged. The models of depth and end are not"):
+    with pytest.raises(UserError, match=r"1 of 3 trainings failed: wide diverged. The stages depth and end have no"):
         trained(study, folder, {name: loss for name, loss in LOSSES.items() if name != "wide"})
     assert not (folder / "stages").exists()
     assert read_study(folder).unknown_stages == ("depth", "end")
-    assert later(read_study(folder)).startswith("The models of depth and end are not known yet")
+    assert later(read_study(folder)).startswith("The stages depth and end have no models yet: each is made")
     # A folder has no functions: what is known is trained, and the rest needs the config.
     with pytest.raises(UserError, match=r"rerun with --config=FILE.py"):
         trained(read_study(folder), folder)
@@ -187,13 +189,74 @@ def test_a_damaged_stage_is_named_and_made_anew_once_it_is_removed(study, tmp_pa
 
 
 def test_a_dry_run_counts_the_stages_that_are_expected(study):
-    found = assumed(study)
+    found = try_outcomes(study).expected
     # The second stage expects deep-2, so the last one is known too.
     assert found.unknown_stages == ()
     assert found.models["deep-2"].dense_hidden == 16
     assert found.notes["deep-1"] == "one layer; stage depth, made as if narrow won width"
     first = dataclasses.replace(study.stages[0], expected="")
-    assert assumed(dataclasses.replace(study, stages=(first, *study.stages[1:]))).unknown_stages == ("depth", "end")
+    unexpected = try_outcomes(dataclasses.replace(study, stages=(first, *study.stages[1:])))
+    assert unexpected.expected.unknown_stages == ("depth", "end")
+    assert unexpected.tried == 6
+
+
+def test_every_model_that_may_win_is_tried_and_one_from_whom_nothing_can_be_made_is_named(study):
+    # Two may win the first stage, and after each two the second; the rest are references.
+    found = try_outcomes(study)
+    assert (found.tried, found.left) == (6, 0)
+    some = try_outcomes(study, most_models=4)
+    assert (some.tried, some.left) == (2, 2)
+    assert some.expected.models == found.expected.models
+
+    def shallower(before):
+        return {"models": {"cut": before.architecture | {"num_layers": 2 - before.architecture["dense_hidden"] // 16}}}
+
+    def by_columns(before):
+        rows = {row["model"]: row for row in before.rows}
+        best = min(rows, key=lambda name: rows[name]["bits_per_byte"] * rows[name]["params_total"])
+        return {"models": {f"from-{best}": before.architecture | {"num_layers": {"narrow": 1}[before.winner]}}}
+
+    for make, sentence in (
+        (shallower, "The stage depth fails if wide wins width: .*num_layers"),
+        (by_columns, "The stage depth fails if wide wins width: .*KeyError: 'wide'.*mend its function"),
+    ):
+        stages = (study.stages[0], Stage(name="depth", make=make))
+        with pytest.raises(UserError, match=sentence):
+            try_outcomes(dataclasses.replace(study, stages=stages))
+        # A model that cannot win need not be made anything of.
+        only = dataclasses.replace(study.stages[0], references=("wide", "reference"))
+        assert try_outcomes(dataclasses.replace(study, stages=(only, stages[1]))).tried == 1
+
+    def refuse(known):
+        raise UserError(f"{len(known.models)} models are too many.")
+
+    with pytest.raises(UserError, match="fails if narrow wins width: 5 models are too many"):
+        try_outcomes(study, refuse)
+
+
+def test_a_reference_is_not_expected_to_win(study):
+    first = dataclasses.replace(study.stages[0], expected="reference")
+    with pytest.raises(UserError, match="width expects reference, which is one of its references and cannot win"):
+        dataclasses.replace(study, stages=(first, *study.stages[1:])).check()
+    every = dataclasses.replace(study.stages[0], references=tuple(study.models), expected="")
+    with pytest.raises(UserError, match="all models of width are references, so none can win"):
+        try_outcomes(dataclasses.replace(study, stages=(every, *study.stages[1:])))
+
+
+@pytest.mark.parametrize("action", [["--dry-run"], ["--out", "out"]])
+def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
+    staged_config_file, tmp_path, monkeypatch, capsys, action
+):
+    text = staged_config_file.read_text().replace(
+        "before.architecture |", "[before.architecture][before.winner == 'wide-32'] |"
+    )
+    (tmp_path / "staged.py").write_text(text.replace('dict(name="width")', 'dict(name="width", expected="wide-16")'))
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "--config=staged.py", *action]) == 2
+    said = capsys.readouterr().err
+    assert "The stage depth fails if wide-32 wins width" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from moejax.__main__ import main
 from moejax.study.run import read_study, train_study
 from moejax.train.attempts import read_attempts
 from moejax.train.metrics import read
-from moejax.train.row import OF_THE_CLOCK
+from moejax.train.row import MEASURED, OF_THE_CLOCK, known_columns
 
 SHORT = ["--workers", "2"]
 
@@ -71,6 +71,19 @@ def test_the_table_says_what_was_built(finished):
     assert dense["num_experts"].eq(0).all()
     assert dense["load_cv"].isna().all()
     assert json.loads(moe["versions"])["jax"]
+
+
+def test_what_a_row_says_is_known_before_it_is_trained_but_for_what_is_measured(finished):
+    folder, _ = finished
+    trainings = {training.name: training for training in read_study(folder).trainings()}
+    for path in folder.glob("models/*/branch-*.json"):
+        row = json.loads(path.read_text())
+        training, budget = trainings[row["model"]], int(path.stem.partition("-")[2])
+        # Its parameters are counted on arrays, and here by what an architecture says.
+        known = json.loads(json.dumps(known_columns(training, budget)))
+        assert {name: row[name] for name in known} == known
+        numbers = {name for name, value in row.items() if isinstance(value, int | float)}
+        assert numbers - set(known) - {"num_devices"} <= set(MEASURED) <= set(row)
 
 
 @pytest.mark.slow

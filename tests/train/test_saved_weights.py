@@ -1,6 +1,7 @@
 """A training's checkpoint becomes a folder of weights: the very parameters, whatever mesh wrote them."""
 
 import dataclasses
+import shutil
 import warnings
 
 import jax
@@ -138,6 +139,18 @@ def test_the_tokenizer_beside_the_tokens_travels_along(two_branches, tmp_path):
     (two_branches / "data" / "tokenizer.json").write_text("{}")
     assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == ["tokenizer.json"]
     assert (tmp_path / "weights" / "tokenizer.json").read_text() == "{}"
+
+
+def test_a_study_has_the_tokenizer_of_its_trainings(two_branches, tmp_path):
+    place = tmp_path / "study" / "models" / "small"
+    shutil.copytree(two_branches, place)
+    assert write_saved_weights(find_saved_state(place), tmp_path / "none") == []
+    (tmp_path / "study" / "data").mkdir()
+    (tmp_path / "study" / "data" / "tokenizer.json").write_text("{}")
+    # A folder that happens to lie there is no study's.
+    assert write_saved_weights(find_saved_state(place), tmp_path / "no-study") == []
+    (tmp_path / "study" / "study.json").write_text("{}")
+    assert write_saved_weights(find_saved_state(place), tmp_path / "weights") == ["tokenizer.json"]
 
 
 def test_of_a_mixture_the_first_tokenizer_travels_along(two_branches, tmp_path):

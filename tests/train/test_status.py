@@ -13,10 +13,12 @@ from command import environment, run, start, write_config
 from interrupted import Killed, on_one_device
 
 from moejax.__main__ import main
+from moejax.cli.progress import routing_tables
 from moejax.folder import only_writer
 from moejax.stored import write_json
 from moejax.train import metrics
 from moejax.train.attempts import DONE, INTERRUPTED, RUNNING, WAITING
+from moejax.train.loggers import scalars
 from moejax.train.loop import train
 from moejax.train.status import read_status
 
@@ -73,16 +75,32 @@ def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, c
 def test_every_layers_routing_is_logged(eight, tmp_path):
     """Megatron-LM #2398; NeMo Automodel #1232, #1506; prime-rl #789; Fast-LLM #188."""
     dense_first = dataclasses.replace(
-        eight, architecture=eight.architecture.replace(num_dense_layers=1, dense_hidden=8, num_layers=3)
+        eight,
+        architecture=eight.architecture.replace(num_dense_layers=1, dense_hidden=8, num_layers=3, num_mtp_layers=1),
     )
     train(dense_first, tmp_path)
     last = list(metrics.read(tmp_path / "metrics.jsonl"))[-1]
     layers = last["layers"]
-    assert layers["layer"] == [1, 2]
-    assert last["max_violation"] == max(layers["max_violation"])
+    assert layers["layer"] == [1, 2, "mtp_1"]
+    # The module's routers are no part of the model's means.
+    assert last["max_violation"] == max(layers["max_violation"][:2])
     for name in ("load_cv", "load_min", "load_max", "load_entropy", "dead_experts", "dropped_share", "logit_rms"):
-        assert last[name] == pytest.approx(sum(layers[name]) / 2, abs=1e-6)
+        assert last[name] == pytest.approx(sum(layers[name][:2]) / 2, abs=1e-6)
     assert read_status(tmp_path).layers == layers
+
+
+def test_a_module_of_multi_token_prediction_is_named_wherever_layers_are_shown(tmp_path):
+    layers = {"layer": [0, "mtp_1"], "load_cv": [0.25, 0.5]}
+    line = {"phase": "trunk", "step": 1, "tokens": 1, "seconds": 1.0, "steps_done": 1, "loss": 1.0, "layers": layers}
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    (read,) = metrics.read(path)
+    (table,) = routing_tables(read["layers"], "routing")
+    assert table.rows == [[0, 0.25], ["mtp_1", 0.5]]
+    assert {"layers/load_cv/0", "layers/load_cv/mtp_1"} <= set(scalars(read))
+    path.write_text(json.dumps({**line, "layers": {**layers, "layer": [0, "one"]}}) + "\n")
+    with pytest.raises(ValueError, match="no lines of a log"):
+        metrics.read(path)
 
 
 @pytest.mark.slow

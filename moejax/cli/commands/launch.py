@@ -19,6 +19,7 @@ from moejax.say import say
 from moejax.storage import open_storage
 from moejax.study import analysis
 from moejax.study.executor import Engine, Executor, Task
+from moejax.study.outcomes import try_outcomes
 from moejax.study.run import check_owner, materialise_at, train_study
 from moejax.study.stages import each_stage, known_stages, later
 from moejax.study.status import run_statuses
@@ -34,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     study.check()
     study = _with_stages(arguments, study, out)
     check_exportable(arguments.exportable, study.models)
+    if said := try_outcomes(study, lambda one: check_exportable(arguments.exportable, one.models)).said:
+        _say(said)
     engine, tasks = ENGINES[arguments.engine](arguments, study, out)
     for warning in analysis.warnings(study):
         _say(warning)

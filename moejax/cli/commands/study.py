@@ -16,10 +16,12 @@ from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
 from moejax.say import say
+from moejax.storage import open_storage
 from moejax.study import analysis
 from moejax.study.downstream import ask_checkpoints, asked_tasks, check_tasks
-from moejax.study.run import conclude, read_study, train_study
-from moejax.study.stages import assumed, later
+from moejax.study.outcomes import try_outcomes
+from moejax.study.run import check_owner, conclude, read_study, train_study
+from moejax.study.stages import known_stages, later
 from moejax.wording import counted
 
 
@@ -29,17 +31,19 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(out)
     study.check()
     study.check_data()
-    expected = assumed(study)
-    check_exportable(arguments.exportable, expected.models)
+    check_owner(study, folder)
+    known = known_stages(study, open_storage(folder))
+    outcomes = try_outcomes(known, lambda one: check_exportable(arguments.exportable, one.models))
+    check_exportable(arguments.exportable, known.models)
     asked = asked_tasks(study)
     if asked:
-        check_tasks(study, folder)
+        check_tasks(known, folder)
     parts = 4 if asked else 3
 
-    runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
-    for warning in analysis.warnings(expected):
+    runs = sum(len(training.recipe.budgets_tokens) for training in known.trainings())
+    for warning in (*analysis.warnings(outcomes.expected), *([outcomes.said] if outcomes.tried else [])):
         say(f"moejax: {warning}")
-    say(f"1/{parts}  training {len(study.models)} models, {runs} runs, into {folder}. {later(study)}".rstrip(". "))
+    say(f"1/{parts}  training {len(known.models)} models, {runs} runs, into {folder}. {later(known)}".rstrip(". "))
     with progress_display() as update:
         train_study(
             study,

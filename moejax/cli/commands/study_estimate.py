@@ -14,24 +14,51 @@ from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.say import say
 from moejax.study import analysis
-from moejax.study.estimate import StudyEstimate, estimate
-from moejax.study.stages import assumed, later
+from moejax.study.estimate import EstimatedDownstream, StudyEstimate, estimate
+from moejax.study.outcomes import try_outcomes
+from moejax.study.stages import later
 from moejax.study.study import Study
+from moejax.wording import counted
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Estimate a study on a chip by its name, and print it."""
     study, _ = load_study(arguments)
     study.check()
-    study = assumed(study)
     check_exportable(arguments.exportable, study.models)
+    outcomes = try_outcomes(study, lambda one: check_exportable(arguments.exportable, one.models))
+    study = outcomes.expected
     found = estimate(study, find(arguments.chip), mfu=arguments.mfu, price=arguments.price)
     render.show(summary(study, found), as_json=arguments.json)
     for warning in analysis.warnings(study):
         say(f"moejax: {warning}")
+    if outcomes.said:
+        say(f"moejax: {outcomes.said}")
+    if found.downstream:
+        say(f"moejax: {_asked(found.downstream)}")
     if study.unknown_stages:
-        say(f"moejax: {later(study)} They are not counted.")
+        before = study.stages[[stage.name for stage in study.stages].index(study.unknown_stages[0]) - 1]
+        say(
+            f"moejax: {later(study)} They are not counted; for a dry run to count them, give {before.name} the model "
+            f"that is expected to win it, as expected=NAME beside its other settings."
+        )
     return 0
+
+
+def _asked(found: EstimatedDownstream) -> str:
+    """What is asked of the checkpoints, in sentences."""
+    harness = {
+        (True, True): " lm-evaluation-harness is installed.",
+        (
+            True,
+            False,
+        ): " lm-evaluation-harness, whose tasks these are, is not installed here; pip install 'moejax[eval]'.",
+    }.get((found.needs_harness, found.has_harness), "")
+    return (
+        f"downstream asks {counted(found.tasks, 'task')} of {counted(found.checkpoints, 'checkpoint')}, "
+        f"{counted(found.scores, 'score')}.{harness} They are not in the FLOPs: each million tokens of a task's texts "
+        f"takes {1e6 * found.flops_per_token:.3g} over all checkpoints."
+    )
 
 
 def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
@@ -42,7 +69,8 @@ def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
         for one, source in zip(study.stages, before, strict=False)
     ]
     stated = [asdict(stated) for stated in study.stated]
-    return {**asdict(found), "totals": found.totals, "stated": stated, "stages": stages}
+    asked = found.downstream and {**asdict(found.downstream), "scores": found.downstream.scores}
+    return {**asdict(found), "totals": found.totals, "stated": stated, "stages": stages, "downstream": asked}
 
 
 def summary(study: Study, found: StudyEstimate) -> Result:

@@ -1,0 +1,149 @@
+"""What a study's stages may come to: before anything is spent, each model that may win one is tried as its winner.
+
+The function of a stage reads rows that are not there yet. It is given rows whose losses are made up, so that one model
+wins after another, and what it makes of each is checked as a study is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from moejax.errors import UserError
+from moejax.study.stages import ask_for_config, made_of, result_of, with_models
+from moejax.study.study import Stage, Study
+from moejax.train.row import MEASURED, known_columns
+from moejax.wording import counted, told
+
+MOST_MODELS = 500
+"""Models that are made and checked: some seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """What was tried."""
+
+    expected: Study
+    """The study if the model that each stage expects wins it, up to the first stage that expects none. Notes of the
+    later stages' models say so."""
+    tried: int
+    """How often a stage was made from a winner of the stage before."""
+    left: int
+    """How many winners were not tried; each may have further ones in the stages behind."""
+
+    @property
+    def said(self) -> str:
+        """That in a sentence; empty of a study in which nothing can be tried."""
+        if not self.tried:
+            return ""
+        made = "Stages were made and checked for"
+        if not self.left:
+            return f"{made} every possible winner, {self.tried:,} in all."
+        return (
+            f"{made} {counted(self.tried, 'possible winner')}, the expected ones first; what is made from "
+            f"{self.left:,} or more others is checked when they win."
+        )
+
+
+def try_outcomes(
+    study: Study, check: Callable[[Study], None] = lambda study: None, *, most_models: int = MOST_MODELS
+) -> Outcomes:
+    """Make the stages that are not known yet from every model that may win the stage before, and check what is made.
+
+    First come outcomes in which every stage is won by the model that it expects, or else by its first one; then those
+    with one surprise, and so on.
+
+    Args:
+      check: what else the study must hold with one more stage.
+      most_models: once so many models were made, no more outcomes are tried.
+
+    Raises:
+      UserError: a winner from whom a stage cannot be made, or from whom it has models that cannot be trained.
+    """
+    waiting: list[tuple[int, int, Trial, str]] = []
+    order, expected, tried, models = itertools.count(), study, 0, 0
+
+    def expect(known: Study, surprises: int) -> None:
+        if (trial := _trial(known)) is not None:
+            for place, winner in enumerate(trial.winners):
+                heapq.heappush(waiting, (surprises + (place > 0), next(order), trial, winner))
+
+    expect(study, 0)
+    while waiting and models < most_models:
+        surprises, _, trial, winner = heapq.heappop(waiting)
+        made = trial.made(winner, check)
+        tried, models = tried + 1, models + len(made.stages[trial.number].models)
+        if trial.study is expected and winner == trial.before.expected:
+            expected = made
+        expect(made, surprises)
+    return Outcomes(expected=expected, tried=tried, left=len(waiting))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """A study up to a stage whose rows are not there, for the next one to be made from them."""
+
+    study: Study
+    number: int
+    """Of the stage to be made."""
+    winners: list[str]
+    """Models that may win the stage before, the expected one first."""
+    rows: list[dict[str, Any]]
+    """Of all of its runs, what is known before they are trained."""
+    measured: tuple[str, ...]
+    """Columns of numbers that only a training tells."""
+
+    @property
+    def before(self) -> Stage:
+        """The stage whose rows are not there."""
+        return self.study.stages[self.number - 1]
+
+    def made(self, winner: str, check: Callable[[Study], None]) -> Study:
+        """The study with one more stage, made as if a model won, and checked."""
+        study, before, stage = self.study, self.before, self.study.stages[self.number]
+        names = study.models_of(before)
+        order = [winner, *(name for name in names if name != winner)]
+        try:
+            rows = [self._with_losses(row, order.index(row["model"])) for row in self.rows]
+            made = made_of(stage, result_of(before, names, rows))
+            new = [name for name in made["models"] if name not in study.models]
+            study = with_models(study, self.number, made)
+            study.check(new)
+            check(study)
+        except UserError as error:
+            raise UserError(
+                f"The stage {stage.name} fails if {winner} wins {before.name}: {told(error)} (A model that is not to "
+                f"win stands in the references of its stage.)"
+            ) from error
+        note = f"stage {stage.name}, made as if {winner} won {before.name}"
+        notes = {name: "; ".join(filter(None, (study.notes.get(name), note))) for name in new}
+        return dataclasses.replace(study, notes={**study.notes, **notes})
+
+    def _with_losses(self, row: dict[str, Any], place: int) -> dict[str, Any]:
+        """A row with a loss that is made up, by its model's place, in every column that only a training tells."""
+        return {**dict.fromkeys(self.measured, 2.0 + 0.01 * place + 1.0 / row["tokens"]), **row}
+
+
+def _trial(study: Study) -> Trial | None:
+    """What is to be made next of a study; None if all stages are known, or the function of the next is not there."""
+    number = next((number for number, stage in enumerate(study.stages) if not study.models_of(stage)), 0)
+    if not number or study.stages[number].make is ask_for_config:
+        return None
+    before = study.stages[number - 1]
+    own = {name: study.models[name] for name in study.models_of(before)}
+    rows = [
+        known_columns(training, budget)
+        for training in dataclasses.replace(study, models=own).trainings()
+        for budget in training.recipe.budgets_tokens
+    ]
+    # Where all are references, what is made of the first says that none can win.
+    winners = [name for name in own if name not in before.references] or list(own)[:1]
+    winners.sort(key=lambda name: name != before.expected)
+    parts = [part.name for part in study.recipe.data.parts]
+    kinds = ("loss", "bits_per_byte", "share", "epochs")
+    measured = (*MEASURED, *(f"{kind}_{part}" for kind in kinds for part in parts))
+    return Trial(study=study, number=number, winners=winners, rows=rows, measured=measured)
