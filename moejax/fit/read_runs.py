@@ -89,7 +89,7 @@ def read_runs(
     frame = as_is = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
-    ours = with_our_names(frame, (*mapping, *(() if loss == "loss" or loss in OUTPUTS else ("loss",))))
+    ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     frame, selected = select(mapped(ours.frame, mapping, named), where, named)
     notes = (*about, *ours.notes, *selected)
     if isinstance(law, str):

@@ -343,14 +343,79 @@ def test_the_one_size_of_models_with_experts_is_not_taken_for_either():
     assert (dense.params_active == dense.params_total).all()
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        *({"num_experts": 8}, {"top_k": 2}, {"n_shared_experts": 1}, {"sparsity": 0.9}, {"expansion": 4.0}),
+        *({"E": 64}, {"experts per layer": "8x"}, {"is_moe": True}, {"router_type": "top-k"}, {"n_moe_layers": 3}),
+        *({"N_act_noembed": 1e7}, {"active (M)": 10}, {"num_experts": np.nan, "top_k": 2}),
+        {"experts": 8, "n_experts": 8},
+    ],
+)
+def test_any_sign_of_experts_leaves_the_one_size_to_be_said(column):
+    frame = grid(**column).rename(columns={"params_active": "N"})
+    with pytest.raises(ValueError, match="N could be params_total or params_active, since ") as e:
+        read_runs(frame, Chinchilla)
+    assert {"params_active", "params_total"} <= {name for name, _ in remedies(e)}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *({"num_experts": 0, "top_k": 2}, {"num_experts": 1, "router_type": "none"}, {"sparsity": 0.0}),
+        *({"is_moe": False}, {"activation": "gelu"}, {"active": 1}, {"E": 1}, {"expert_count": 0}),
+    ],
+)
+def test_dense_models_are_of_one_size_whatever_columns_their_table_has(column):
+    frame = grid(**column).rename(columns={"params_active": "N"})
+    design = read_runs(frame, EffectiveParams).runs.design
+    assert (design.params_active == design.params_total).all()
+
+
+@pytest.mark.parametrize("name", ["Na", "N_a", "Nact", "N_active", "active params", "na (M)"])
+def test_active_parameters_beside_a_size_make_that_the_total(name):
+    right = grid()
+    unit = 1e6 if "(M)" in name else 1
+    frame = right.assign(**{name: right["params_active"] / unit, "N": 4 * right["params_active"]})
+    read = read_runs(frame.drop(columns="params_active"), EffectiveParams).runs.design
+    np.testing.assert_allclose(read.params_active, right["params_active"])
+    np.testing.assert_allclose(read.params_total, 4 * right["params_active"])
+
+
+def test_active_parameters_under_two_names_are_asked_about_and_not_read_from_the_size():
+    frame = grid(Na=1e7, n_active=1e7).rename(columns={"params_active": "N"})
+    with pytest.raises(ValueError, match="params_active could be read from Na or n_active") as e:
+        read_runs(frame, Chinchilla)
+    assert remedies(e) == [["params_active", "Na"], ["params_active", "n_active"]]
+
+
+def test_experts_that_are_mapped_are_a_sign_as_those_that_the_table_names():
+    frame = grid(e=3).rename(columns={"params_active": "N"})
+    with pytest.raises(ValueError, match="N could be params_total or params_active"):
+        read_runs(frame, Chinchilla, mapping={"num_experts": "2 ** e"})
+    assert len(read_runs(frame, Chinchilla, mapping={"num_experts": "0 * e"}).runs) == len(frame)
+
+
+def test_a_column_that_looks_like_active_parameters_has_a_remedy_that_reads_it():
+    right = grid()
+    frame = right.assign(act_n=right["params_active"] / 1e6, N=3 * right["params_active"])
+    frame = frame.rename(columns={"act_n": "act n (M)"}).drop(columns="params_active")
+    with pytest.raises(ValueError, match="looks like active parameters") as e:
+        read_runs(frame, EffectiveParams)
+    read = read_runs(frame, EffectiveParams, mapping=dict(remedies(e)[:2])).runs.design
+    np.testing.assert_allclose(read.params_active, right["params_active"])
+    np.testing.assert_allclose(read.params_total, 3 * right["params_active"])
+
+
 def test_the_one_size_of_models_with_experts_has_a_remedy_for_both_readings_that_a_shell_passes_on():
     right = grid()
     frame = right.assign(params_active=right["params_active"] / 1e6, num_experts=8)
     with pytest.raises(ValueError, match="could be params_total or params_active") as e:
         read_runs(frame.rename(columns={"params_active": "params (M)"}), Chinchilla)
-    assert [name for name, _ in remedies(e)] == ["params_active", "params_total"]
+    both = remedies(e)[:2]
+    assert [name for name, _ in both] == ["params_active", "params_total"]
     read = read_runs(
-        frame.rename(columns={"params_active": "params (M)"}), EffectiveParams, mapping=dict(remedies(e))
+        frame.rename(columns={"params_active": "params (M)"}), EffectiveParams, mapping=dict(both)
     ).runs.design
     np.testing.assert_allclose(read.params_active, right["params_active"])
     np.testing.assert_allclose(read.params_total, right["params_active"])
