@@ -321,6 +321,29 @@ def with_derived(table: DataFrame) -> DataFrame:
     return table
 
 
+_ROUTED = "round(active_experts * (1 - shared_share))"
+_INVERSES: tuple[dict[str, str], ...] = (
+    {"top_k": _ROUTED, "num_shared_experts": f"active_experts - {_ROUTED}"},
+    {"num_shared_experts": "top_k * shared_share / (1 - shared_share)"},
+    {"num_shared_experts": "active_experts - top_k"},
+    {"top_k": "active_experts - num_shared_experts"},
+    {"params_total": "params_active * expansion"},
+    {"params_active": "params_total / expansion"},
+    {"expert_hidden": "2 * model_dim / granularity"},
+)
+"""Fields of a Design by columns that ``Design`` derives from them, as ``--map`` computes them."""
+
+
+def inverses(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
+    """What a table lacks that follows from the columns it has, by arithmetic on them."""
+    missing, columns = {*missing}, {*columns}
+    for each in _INVERSES:
+        read = {name for expression in each.values() for name in re.findall(r"[a-z_]{3,}", expression)} - {"round"}
+        if {*each} <= missing and read <= columns:
+            return each
+    return {}
+
+
 MISSPELT, SLIP = 4, 0.8
 """A name of this many letters or more that has this share in common with a column is taken for a slip."""
 

@@ -15,7 +15,16 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit import table_checks
-from moejax.fit.column_names import Named, is_formula, law_of_formula, map_option, our_name, quoted, with_our_names
+from moejax.fit.column_names import (
+    Named,
+    inverses,
+    is_formula,
+    law_of_formula,
+    map_option,
+    our_name,
+    quoted,
+    with_our_names,
+)
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.swept_optimum import precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
@@ -24,7 +33,7 @@ from moejax.laws import LAWS
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
-from moejax.wording import nearest, told
+from moejax.wording import listed, nearest, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +276,12 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     shown = [repr(c) if not c.isprintable() else c for c in (near if one else columns)]
     hint = f"did you mean {' or '.join(shown)}?" if one else f"the columns are {', '.join(shown)}."
     said = " ".join(ours.undecided).replace("'", " ").split()
-    unsaid = [name for name in missing if not any(word.startswith(f"{name}=") for word in said)]
+    others = inverses(missing, columns)
+    unsaid = [name for name in missing if name not in others and not any(word.startswith(f"{name}=") for word in said)]
     asked = f" Say which is which: {' '.join(f'--map {name}=COLUMN' for name in unsaid)}." if unsaid else ""
+    if others:
+        options = " ".join(map_option(name, expression) for name, expression in others.items())
+        asked += f" What the table has gives {listed(others)}: {options}."
     raise UserError(
         f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}"
         + "".join([asked, *(f" {note}" for note in ours.undecided)])
@@ -312,6 +325,12 @@ def _sound(
     }
     positive = [name for name in (*POSITIVE, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
+    counts = [name for name in needed if name in run_table.COLUMNS and name not in positive]
+    faults |= {
+        f"{name} is not {wanted}": broken
+        for name in counts
+        for wanted, broken in run_table.broken_rules(name, frame[name]).items()
+    }
     if {"params_active", "params_total"} <= set(frame.columns):
         # Counts as printed in papers are rounded to a few digits.
         faults["params_active exceeds params_total"] = frame["params_active"] > 1.005 * frame["params_total"]

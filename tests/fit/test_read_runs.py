@@ -1,13 +1,16 @@
 """Reading a table reports every suspicion and lets no row vanish."""
 
+import re
 import shlex
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from moejax.fit import column_names
 from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.design import design_from
 from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.hyperparameters import Hyperparameters
 from moejax.laws.loss_compute import LossCompute
@@ -436,6 +439,30 @@ def test_a_perplexity_under_another_name_has_a_remedy_that_reads_it():
     ]
     remedy = shlex.split(said.split("Then say ")[1].split(". If")[0])[1].split("=", 1)
     np.testing.assert_allclose(read_runs(frame, Chinchilla, mapping=dict([remedy])).runs.loss, right["loss"])
+
+
+@pytest.mark.parametrize("count", [5.0001, -2.0])
+def test_a_count_that_is_none_is_refused_where_a_law_reads_it_and_elsewhere_let_be(count):
+    frame = grid(num_experts=[count] + 29 * [8.0], params_total=1e10)
+    with pytest.raises(ValueError, match=r"num_experts is not (a whole number|at least 0).* in 1 of 30 rows \(row 1\)"):
+        read_runs(frame, ("num_experts",))
+    assert len(read_runs(frame, ("num_experts",), drop_invalid=True).runs) == 29
+    assert len(read_runs(frame, Chinchilla).runs) == 30
+
+
+def test_fields_that_follow_from_what_a_table_derived_of_them_have_a_remedy_that_reads_them():
+    right = pd.DataFrame({"top_k": [3.0, 8.0, 5.0], "num_shared_experts": [1.0, 0.0, 2.5], "model_dim": 64.0})
+    right = right.assign(params_active=[1e8, 2e8, 3e8], params_total=[3e8, 2e8, 9e8], expert_hidden=[32.0, 64.0, 16.0])
+    design = design_from({name: right[name].to_numpy() for name in right})
+    named = {*re.findall(r"[a-z_]{3,}", " ".join(map(str, column_names._INVERSES))), "loss"} - {"round"}
+    every = right.assign(loss=3.0, **{name: getattr(design, name) for name in named - {*right, "loss"}})
+    for each in column_names._INVERSES:
+        table = every.drop(columns=[*each])
+        with pytest.raises(ValueError, match="What the table has gives") as e:
+            read_runs(table, tuple(each))
+        read = read_runs(table, tuple(each), mapping=dict(remedies(e)))
+        for name in each:
+            np.testing.assert_allclose(read.frame[name], right[name], rtol=1e-12)
 
 
 def mixed():

@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
                 if plot.name in arguments.names or (plot is plots[-1] and not every):
                     raise
                 left_out.append(plot.name)
+    for name in filter(given.law_alone.get, every):
+        say(f"{name}: {given.law_alone[name]}.")
     if left_out:
         say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
     with out_folder(arguments.out):
@@ -78,6 +80,7 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     # Whether it can be drawn is known before the first is written.
     every: dict[str, Figure] = {}
     reasons = dict(figures.not_drawn)
+    given.check_table()
     with progress_display() as update:
         for done, (number, name) in enumerate(figures.drawn.items()):
             update(done / len(figures.drawn), f"drawing {name}")
@@ -85,24 +88,37 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
                 every[number] = draw(ALL[name], given.inputs(ALL[name]))
             except UserError as error:
                 reasons[number] = told(error)
+    if not every:
+        said = dict.fromkeys(reasons.values())
+        raise UserError(f"No figure of {arguments.paper} can be drawn: {' '.join(said)}")
     with out_folder(arguments.out):
         files = {
             number: _write(arguments.out, ALL[figures.drawn[number]], figure, formats)["files"]
             for number, figure in every.items()
         }
     order = sorted({**figures.drawn, **figures.not_drawn}, key=_by_number)
-    rows = [[number, ", ".join(files[number]) if number in files else reasons[number]] for number in order]
+    alone = {
+        number: given.law_alone[figures.drawn[number]] for number in every if figures.drawn[number] in given.law_alone
+    }
+    rows, first = [], {}
+    for number in order:
+        said = "; ".join([", ".join(files[number]), *filter(None, [alone.get(number)])]) if number in files else ""
+        reason = reasons.get(number, "")
+        # What several figures lack alike is said once.
+        before = first.setdefault(reason, number)
+        rows.append([number, said or (reason if before == number else f"not drawn, as figure {before}")])
     columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
     data = {
         "paper": arguments.paper,
         "figures": [
-            {"number": number, "name": figures.drawn[number], "files": files[number]}
+            {"number": number, "name": figures.drawn[number], "files": files[number], "without_runs": alone.get(number)}
             if number in files
             else {"number": number, "not_drawn": reasons[number]}
             for number in order
         ],
     }
-    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV."
+    without = f" {len(alone)} of them show none of the runs." if alone else ""
+    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV.{without}"
     render.show(Result(tables=[Table("", columns, rows)], notes=[said], data=data), as_json=arguments.json)
     return 0
 
@@ -128,6 +144,8 @@ class _Given:
         self.maps_flops = "flops" in dict(pairs(arguments.map, "--map"))
         self.tables: dict[str, Any] = {}
         self.made: dict[Any, Any] = {}
+        self.law_alone: dict[str, str] = {}
+        """Figures that draw none of the runs that were given, and why."""
 
     def inputs(self, plot: Plot) -> Any:
         """What one figure is asked to show."""
@@ -146,9 +164,9 @@ class _Given:
             active_params=convention(self.arguments.active_convention),
         )
         if table is not None and not plot.columns:
-            say(f"{name}: only the law is drawn; it takes no points from a table.")
-        if table is not None and plot.columns and found.table is None:
-            say(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.")
+            self.law_alone[name] = "only the law is drawn; it takes no points from a table"
+        elif table is not None and found.table is None:
+            self.law_alone[name] = f"only the law is drawn; points need {', '.join(plot.columns)}"
         return found
 
     def _table(self, name: str) -> Any:
@@ -156,11 +174,20 @@ class _Given:
         path = self.arguments.runs
         if path is None:
             return None
-        # Of a folder or a plan, figures read different tables.
-        key = name if path.is_dir() or path.suffix == ".json" else ""
+        key = name if self._differs_by_figure() else ""
         if key not in self.tables:
             self.tables[key] = _renamed(sources.read(name, path), self.arguments)
         return self.tables[key]
+
+    def check_table(self) -> None:
+        """Raise ``UserError`` for a table that no figure can read; what is wrong with it is of no figure alone."""
+        if self.arguments.runs is not None and not self._differs_by_figure():
+            self._table("")
+
+    def _differs_by_figure(self) -> bool:
+        """Whether figures read different tables from --runs, as of a folder or a plan."""
+        path = self.arguments.runs
+        return path.is_dir() or path.suffix == ".json"
 
     def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
         """A figure's table, by fits to the run table that was given; figures that share a way of making it share it."""
