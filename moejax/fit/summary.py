@@ -114,12 +114,23 @@ def resampled(found: Found) -> Table:
     if few := resamples.get("few"):
         notes.append(f"! {few}: these intervals are too small.")
     if unfinished := resamples["unfinished"]:
-        notes.append(
-            f"! {unfinished} resamples were stopped before they converged: their coefficients were still on the way, "
-            f"so intervals of what these runs cannot tell apart may be too narrow."
-        )
+        notes.append(_unfinished(unfinished, resamples["resamples"]))
     title = f"Coefficients over {resamples['resamples']:,} resamples by {resamples['by']}"
     return Table(title, columns, rows, notes, key="resamples")
+
+
+MANY_UNFINISHED = 0.1
+"""Share of the resamples above which their intervals are of the search, and not of the runs."""
+
+
+def _unfinished(unfinished: int, resamples: int) -> str:
+    said = f"! {unfinished} of {resamples:,} resamples were stopped before they converged"
+    if unfinished <= MANY_UNFINISHED * resamples:
+        return f"{said}, with coefficients on the way to where these runs cannot tell them apart."
+    return (
+        f"{said}: the intervals say how far a search goes in so many steps, and not what the runs allow, which may be "
+        f"more or less. Hold a coefficient that is not determined (--fix), or fit a law of fewer."
+    )
 
 
 def _errors(of: Found) -> list[Any]:
