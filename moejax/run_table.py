@@ -273,11 +273,12 @@ def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> No
     """Raise, naming the first rows, if any value breaks a rule."""
     rows = [i for i, bad in enumerate(broken) if bad]
     if rows:
-        shown = some([f"{_shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
-        raise UserError(f"{where}: column {name} has {shown}; {rule}.")
+        wrong = some([f"{shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
+        raise UserError(f"{where}: column {name} has {wrong}; {rule}.")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """What a cell holds, in a sentence."""
     text = repr(value.item() if hasattr(value, "item") else value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 

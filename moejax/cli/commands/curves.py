@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from moejax.cli.commands.fit_options import fixed_of
 from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
-from moejax.design.schedule import BestSchedule, best_schedule, final_loss
+from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, knows_drops, predict_curve
-from moejax.fit.read_curves import LONGEST, Curves, constant_only, read_curves
+from moejax.fit.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import check_level
@@ -52,10 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not fitted.curves:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
     schedules = {text: _schedule(text, fitted) for text in arguments.predict}
-    if arguments.best is not None and arguments.best > LONGEST:
-        raise UserError(f"--best is {arguments.best:,} steps; they are at most {LONGEST:,}, each with a rate.")
+    fixed = fixed_of(arguments)
+    if arguments.best is not None:
+        _check_best(arguments.best, fitted, fixed)
     with out_folder(arguments.out), progress() as show:
-        how = {"blocks": arguments.blocks, "fixed": fixed_of(arguments), "seed": arguments.seed}
+        how = {"blocks": arguments.blocks, "fixed": fixed, "seed": arguments.seed}
         result = fit_curves(fitted, arguments.law, **how, progress=show)
         held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
         answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
@@ -87,8 +89,10 @@ def _schedule(text: str, curves: Curves) -> Any:
     warmup, peak = whole.get("warmup", first.warmup_steps), numbers.get("peak", first.peak)
     if steps > LONGEST:
         raise UserError(f"--predict {text!r}: steps are at most {LONGEST:,}; each has a rate.")
-    if not peak > 0:
-        raise UserError(f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0.")
+    if not 0 < peak <= LARGEST_RATE:
+        raise UserError(
+            f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0 and at most {LARGEST_RATE:g}."
+        )
     if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
         raise UserError(
             f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up ({warmup:,} steps) "
@@ -112,9 +116,20 @@ def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
     return {**found, "beyond": max(1.0, float(rates.sum()) / largest)}
 
 
+def _check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
+    """Refuse, before anything is fitted, a best schedule that there cannot be."""
+    first = curves.curves[0]
+    if steps > LONGEST:
+        raise UserError(f"--best is {steps:,} steps; they are at most {LONGEST:,}, each with a rate.")
+    check_horizon(steps, first.warmup_steps, first.peak)
+    if not (curves.falls or "drop_scale" in fixed):
+        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
+
+
 def _best(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
     if not knows_drops(result):
-        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
+        remedy = constant_only(curves) or "These curves do not determine it; add one whose rate falls at another time."
+        raise UserError(f"--best rests on what a drop of the rate takes off. {remedy}")
     first = curves.curves[0]
     return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
 
