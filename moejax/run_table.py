@@ -196,8 +196,8 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
     return path
 
 
-def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
-    """The same table with known columns in their types.
+def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str] = ()) -> DataFrame:
+    """The same table with known columns in their types; counts that were ``computed`` need not be whole.
 
     Numbers may be written as people write them (``48M``, ``1e20``). An empty cell stays empty: which columns must
     be full depends on what is asked of the table.
@@ -214,20 +214,24 @@ def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
             frame[name] = frame[name].map(_AS_TEXT[column.kind], na_action="ignore")
             continue
         values = numbers(frame[name], where=where)
-        for wanted, broken in broken_rules(name, values).items():
+        for wanted, broken in broken_rules(name, values, whole=name not in computed).items():
             _refuse(where, name, frame[name], broken, f"{column.meaning}; it must be {wanted}")
-        whole = column.kind == "integer" and not values.isna().any()
+        whole = column.kind == "integer" and name not in computed and not values.isna().any()
         frame[name] = values.round().astype("int64") if whole else values
     return frame
 
 
-def broken_rules(name: str, values: Series) -> dict[str, Series]:
-    """What the numbers of a known column must be, and the rows that are not; an empty cell is."""
+def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, Series]:
+    """What the numbers of a known column must be, and the rows that are not; an empty cell is.
+
+    Args:
+      whole: whether counts must be whole numbers; those that stand for a ratio are none.
+    """
     column = COLUMNS[name]
     broken = {}
-    if column.kind == "integer":
-        whole = (values - values.round()).abs() <= WHOLE * values.abs()
-        broken[f"a whole number ({command('--map', f'{name}=round({name})')} rounds it)"] = ~whole & values.notna()
+    if column.kind == "integer" and whole:
+        near = (values - values.round()).abs() <= WHOLE * values.abs()
+        broken[f"a whole number ({command('--map', f'{name}=round({name})')} rounds it)"] = ~near & values.notna()
     if column.above_zero:
         broken["above 0"] = values <= 0
     if column.least is not None:

@@ -110,10 +110,11 @@ def read_runs(
         notes = (law.formula.sentence, *notes)
     needed = (*inputs, loss, *([] if weight is None else [weight]))
     _require(frame, needed, named, ours)
+    _check_decimals(frame[loss], loss, named)
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
-    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid)
-    wrong = {} if trust_units else wrong_units(frame, {**ours.read_from, **mapping}, rows_in_words)
-    texts |= _units(wrong, inputs, named)
+    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping)
+    wrong = {} if trust_units else check_units(frame, {**ours.read_from, **mapping}, named, inputs)
+    texts |= wrong
     notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
     read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
     known = [name for name in read if np.isfinite(frame[name]).all()]
@@ -204,16 +205,20 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     return next(iter(law.outputs))
 
 
-def _units(wrong: Mapping[str, str], inputs: Sequence[str], named: str) -> dict[str, str]:
-    """The columns that are not read for their units, or an error about those that the law reads.
+def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()) -> dict[str, str]:
+    """The columns that are not to be read for their units, with the reason; all matter, if no ``inputs`` are given.
 
     FLOPs that contradict sizes and tokens are an error whichever of the three the law reads: any may be the wrong one.
+
+    Raises:
+      UserError: a column that matters is one of them.
     """
+    wrong = wrong_units(frame, read_from, rows_in_words)
     wanted = inputs or tuple(wrong)
     asked = [why for name, why in wrong.items() if name in wanted or (name == "flops" and "6 ·" in why)]
     if asked:
         raise UserError(f"{named}: {'; '.join(asked)}. If the numbers are right as they are, pass --trust-units.")
-    return dict(wrong)
+    return wrong
 
 
 def _theirs_or_ours(name: str, frame: Any) -> str:
@@ -270,7 +275,11 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     if not missing:
         return
     meanings = {name: run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted" for name in missing}
-    near = dict.fromkeys(c for name in missing for c in nearest(name, columns))
+    # What has a name of ours is no slip for another.
+    strange = [column for column in columns if column not in run_table.COLUMNS]
+    near = dict.fromkeys(
+        c for name in missing for c in nearest(name, strange if name in run_table.COLUMNS else columns)
+    )
     # A column's name may hold what moves a terminal's cursor.
     one = len(missing) == 1 and near
     shown = [repr(c) if not c.isprintable() else c for c in (near if one else columns)]
@@ -309,6 +318,19 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+def _check_decimals(column: Any, loss: str, named: str) -> None:
+    """Refuse losses like 3,874, whose comma parts thousands everywhere else and is a decimal point here.
+
+    Raises:
+      UserError: a loss has a comma.
+    """
+    if commas := [value for value in column if isinstance(value, str) and "," in value]:
+        raise UserError(
+            f"{named}: column {loss} has {run_table.shown(commas[0])}, whose comma would be read as one of thousands; "
+            f"write losses with decimal points, and without other marks."
+        )
+
+
 def _sound(
     frame: Any,
     needed: Sequence[str],
@@ -317,8 +339,9 @@ def _sound(
     texts: Mapping[str, str],
     named: str,
     drop: bool,
+    mapping: Mapping[str, str],
 ) -> tuple[Any, tuple[str, ...]]:
-    """The rows that can be, or an error about those that cannot."""
+    """The rows that can be, or an error about those that cannot; what is computed by ``mapping`` need not be whole."""
     faults = {
         f"{name} is empty or not finite" + (f" ({texts[name]})" if name in texts else ""): ~np.isfinite(frame[name])
         for name in needed
@@ -329,11 +352,13 @@ def _sound(
     faults |= {
         f"{name} is not {wanted}": broken
         for name in counts
-        for wanted, broken in run_table.broken_rules(name, frame[name]).items()
+        for wanted, broken in run_table.broken_rules(name, frame[name], whole=name not in mapping).items()
     }
     if {"params_active", "params_total"} <= set(frame.columns):
         # Counts as printed in papers are rounded to a few digits.
         faults["params_active exceeds params_total"] = frame["params_active"] > 1.005 * frame["params_total"]
+    if {"top_k", "num_experts"} <= {*needed}:
+        faults["top_k exceeds num_experts"] = (frame["top_k"] > frame["num_experts"]) & (frame["num_experts"] > 1)
     if weight is not None:
         faults[f"the weight {weight} is below 0"] = frame[weight] < 0
     notes = []

@@ -132,7 +132,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         ),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--fix", "irreducible=1.7"], "give it once"),
         (["--law", "chinchilla", *MAPPED, *ALL_FIXED], "leave at least one to fit"),
-        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "10"], "between 0 and 1"),
+        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "10"], "above 0 and at most 0.9999"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
@@ -227,6 +227,7 @@ def test_an_option_of_a_recipe_alone_is_refused_without_one(option):
     ("rows", "words"),
     [
         ("", "has no rows"),
+        (7 * "1e8,1e9,3\n1e9,1e9,3\n", "The loss is 3 in all 14 runs, and what never differs sets no coefficient"),
         ("1e8,1e9,3\n", "1 run cannot set the 5 free coefficients"),
         ("1e8,1e9,3\n1e8,1e9,\n", "loss is empty or not finite in 1 of 2 rows (row 2)"),
         ("1e8,1e9,3\n1e8,-5,3\n", "tokens is not above 0 in 1 of 2 rows (row 2)"),

@@ -450,6 +450,32 @@ def test_a_count_that_is_none_is_refused_where_a_law_reads_it_and_elsewhere_let_
     assert len(read_runs(frame, Chinchilla).runs) == 30
 
 
+def test_a_count_that_stands_for_a_ratio_is_taken_where_it_is_mapped():
+    frame = grid(S=0.7, params_total=1e10)
+    read = read_runs(frame, ("num_experts",), mapping={"num_experts": "1 / (1 - S)"})
+    np.testing.assert_allclose(read.runs.design.num_experts, 1 / 0.3)
+
+
+def test_more_experts_for_a_token_than_there_are_is_refused_where_a_law_reads_both():
+    frame = grid(num_experts=[8.0] * 29 + [1.0], top_k=[16.0] + 29 * [2.0], params_total=1e10)
+    with pytest.raises(ValueError, match=r"top_k exceeds num_experts in 1 of 30 rows \(row 1\)"):
+        read_runs(frame, ("num_experts", "top_k"))
+    assert len(read_runs(frame, Chinchilla).runs) == 30
+
+
+def test_a_loss_with_a_comma_is_refused_and_counts_with_commas_are_read():
+    right = grid()
+    frame = right.assign(tokens=[f"{tokens:,.0f}" for tokens in right["tokens"]])
+    np.testing.assert_allclose(read_runs(frame, Chinchilla).runs.design.tokens, right["tokens"], rtol=1e-8)
+    with pytest.raises(ValueError, match="column val_loss has '3,874', whose comma would be read as one of thousands"):
+        read_runs(right.drop(columns="loss").assign(val_loss="3,874"), Chinchilla, loss="val_loss")
+
+
+def test_a_column_of_ours_is_not_offered_for_another():
+    with pytest.raises(ValueError, match=r"no column flops .*; the columns are params_active, tokens, loss\."):
+        read_runs(grid(), LossCompute)
+
+
 def test_fields_that_follow_from_what_a_table_derived_of_them_have_a_remedy_that_reads_them():
     right = pd.DataFrame({"top_k": [3.0, 8.0, 5.0], "num_shared_experts": [1.0, 0.0, 2.5], "model_dim": 64.0})
     right = right.assign(params_active=[1e8, 2e8, 3e8], params_total=[3e8, 2e8, 9e8], expert_hidden=[32.0, 64.0, 16.0])

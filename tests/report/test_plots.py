@@ -204,6 +204,31 @@ def test_what_is_wrong_with_a_table_is_said_once_and_not_by_every_figure(tmp_pat
     assert len(said.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "runs", "status", "said"),
+    [
+        ("zhao-3", {"params_total": 5e11}, DONE, "no run of the table agrees with what its curves hold fixed"),
+        (
+            "zhao-3",
+            {"loss": np.nan},
+            DONE,
+            "no run of the table agrees with what its curves hold fixed, and has a loss",
+        ),
+        ("zhao-3", {"params_total": 0.496}, USERS, "nobody trains below 1000 parameters"),
+        ("runs", {"params_active": np.nan}, USERS, "runs has nothing to draw"),
+        ("zhao-3", {}, DONE, ""),
+    ],
+)
+def test_runs_that_are_not_drawn_are_no_silent_loss(tmp_path, capsys, name, runs, status, said):
+    known = {"params_active": 99e6, "params_total": 496e6, "tokens": 20e9, "top_k": 4.0, "num_shared_experts": 1.0}
+    pd.DataFrame({**known, "loss": 3.1, **runs}, index=[0, 1]).to_csv(tmp_path / "runs.csv")
+    words = ["plot", name, "--runs", str(tmp_path / "runs.csv"), "--format", "svg", "--out", str(tmp_path)]
+    assert main(words) == status
+    shown = " ".join(capsys.readouterr().err.split())
+    assert said in shown
+    assert said or "only the law" not in shown
+
+
 def test_figures_that_show_none_of_the_runs_say_so(tmp_path, capsys):
     runs = pd.DataFrame({"params_active": [1e8, 2e8], "params_total": 4e8, "tokens": 1e10, "loss": [3.0, 2.9]})
     runs.to_csv(tmp_path / "runs.csv")

@@ -17,7 +17,7 @@ from moejax.errors import UserError
 from moejax.fit.column_names import with_our_names
 from moejax.fit.fit_result import FitResult, check_runs_of, load
 from moejax.fit.holdout import split_by
-from moejax.fit.read_runs import mapped, select
+from moejax.fit.read_runs import check_units, mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
 from moejax.papers.numbered_figures import numbered
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         for number, plot in enumerate(plots):
             update(number / len(plots), f"drawing {plot.name}")
             try:
-                every[plot.name] = draw(plot, given.inputs(plot))
+                every[plot.name] = given.figure(plot)
             except ValueError:
                 # Of a paper, what can be drawn is drawn.
                 if plot.name in arguments.names or (plot is plots[-1] and not every):
@@ -85,7 +85,7 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
         for done, (number, name) in enumerate(figures.drawn.items()):
             update(done / len(figures.drawn), f"drawing {name}")
             try:
-                every[number] = draw(ALL[name], given.inputs(ALL[name]))
+                every[number] = given.figure(ALL[name])
             except UserError as error:
                 reasons[number] = told(error)
     if not every:
@@ -147,6 +147,30 @@ class _Given:
         self.law_alone: dict[str, str] = {}
         """Figures that draw none of the runs that were given, and why."""
 
+    def figure(self, plot: Plot) -> Figure:
+        """One figure.
+
+        Raises:
+          UserError: it cannot be drawn, or the table has nothing for it.
+        """
+        inputs = self.inputs(plot)
+        figure = draw(plot, inputs)
+        if not figure.rows:
+            raise UserError(
+                f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}."
+            )
+        if plot.law and plot.columns and inputs.table is not None and not (inputs.synthetic or plot.needs_table):
+            # Of what is drawn without a table, runs are the rows that are added.
+            bare = draw(plot, replace(inputs, table=None))
+            if _points(bare) == _points(figure):
+                why = (
+                    "the fits to the runs gave nothing that it shows"
+                    if plot.from_runs
+                    else "no run of the table agrees with what its curves hold fixed, and has a loss"
+                )
+                self.law_alone[plot.name] = f"only the law is drawn; {why}"
+        return figure
+
     def inputs(self, plot: Plot) -> Any:
         """What one figure is asked to show."""
         name = plot.name
@@ -176,7 +200,7 @@ class _Given:
             return None
         key = name if self._differs_by_figure() else ""
         if key not in self.tables:
-            self.tables[key] = _renamed(sources.read(name, path), self.arguments)
+            self.tables[key] = _renamed(sources.read(name, path), self.arguments, of_runs=not key)
         return self.tables[key]
 
     def check_table(self) -> None:
@@ -222,7 +246,12 @@ class _Given:
         return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
 
 
-def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
+def _points(figure: Figure) -> int:
+    """How many of a figure's rows can be seen."""
+    return sum(all(value == value for value in row.values()) for row in figure.rows)
+
+
+def _renamed(table: Any, arguments: argparse.Namespace, of_runs: bool) -> Any:
     """The rows that --where keeps, with our names for their columns as --map and --loss have them."""
     mapping = dict(pairs(arguments.map, "--map"))
     if arguments.loss != "loss":
@@ -232,7 +261,10 @@ def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
     kept, notes = select(mapped(ours.frame, mapping, named), arguments.where, named)
     for note in (*ours.notes, *notes):
         say(note)
-    return run_table.check(kept, where=named)
+    checked = run_table.check(kept, where=named, computed=mapping)
+    if of_runs and "loss" in checked and not arguments.trust_units:
+        check_units(checked, {**ours.read_from, **mapping}, named)
+    return checked
 
 
 def _formats(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from moejax.laws.five_factor import (
     shared_share_range,
     with_experts,
 )
+from moejax.laws.predict import factor
 from moejax.papers.zhao_models import MODELS
 from moejax.quantities import format
 from moejax.report import render
@@ -107,6 +108,8 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
     if asked.params_total is None:
         printed = "as Table 3 prints them" if not asked.models else "as their authors state them"
         said.append(f"Sizes are {printed}; embeddings are part of some.")
+    if far := _beyond(models, known.fitted):
+        said.append(f"Beyond what the law was fitted to: {far}.")
     return Result(
         tables=[
             Table("Optima (Eqs. 12 and 13)", (Column(""), Column("value", ".4g"), Column(coverage)), optima),
@@ -125,6 +128,18 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
             "models": rows,
         },
     )
+
+
+def _beyond(models: list[Model], fitted: Mapping[str, tuple[Any, Any]]) -> str:
+    """How far the farthest of the models lies outside the fitted sizes, in words; empty if none does."""
+    farthest: dict[str, tuple[float, str]] = {}
+    for model in models:
+        for name, size in (("params_total", model.total), ("params_active", model.active)):
+            ends = fitted.get(name) or fitted.get(f"{name}_nonembedding")
+            times = 1.0 if ends is None else factor(size, *ends)
+            if abs(math.log(times)) > abs(math.log(farthest.get(name, (1.0, ""))[0])):
+                farthest[name] = times, model.name
+    return ", ".join(f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items())
 
 
 def _row(

@@ -79,10 +79,10 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--params-total and --params-active belong together: the ranges depend on both.")
     if arguments.models and total is not None:
         raise UserError("Models have sizes of their own; give models, or --params-total and --params-active.")
-    if total is not None and not 1 <= active <= total < 1e30:
+    if total is not None and not 1000 <= active <= total < 1e18:
         raise UserError(
-            f"--params-active is {active:g} and --params-total {total:g}; active parameters are at least 1 and at most "
-            "all of them, and these fewer than 1e30."
+            f"--params-active is {active:g} and --params-total {total:g}; active parameters are at least 1000 and "
+            "at most all of them, and these fewer than 1e18."
         )
     given = {"--tolerance": [arguments.tolerance], "--gain": arguments.gain or []}
     for option, values in given.items():
