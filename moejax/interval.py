@@ -90,6 +90,11 @@ def _deviation(values: Float[np.ndarray, " values"]) -> float:
         return float(np.std(values))
 
 
+def in_percent(level: float) -> str:
+    """A level as it is written beside an interval: ``90%``, ``99.9%``, and 100 for none."""
+    return f"{100 * level:.6g}%"
+
+
 MOST_LEVEL = 0.9999
 """The largest level: how the tails of an answer fall beyond is the shape of a distribution, and not of the runs."""
 

@@ -28,7 +28,7 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.fit.undetermined import Probes, coefficients_along, how_to_determine, moves
 from moejax.float64 import float64
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.chained_law import ChainedLaw, chained_law
@@ -361,7 +361,7 @@ class FitResult:
             Column("symbol"),
             Column("value", ".8g"),
             Column("std err", ".3g"),
-            Column(f"{level:.0%} interval"),
+            Column(f"{in_percent(level)} interval"),
             Column(""),
             Column("meaning", words=True),
         )

@@ -13,7 +13,7 @@ from moejax.fit.estimates import STANDARD
 from moejax.fit.extrapolation import sentences
 from moejax.fit.fit_result import FitResult
 from moejax.fit.prediction import IF_THE_FORM_HOLDS
-from moejax.interval import Interval
+from moejax.interval import Interval, in_percent
 from moejax.laws.law import unit_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
@@ -88,7 +88,7 @@ def _each_held_out(found: Found) -> Table:
         notes.append(f"These are the {len(shown)} farthest of {len(tested['runs']):,}; held_out.csv (--out) has all.")
     notes += [f"! There is no range for some runs: {why}." for why in dict.fromkeys(_whys(tested))]
     unit = unit_of(found.get("output", "loss"))
-    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: range at {tested['level']:.0%}"
+    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: range at {in_percent(tested['level'])}"
     return Table(title, columns, rows, notes, key="held-out-runs")
 
 
@@ -103,7 +103,7 @@ def resampled(found: Found) -> Table:
         Column("coefficient"),
         Column("standard deviation", ".4g"),
         Column("median", ".4g"),
-        Column(f"{resamples['level']:.0%} interval"),
+        Column(f"{in_percent(resamples['level'])} interval"),
         Column(""),
     )
     rows = [
@@ -146,7 +146,7 @@ def _decisions(found: Found) -> Table:
         Column("value", format),
         Column("std err", lambda value: format(value, 3)),
         Column("df", ".2g"),
-        Column(f"{level:.0%} interval by {by}"),
+        Column(f"{in_percent(level)} interval by {by}"),
         Column(""),
     )
     few = dict.fromkeys(one["few"] for one in decided if "few" in one)
@@ -197,7 +197,7 @@ def _predictions(found: Found) -> Table:
             notes.append(f"The range at {where} holds {IF_THE_FORM_HOLDS}.")
     notes += _reasons(found["predictions"])
     notes.append(f"What of the variance is not from coefficients (by {first['by']}) is lack of fit.")
-    title = f"Predicted: {first['level']:.0%} of such runs lie between low and high"
+    title = f"Predicted: {in_percent(first['level'])} of such runs lie between low and high"
     return Table(title, columns, rows, notes, key="predictions")
 
 

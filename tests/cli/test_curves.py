@@ -94,3 +94,15 @@ def test_what_a_cell_holds_that_is_no_loss_is_said(cell, said, tmp_path, capsys)
     (tmp_path / "curve.csv").write_text("\n".join(["step,lr,loss", *rows]) + "\n")
     assert main(["curves", str(tmp_path / "curve.csv")]) == 2
     assert f"{said}, not a loss above 0 and at most 1e+06 (1 such row)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_schedule_below_all_that_was_fitted_is_said_to_be_no_schedule_of_the_law(file, capsys):
+    words = ["curves", str(file), "--warmup", str(WARMUP), "--predict", "steps=4000,peak=1e-20", "--json"]
+    assert main([*words, "--level", "0.995"]) == 0
+    shown = capsys.readouterr().out
+    assert json.loads(shown)["predictions"]["steps=4000,peak=1e-20"]["beyond"] < 1e-10
+    assert main([*words[:-1], "--level", "0.995"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "more than the highest loss that was measured" in shown
+    assert "99.5% interval" in shown
+    assert "100%" not in shown

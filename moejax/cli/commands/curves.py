@@ -23,8 +23,9 @@ from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, kno
 from moejax.fit.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
 from moejax.float64 import float64
 from moejax.folder import atomic_write
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
+from moejax.laws.predict import factor
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
 from moejax.report.figures import loss_curves
@@ -95,8 +96,8 @@ def _schedule(text: str, curves: Curves) -> Any:
         )
     if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
         raise UserError(
-            f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up ({warmup:,} steps) "
-            f"ends before the training."
+            f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up "
+            f"({counted(warmup, 'step')}) ends before the training."
         )
     decay = min(share * steps, steps - warmup)
     rates = WarmupStableDecay(
@@ -112,8 +113,7 @@ def _schedule(text: str, curves: Curves) -> Any:
 
 def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
     found = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
-    largest = result.fitted.get("rate_sum", (0.0, np.inf))[1]
-    return {**found, "beyond": max(1.0, float(rates.sum()) / largest)}
+    return {**found, "beyond": factor(float(rates.sum()), *result.fitted.get("rate_sum", (0.0, np.inf)))}
 
 
 def _check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
@@ -153,7 +153,7 @@ def _summary(
     base, data = result.summary(level), {}
     tables, notes = list(base.tables), list(base.notes)
     notes.insert(0, "A draw is a stretch of a curve: its neighbours' residuals are alike.")
-    ranged = f"{level:.0%} range"
+    ranged = f"{in_percent(level)} range"
     if held_out:
         heads = (Column("curve"), Column("points"), Column("R²", ".4f"), *(Column(n, ".5f") for n in ("MAE", "RMSE")))
         heads = (*heads, Column("largest", percent(2)), Column("at the end", "+.5f"), Column("in range", percent(0)))
@@ -183,6 +183,13 @@ def _summary(
         tables.append(
             Table("Loss at the end of a schedule, nats/token", (*heads, Column("why no range", words=True)), rows)
         )
+        highest = max(float(curve.loss.max()) for curve in fitted.curves)
+        above = [text for text, a in answers.items() if a["loss"] > highest]
+        if above:
+            notes.append(
+                f"! At the end of {listed(above)} the law has more than the highest loss that was measured, "
+                f"{highest:.4g}: it is a power of the sum of rates, and so small a sum is none that it describes."
+            )
         data["predictions"] = {text: finite(a) for text, a in answers.items()}
     if best is not None:
         rows = [["best", best.loss, None, ""]]
@@ -194,7 +201,7 @@ def _summary(
             Column("schedule"),
             Column("loss", ".4f"),
             Column("best is lower by", ".4f"),
-            Column(f"{level:.0%} interval"),
+            Column(f"{in_percent(level)} interval"),
         )
         steps = len(best.rates)
         tables.append(

@@ -14,7 +14,7 @@ from moejax.cli.commands.design import law_and_source
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.float64 import float64
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.laws.catalogue import find
 from moejax.laws.five_factor import (
     FiveFactor,
@@ -98,7 +98,7 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
         ["G* = sqrt(f / e)", _known(best[0]), _interval(fit, law, best_active_experts, asked.level)],
         ["S* = -n / (2 m)", _known(best[1]), _interval(fit, law, best_shared_share, asked.level)],
     ]
-    coverage = f"{asked.level:.0%} interval"
+    coverage = f"{in_percent(asked.level)} interval"
     said = [f"law: {name}; N_a/N is asked at G = {experts:.4g} and S = {shared:.3g}, whatever a model's own."]
     if not all(map(math.isfinite, (*best, *(row["optimal_active_share"] for row in rows)))):
         said.append(
