@@ -139,7 +139,8 @@ def _errors(of: Found) -> list[Any]:
 
 def _decisions(found: Found) -> Table:
     decided = found["decisions"]
-    by, level = next(((one["interval"]["by"], one["interval"]["level"]) for one in decided if one["interval"]), ("", 0))
+    intervals = (one["interval"] for one in decided if one["interval"])
+    by, level = next(((interval["by"], interval["level"]) for interval in intervals), ("", 0.0))
     columns = (
         Column("decided"),
         Column("at", words=True),
