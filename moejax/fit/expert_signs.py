@@ -48,18 +48,23 @@ def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozens
     dense = np.zeros(1, bool)
     if (experts := known.get("num_experts")) is not None:
         dense = _numbers(experts, if_text=np.inf) <= MORE_THAN_DENSE["num_experts"]
-    for name, column in known.items():
-        if ((_numbers(column, if_text=np.inf) > MORE_THAN_DENSE[name]) & ~dense).any():
-            return Sign(f"the models have experts (column {name})")
     if dense.all():
         return None
-    for column, (words, values) in unread.items():
-        if words & ACTIVE_WORDS and not words & EXPERT_WORDS and (_numbers(values, if_text=np.nan) > 1).any():
-            return Sign(f"the column {column} looks like active parameters", column)
+    active = next((column for column, (words, values) in unread.items() if _looks_active(words, values)), None)
+    for name, column in known.items():
+        if ((_numbers(column, if_text=np.inf) > MORE_THAN_DENSE[name]) & ~dense).any():
+            return Sign(f"the models have experts (column {name})", active)
+    if active is not None:
+        return Sign(f"the column {active} looks like active parameters", active)
     for column, (words, values) in unread.items():
         if words & EXPERT_WORDS and not {str(value).lower().removesuffix(".0") for value in values} <= NO_EXPERTS:
             return Sign(f"the column {column} looks as if models have experts")
     return None
+
+
+def _looks_active(words: frozenset[str], values: Any) -> bool:
+    named = words & ACTIVE_WORDS and not words & EXPERT_WORDS
+    return bool(named) and bool((_numbers(values, if_text=np.nan) > 1).any())
 
 
 def _numbers(values: Any, *, if_text: float) -> Float[np.ndarray, " rows"]:

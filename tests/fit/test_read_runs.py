@@ -399,11 +399,12 @@ def test_experts_that_are_mapped_are_a_sign_as_those_that_the_table_names():
     assert len(read_runs(frame, Chinchilla, mapping={"num_experts": "0 * e"}).runs) == len(frame)
 
 
-def test_a_column_that_looks_like_active_parameters_has_a_remedy_that_reads_it():
+@pytest.mark.parametrize(("experts", "reason"), [({}, "looks like active parameters"), ({"top_k": 2}, "column top_k")])
+def test_a_column_that_looks_like_active_parameters_has_a_remedy_that_reads_it(experts, reason):
     right = grid()
-    frame = right.assign(act_n=right["params_active"] / 1e6, N=3 * right["params_active"])
+    frame = right.assign(**experts, act_n=right["params_active"] / 1e6, N=3 * right["params_active"])
     frame = frame.rename(columns={"act_n": "act n (M)"}).drop(columns="params_active")
-    with pytest.raises(ValueError, match="looks like active parameters") as e:
+    with pytest.raises(ValueError, match=reason) as e:
         read_runs(frame, EffectiveParams)
     read = read_runs(frame, EffectiveParams, mapping=dict(remedies(e)[:2])).runs.design
     np.testing.assert_allclose(read.params_active, right["params_active"])
