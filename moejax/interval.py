@@ -90,12 +90,21 @@ def _deviation(values: Float[np.ndarray, " values"]) -> float:
         return float(np.std(values))
 
 
+def in_percent(level: float) -> str:
+    """A level as it is written beside an interval: ``90%``, ``99.9%``, and 100 for none."""
+    return f"{100 * level:.6g}%"
+
+
+MOST_LEVEL = 0.9999
+"""The largest level: how the tails of an answer fall beyond is the shape of a distribution, and not of the runs."""
+
+
 def check_level(level: float) -> float:
     """The share of answers that an interval holds, if it is one.
 
     Raises:
-      UserError: it is not between 0 and 1.
+      UserError: it is not above 0, or beyond what intervals are of.
     """
-    if not 0 < level < 1:
-        raise UserError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
+    if not 0 < level <= MOST_LEVEL:
+        raise UserError(f"The level is {level}; give a share above 0 and at most {MOST_LEVEL}, such as 0.9.")
     return level

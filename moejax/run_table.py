@@ -17,7 +17,7 @@ from moejax.errors import UserError
 from moejax.folder import atomic_write, check_as_written
 from moejax.run_sources import source
 from moejax.stored import foreign_json
-from moejax.wording import says, some, told
+from moejax.wording import command, says, some, told
 
 DataFrame = Any
 """A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
@@ -27,6 +27,8 @@ Series = Any
 
 TABLE = "runs.parquet"
 """The run table in the folder of a study."""
+WHOLE = 1e-9
+"""How far, as a share, a number may be off a whole one by arithmetic."""
 MOST_SHOWN = 80
 """Characters of a wrong cell that an error shows."""
 
@@ -194,8 +196,8 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
     return path
 
 
-def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
-    """The same table with known columns in their types.
+def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str] = ()) -> DataFrame:
+    """The same table with known columns in their types; counts that were ``computed`` need not be whole.
 
     Numbers may be written as people write them (``48M``, ``1e20``). An empty cell stays empty: which columns must
     be full depends on what is asked of the table.
@@ -212,16 +214,29 @@ def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
             frame[name] = frame[name].map(_AS_TEXT[column.kind], na_action="ignore")
             continue
         values = numbers(frame[name], where=where)
-        rule = {
-            "a whole number": column.kind == "integer" and (values % 1 != 0),
-            "above 0": column.above_zero and (values <= 0),
-            f"at least {column.least}": column.least is not None and (values < column.least),
-        }
-        for wanted, broken in rule.items():
-            _refuse(where, name, frame[name], broken & values.notna(), f"{column.meaning}; it must be {wanted}")
-        whole = column.kind == "integer" and not values.isna().any()
-        frame[name] = values.astype("int64") if whole else values
+        for wanted, broken in broken_rules(name, values, whole=name not in computed).items():
+            _refuse(where, name, frame[name], broken, f"{column.meaning}; it must be {wanted}")
+        whole = column.kind == "integer" and name not in computed and not values.isna().any()
+        frame[name] = values.round().astype("int64") if whole else values
     return frame
+
+
+def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, Series]:
+    """What the numbers of a known column must be, and the rows that are not; an empty cell is.
+
+    Args:
+      whole: whether counts must be whole numbers; those that stand for a ratio are none.
+    """
+    column = COLUMNS[name]
+    broken = {}
+    if column.kind == "integer" and whole:
+        near = (values - values.round()).abs() <= WHOLE * values.abs()
+        broken[f"a whole number ({command('--map', f'{name}=round({name})')} rounds it)"] = ~near & values.notna()
+    if column.above_zero:
+        broken["above 0"] = values <= 0
+    if column.least is not None:
+        broken[f"at least {column.least:g}"] = values < column.least
+    return broken
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
@@ -262,12 +277,13 @@ def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> No
     """Raise, naming the first rows, if any value breaks a rule."""
     rows = [i for i, bad in enumerate(broken) if bad]
     if rows:
-        shown = some([f"{_shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
-        raise UserError(f"{where}: column {name} has {shown}; {rule}.")
+        wrong = some([f"{shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
+        raise UserError(f"{where}: column {name} has {wrong}; {rule}.")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """What a cell holds, in a sentence."""
+    text = repr(value.item() if hasattr(value, "item") else value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 

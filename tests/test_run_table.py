@@ -67,7 +67,7 @@ def test_a_table_that_is_written_again_is_read(tmp_path):
     ("row", "words"),
     [
         ({"tokens": 0}, ["tokens", "above 0", "row 1"]),
-        ({"num_experts": 2.5}, ["num_experts", "whole number", "2.5"]),
+        ({"num_experts": 2.5}, ["num_experts has 2.5", "whole number", "--map 'num_experts=round(num_experts)'"]),
         ({"load_cv": -0.1}, ["load_cv", "at least 0"]),
         ({"params_total": "many"}, ["params_total", "many", "a number"]),
     ],
@@ -76,6 +76,11 @@ def test_a_value_that_cannot_be_is_named_with_its_row_and_rule(tmp_path, row, wo
     with pytest.raises(ValueError, match="column") as caught:
         run_table.write([row], tmp_path / "runs.csv")
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_count_that_arithmetic_left_a_rounding_error_off_is_the_whole_number():
+    counts = run_table.check(pd.DataFrame({"num_experts": [8 - 1e-12, 0.0, 3.0 * (1 / 3)]})).num_experts
+    assert list(counts) == [8, 0, 1]
 
 
 def test_numbers_are_read_as_people_write_them(tmp_path):

@@ -1,6 +1,7 @@
 """Words after ``moejax``: finds the command, and turns mistakes into sentences.
 
-Exit status: 0 done, 2 the user's mistake, 1 ours, 75 interrupted and to be started again, 130 stopped by Ctrl-C.
+Exit status: 0 done, 2 the user's mistake, 1 ours or a check that failed, 75 interrupted and to be started again, 130
+stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ every command:
   numbers                    as people write them: 30B, 1.5T, 1e22
   --config=FILE.py           an ml-collections file; --config.a.b=VALUE changes one setting
 
-exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mistake of moejax, 130 stopped,
-             75 interrupted by SIGTERM or by another machine's end: the same command goes on
+exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mistake of moejax or a check that failed
+             (reproduce, study), 130 stopped, 75 interrupted by SIGTERM or by another machine's end: the same
+             command goes on
 """
 
 

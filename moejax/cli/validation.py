@@ -78,9 +78,9 @@ def law_or_fit(text: str) -> str:
     return text if "/" not in text or fit == Path(text) else str(fit)
 
 
-def fit_named_like(text: str) -> str:
-    """What to write for a word that is no law, if it is the name of a fit's folder; else nothing."""
-    return f" The fit in the folder of that name is ./{text}." if fit_in(Path(text)) != Path(text) else ""
+def fit_named_like(text: str) -> str | None:
+    """How the fit is given whose folder, or file, has the name of a word that is no law; None if there is none."""
+    return next((f"./{name}" for name in (text, f"{text}.json") if _is_file(fit_in(Path(name)))), None)
 
 
 def validate_fit(path: Path) -> None:

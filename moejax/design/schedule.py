@@ -108,20 +108,34 @@ def _rates(objective: _Objective, point: Any, peak: Any) -> Any:
 _final_loss = jax.jit(final_loss)
 
 
-def best_schedule(law: Any, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
-    """The rates, not rising after the warm-up, that lead to the least loss after ``steps`` updates.
+FEWEST_AFTER_WARMUP = 10
+"""Updates among which a schedule can be chosen."""
 
-    It lies as far from the fitted schedules as the law lets it: an extrapolation, to be tried before it is believed.
+
+def check_horizon(steps: int, warmup: int, peak: float) -> None:
+    """Refuse what no schedule can be chosen for.
 
     Raises:
       UserError: the horizon leaves no updates after the warm-up, or the peak is not above 0.
     """
     if not peak > 0:
         raise UserError(f"The peak learning rate is {peak:g}; give one above 0.")
-    if steps - warmup < 10:
+    if steps < (least := warmup + FEWEST_AFTER_WARMUP):
         raise UserError(
-            f"A horizon of {steps:,} steps leaves {steps - warmup:,} after a warm-up of {warmup:,}; give 10."
+            f"A horizon of {steps:,} steps leaves {max(steps - warmup, 0):,} after the warm-up of {warmup:,}; give "
+            f"{least:,} steps or more."
         )
+
+
+def best_schedule(law: Any, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
+    """The rates, not rising after the warm-up, that lead to the least loss after ``steps`` updates.
+
+    It lies as far from the fitted schedules as the law lets it: an extrapolation, to be tried before it is believed.
+
+    Raises:
+      UserError: as ``check_horizon``.
+    """
+    check_horizon(steps, warmup, peak)
     objective = _Objective(type(law), int(steps), int(warmup))
     knots = min(knots, steps - warmup)
     with float64():

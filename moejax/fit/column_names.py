@@ -7,19 +7,23 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
+from moejax.expression import evaluate
+from moejax.fit.expert_signs import MORE_THAN_DENSE, Sign, sign_of_experts
 from moejax.float64 import float64
 from moejax.laws.chinchilla import training_flops
 from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law
-from moejax.laws.law import Sign
+from moejax.laws.law import Sign as CoefficientSign
 from moejax.run_table import DataFrame
 from moejax.wording import command, lies, listed, nearest
 
@@ -30,9 +34,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     ),
     "params_active": (
         *("active_params", "params_act", "activated_params", "params_activated", "active_parameters"),
-        *("n_active", "n_act", "n_a", "num_active_params", "active_param_count", "n_active_params"),
+        *("n_active", "n_act", "n_a", "na", "nact", "nactive", "n_activated", "num_active_params", "n_active_params"),
+        *("active_param_count", "act_params", "activated_parameters", "parameters_active", "parameters_activated"),
+        *("num_activated_params", "active_model_size"),
     ),
-    "params_total": ("total_params", "total_parameters", "n_total", "num_total_params", "total_param_count"),
+    "params_total": (
+        *("total_params", "total_parameters", "n_total", "n_tot", "ntotal", "ntot", "num_total_params"),
+        *("total_param_count", "parameters_total", "params_tot", "total_model_size"),
+    ),
     "params_embedding": ("embedding_params", "embedding_parameters", "n_embedding_params"),
     "tokens": (
         *("n_tokens", "num_tokens", "token_count", "train_tokens", "training_tokens", "tokens_trained"),
@@ -43,7 +52,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
         *("flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops", "training_compute"),
         *("train_compute", "compute_flops", "flops_total", "n_flops"),
     ),
-    "num_experts": ("n_experts", "experts", "n_routed_experts", "num_routed_experts", "routed_experts"),
+    "num_experts": (
+        *("n_experts", "n_expert", "experts", "n_routed_experts", "num_routed_experts"),
+        *("routed_experts", "num_local_experts", "expert_count"),
+    ),
     "top_k": ("topk", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk"),
     "num_shared_experts": ("n_shared_experts", "shared_experts"),
     "model_dim": ("d_model", "hidden_size", "n_embd", "model_width", "hidden_dim"),
@@ -104,14 +116,15 @@ class Named:
         return (*self.said, *self.undecided)
 
 
-def with_our_names(frame: Any, given: Iterable[str] = ()) -> Named:
+def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()) -> Named:
     """The table with the columns of ours that it has under other names, theirs kept.
 
-    A name is taken only where one column of the table bears it; columns that are there under our name, and those
-    in ``given`` (which the user maps), are left alone. Nothing is taken in silence: the notes say what is read from
+    A name is taken only where one column of the table bears it; columns that are there under our name, those that the
+    user maps, and those in ``given``, are left alone. Nothing is taken in silence: the notes say what is read from
     what, and what could be several.
     """
-    taken = {*map(str, frame.columns), *given}
+    mapping = dict(mapping or {})
+    taken = {*map(str, frame.columns), *mapping, *given}
     candidates: dict[str, list[tuple[str, float]]] = {}
     for column in map(str, frame.columns):
         for name, unit in _meanings(column):
@@ -130,17 +143,14 @@ def with_our_names(frame: Any, given: Iterable[str] = ()) -> Named:
             notes.append(f"{name} could be read from {names}; say which: {option}.")
             continue
         read[name] = columns[0]
-    if len(sizes) == 1 and not ({"params_active", "params_total"} & {*taken, *read}):
-        if _has_experts(frame, read):
-            active, total = (map_option(name, _expression(*sizes[0])) for name in ("params_active", "params_total"))
-            notes.append(
-                f"{sizes[0][0]} could be params_total or params_active, since the models have experts; say which: "
-                f"{active} if it counts the parameters that serve one token, {total} if it counts all, and both for "
-                f"dense models."
-            )
+    # A count that several columns bear is there too, though which of them is asked first.
+    there = {*taken, *candidates}
+    if len(sizes) == 1 and not {"params_active", "params_total"} & there:
+        if sign := _sign_of_experts(frame, read, mapping):
+            notes.append(_which_size(*sizes[0], sign))
         else:
             read["params_active"] = read["params_total"] = sizes[0]
-    elif len(sizes) == 1 and "params_active" in {*taken, *read} and "params_total" not in {*taken, *read}:
+    elif len(sizes) == 1 and "params_active" in there and "params_total" not in there:
         read["params_total"] = sizes[0]
     added = {name: frame[column] if unit == 1 else _times(frame[column], unit) for name, (column, unit) in read.items()}
     expressions = {name: _expression(column, unit) for name, (column, unit) in read.items()}
@@ -204,15 +214,37 @@ _BY_SYNONYM |= dict.fromkeys(ONE_SIZE, "one_size")
 _BY_SYNONYM |= {name: name for name in run_table.COLUMNS}
 
 
-def _has_experts(frame: Any, read: Mapping[str, tuple[str, float]]) -> bool:
-    """Whether any row is of a mixture; a dense model has 0 experts, or 1."""
-    column = "num_experts" if "num_experts" in frame.columns else read.get("num_experts", (None,))[0]
-    if column is None:
-        return False
-    try:
-        return bool((run_table.numbers(frame[column]) > 1).any())
-    except ValueError:
-        return True
+def _sign_of_experts(frame: Any, read: Mapping[str, tuple[str, float]], mapping: Mapping[str, str]) -> Sign | None:
+    ours = frame.assign(**{name: frame[column] for name, (column, _) in read.items()})
+    known = {}
+    for name in MORE_THAN_DENSE:
+        if name in ours.columns:
+            known[name] = ours[name]
+        if name in mapping:
+            # What cannot be computed is said where the table is mapped.
+            with suppress(UserError):
+                known[name] = pd.Series(evaluate(mapping[name], ours))
+    mapped = {name for expression in mapping.values() for name in re.findall(r"\w+", expression)}
+    readable = {*run_table.COLUMNS, *mapped, *(column for column, _ in read.values())}
+    unread = [column for column in map(str, frame.columns) if column not in readable]
+    named = {column: frozenset({column, *_plain(column).split("_")}) for column in unread}
+    return sign_of_experts(known, {column: (words, frame[column]) for column, words in named.items()})
+
+
+def _which_size(column: str, unit: float, sign: Sign) -> str:
+    expression = _expression(column, unit)
+    active, total = (map_option(name, expression) for name in ("params_active", "params_total"))
+    if sign.active is not None:
+        other = map_option("params_active", _expression(sign.active, said_unit(sign.active) or 1.0))
+        return (
+            f"{column} could be params_total or params_active, since {sign.reason}; say which: {total} {other}, or "
+            f"{active} {total} if all models are dense."
+        )
+    return (
+        f"{column} could be params_total or params_active, since {sign.reason}; say which: {active} if it counts the "
+        f"parameters that serve one token, {total} if it counts all (and --map params_active=NAME for the column that "
+        f"counts those), and both for dense models."
+    )
 
 
 def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dict[str, str], notes: list[str]) -> None:
@@ -289,6 +321,29 @@ def with_derived(table: DataFrame) -> DataFrame:
     return table
 
 
+_ROUTED = "round(active_experts * (1 - shared_share))"
+_INVERSES: tuple[dict[str, str], ...] = (
+    {"top_k": _ROUTED, "num_shared_experts": f"active_experts - {_ROUTED}"},
+    {"num_shared_experts": "top_k * shared_share / (1 - shared_share)"},
+    {"num_shared_experts": "active_experts - top_k"},
+    {"top_k": "active_experts - num_shared_experts"},
+    {"params_total": "params_active * expansion"},
+    {"params_active": "params_total / expansion"},
+    {"expert_hidden": "2 * model_dim / granularity"},
+)
+"""Fields of a Design by columns that ``Design`` derives from them, as ``--map`` computes them."""
+
+
+def inverses(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
+    """What a table lacks that follows from the columns it has, by arithmetic on them."""
+    missing, columns = {*missing}, {*columns}
+    for each in _INVERSES:
+        read = {name for expression in each.values() for name in re.findall(r"[a-z_]{3,}", expression)} - {"round"}
+        if {*each} <= missing and read <= columns:
+            return each
+    return {}
+
+
 MISSPELT, SLIP = 4, 0.8
 """A name of this many letters or more that has this share in common with a column is taken for a slip."""
 
@@ -304,7 +359,7 @@ def law_of_formula(
     *,
     mapping: Mapping[str, str] | None = None,
     loss: str = "loss",
-    signs: Mapping[str, Sign] | None = None,
+    signs: Mapping[str, CoefficientSign] | None = None,
     budget: str = "",
 ) -> type[FormulaLaw]:
     """The law of a formula on a table's columns, whatever these are called there.

@@ -317,6 +317,11 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
             f"the irreducible loss, so fix it lower."
         )
     kept = int((runs.weight > 0).sum())
+    if kept > 1 and np.ptp(runs.loss[runs.weight > 0]) == 0:
+        raise UserError(
+            f"The {objective.output} is {lowest:.6g} in all {kept} runs, and what never differs sets no coefficient; "
+            f"name the column that was measured (--loss COLUMN)."
+        )
     if kept < len(objective.free):
         raise UserError(
             f"{kept} run{'s' * (kept != 1)} cannot set the {len(objective.free)} free coefficients of "

@@ -26,9 +26,9 @@ from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty, outputs
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
-from moejax.fit.undetermined import Probes, coefficients_along, moves
+from moejax.fit.undetermined import Probes, coefficients_along, how_to_determine, moves
 from moejax.float64 import float64
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.chained_law import ChainedLaw, chained_law
@@ -149,12 +149,15 @@ class FitResult:
         if rest := [name for name in self.not_determined if not re.search(rf"\b{re.escape(name)}\b", named)]:
             lost = "is not determined either" if len(rest) == 1 else "are not determined either"
             along = (f"{listed(rest)} cannot be told from what is not determined, and so {lost}.",)
+        left = " ".join([*self.unidentified, *self.unidentified_directions])
+        remedy = how_to_determine(self.law, [name for name in self.coefficients if re.search(rf"\b{name}\b", left)])
         far = outliers_in_words(self.outliers, self.output, self.metrics.r_squared)
         return (
             *said,
             *far,
             *self.unidentified_directions,
             *along,
+            *filter(None, [remedy]),
             *(() if self.uncertainty is None else self.uncertainty.warnings),
         )
 
@@ -358,7 +361,7 @@ class FitResult:
             Column("symbol"),
             Column("value", ".8g"),
             Column("std err", ".3g"),
-            Column(f"{level:.0%} interval"),
+            Column(f"{in_percent(level)} interval"),
             Column(""),
             Column("meaning", words=True),
         )

@@ -17,6 +17,7 @@ import scipy.special
 
 from moejax.fit.holdout import HeldOut
 from moejax.fit.prediction import predict_runs
+from moejax.interval import in_percent
 from moejax.run_table import DataFrame
 from moejax.wording import counted
 
@@ -55,7 +56,7 @@ class Coverage:
         if not self.ranged:
             return "No run that was not fitted has a range."
         of = f"{self.inside} of {counted(self.ranged, 'run')} that were not fitted"
-        said = f"{of} ({self.inside / self.ranged:.0%}) lie in their {self.level:.0%} ranges"
+        said = f"{of} ({self.inside / self.ranged:.0%}) lie in their {in_percent(self.level)} ranges"
         if not self.too_few:
             return f"{said}."
         return f"{said}: the ranges are too narrow out there, and so are those of other runs as far away."

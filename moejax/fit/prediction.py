@@ -14,6 +14,7 @@ from moejax.fit.estimands import Estimand
 from moejax.fit.fit_result import FitResult
 from moejax.fit.intervals import PredictionIntervals, Spread, left_by
 from moejax.fit.runs import Runs
+from moejax.interval import in_percent
 from moejax.json_text import finite
 from moejax.laws.design import Design, design_from
 
@@ -146,5 +147,5 @@ def range_in_words(fit: FitResult, found: RunRange, *, beyond: bool) -> str:
         return found.why_none
     ends = f"[{found.interval['low']:.5g}, {found.interval['high']:.5g}]"
     article = "an" if fit.output[0] in "aeiou" else "a"
-    said = f"{found.interval['level']:.0%} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
+    said = f"{in_percent(found.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
     return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."

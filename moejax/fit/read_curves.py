@@ -43,6 +43,8 @@ BLOCKS = 8
 """Stretches of a curve that count as one draw each, since neighbours' residuals are alike."""
 LARGEST_RATE = 1e6
 """No optimiser takes a larger one; sums of such rates and their powers would leave float64."""
+LARGEST_LOSS = 1e6
+"""No loss of a curve is larger, nor a perplexity; squares of such losses would leave float64."""
 LONGEST = 5_000_000
 """Updates of the longest curve: a rate is held for each."""
 VIRTUAL_STEPS = 20_000
@@ -273,7 +275,7 @@ def _curve(
         own = own[pd.notna(frame.loc[own, columns["loss"]])]
     rows = frame.index.to_numpy() + 1
     mine = np.ones(len(frame), bool) if own is None else np.isin(frame.index, own)
-    _check(place, rows, numbers, mine)
+    _check(place, rows, numbers, mine, {ours: frame[column] for ours, column in columns.items() if column is not None})
     step, tokens_per_step = _steps(place, rows, numbers, notes)
     later = step > 0
     if not later.all():
@@ -290,7 +292,7 @@ def _curve(
     )
 
 
-def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None:
+def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any, cells: Mapping[str, Any]) -> None:
     axis = "step" if "step" in numbers else "tokens"
     # The first row that breaks a rule is the place.
     for name, broken, rule in (
@@ -300,13 +302,17 @@ def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None
             ~((numbers["lr"] >= 0) & (numbers["lr"] <= LARGEST_RATE)),
             f"not a learning rate from 0 to {LARGEST_RATE:g}",
         ),
-        ("loss", mine & ~(np.isfinite(numbers["loss"]) & (numbers["loss"] > 0)), "not a loss above 0"),
+        (
+            "loss",
+            mine & ~((numbers["loss"] > 0) & (numbers["loss"] <= LARGEST_LOSS)),
+            f"not a loss above 0 and at most {LARGEST_LOSS:g}",
+        ),
     ):
         if broken.any():
             first = int(np.flatnonzero(broken)[0])
             raise UserError(
-                f"{place}: {name} is {numbers[name][first]:g} in row {rows[first]}, {rule} ({int(broken.sum())} such "
-                f"rows); remove them, or cut the curve before."
+                f"{place}: {name} is {_shown(cells[name].iloc[first])} in row {rows[first]}, {rule} "
+                f"({counted(int(broken.sum()), 'such row')}); remove them, or cut the curve before."
             )
     back = np.flatnonzero(np.diff(numbers[axis]) <= 0)
     if len(back):
@@ -319,6 +325,11 @@ def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None
         raise UserError(f"{place} has {counted(int(mine.sum()), 'point')}; give 3 or more.")
     if not numbers["lr"].max() > 0:
         raise UserError(f"{place}: every learning rate is 0; nothing was trained.")
+
+
+def _shown(cell: Any) -> str:
+    """What a cell holds: a text as it is, a number in short."""
+    return run_table.shown(cell) if isinstance(cell, str) else "empty" if pd.isna(cell) else f"{float(cell):g}"
 
 
 def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) -> tuple[Any, float]:

@@ -15,7 +15,16 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit import table_checks
-from moejax.fit.column_names import Named, is_formula, law_of_formula, map_option, our_name, quoted, with_our_names
+from moejax.fit.column_names import (
+    Named,
+    inverses,
+    is_formula,
+    law_of_formula,
+    map_option,
+    our_name,
+    quoted,
+    with_our_names,
+)
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.swept_optimum import precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
@@ -24,7 +33,7 @@ from moejax.laws import LAWS
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
-from moejax.wording import nearest, told
+from moejax.wording import listed, nearest, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +98,7 @@ def read_runs(
     frame = as_is = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
-    ours = with_our_names(frame, (*mapping, *(() if loss == "loss" or loss in OUTPUTS else ("loss",))))
+    ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     frame, selected = select(mapped(ours.frame, mapping, named), where, named)
     notes = (*about, *ours.notes, *selected)
     if isinstance(law, str):
@@ -101,10 +110,11 @@ def read_runs(
         notes = (law.formula.sentence, *notes)
     needed = (*inputs, loss, *([] if weight is None else [weight]))
     _require(frame, needed, named, ours)
+    _check_decimals(frame[loss], loss, named)
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
-    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid)
-    wrong = {} if trust_units else wrong_units(frame, {**ours.read_from, **mapping}, rows_in_words)
-    texts |= _units(wrong, inputs, named)
+    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping)
+    wrong = {} if trust_units else check_units(frame, {**ours.read_from, **mapping}, named, inputs)
+    texts |= wrong
     notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
     read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
     known = [name for name in read if np.isfinite(frame[name]).all()]
@@ -195,16 +205,20 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     return next(iter(law.outputs))
 
 
-def _units(wrong: Mapping[str, str], inputs: Sequence[str], named: str) -> dict[str, str]:
-    """The columns that are not read for their units, or an error about those that the law reads.
+def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()) -> dict[str, str]:
+    """The columns that are not to be read for their units, with the reason; all matter, if no ``inputs`` are given.
 
     FLOPs that contradict sizes and tokens are an error whichever of the three the law reads: any may be the wrong one.
+
+    Raises:
+      UserError: a column that matters is one of them.
     """
+    wrong = wrong_units(frame, read_from, rows_in_words)
     wanted = inputs or tuple(wrong)
     asked = [why for name, why in wrong.items() if name in wanted or (name == "flops" and "6 ·" in why)]
     if asked:
         raise UserError(f"{named}: {'; '.join(asked)}. If the numbers are right as they are, pass --trust-units.")
-    return dict(wrong)
+    return wrong
 
 
 def _theirs_or_ours(name: str, frame: Any) -> str:
@@ -261,14 +275,22 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     if not missing:
         return
     meanings = {name: run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted" for name in missing}
-    near = dict.fromkeys(c for name in missing for c in nearest(name, columns))
+    # What has a name of ours is no slip for another.
+    strange = [column for column in columns if column not in run_table.COLUMNS]
+    near = dict.fromkeys(
+        c for name in missing for c in nearest(name, strange if name in run_table.COLUMNS else columns)
+    )
     # A column's name may hold what moves a terminal's cursor.
     one = len(missing) == 1 and near
     shown = [repr(c) if not c.isprintable() else c for c in (near if one else columns)]
     hint = f"did you mean {' or '.join(shown)}?" if one else f"the columns are {', '.join(shown)}."
     said = " ".join(ours.undecided).replace("'", " ").split()
-    unsaid = [name for name in missing if not any(word.startswith(f"{name}=") for word in said)]
+    others = inverses(missing, columns)
+    unsaid = [name for name in missing if name not in others and not any(word.startswith(f"{name}=") for word in said)]
     asked = f" Say which is which: {' '.join(f'--map {name}=COLUMN' for name in unsaid)}." if unsaid else ""
+    if others:
+        options = " ".join(map_option(name, expression) for name, expression in others.items())
+        asked += f" What the table has gives {listed(others)}: {options}."
     raise UserError(
         f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}"
         + "".join([asked, *(f" {note}" for note in ours.undecided)])
@@ -296,6 +318,19 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+def _check_decimals(column: Any, loss: str, named: str) -> None:
+    """Refuse losses like 3,874, whose comma parts thousands everywhere else and is a decimal point here.
+
+    Raises:
+      UserError: a loss has a comma.
+    """
+    if commas := [value for value in column if isinstance(value, str) and "," in value]:
+        raise UserError(
+            f"{named}: column {loss} has {run_table.shown(commas[0])}, whose comma would be read as one of thousands; "
+            f"write losses with decimal points, and without other marks."
+        )
+
+
 def _sound(
     frame: Any,
     needed: Sequence[str],
@@ -304,17 +339,26 @@ def _sound(
     texts: Mapping[str, str],
     named: str,
     drop: bool,
+    mapping: Mapping[str, str],
 ) -> tuple[Any, tuple[str, ...]]:
-    """The rows that can be, or an error about those that cannot."""
+    """The rows that can be, or an error about those that cannot; what is computed by ``mapping`` need not be whole."""
     faults = {
         f"{name} is empty or not finite" + (f" ({texts[name]})" if name in texts else ""): ~np.isfinite(frame[name])
         for name in needed
     }
     positive = [name for name in (*POSITIVE, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
+    counts = [name for name in needed if name in run_table.COLUMNS and name not in positive]
+    faults |= {
+        f"{name} is not {wanted}": broken
+        for name in counts
+        for wanted, broken in run_table.broken_rules(name, frame[name], whole=name not in mapping).items()
+    }
     if {"params_active", "params_total"} <= set(frame.columns):
         # Counts as printed in papers are rounded to a few digits.
         faults["params_active exceeds params_total"] = frame["params_active"] > 1.005 * frame["params_total"]
+    if {"top_k", "num_experts"} <= {*needed}:
+        faults["top_k exceeds num_experts"] = (frame["top_k"] > frame["num_experts"]) & (frame["num_experts"] > 1)
     if weight is not None:
         faults[f"the weight {weight} is below 0"] = frame[weight] < 0
     notes = []

@@ -18,7 +18,7 @@ from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
 from moejax.fit.summary import resampled
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table, percent
@@ -80,7 +80,7 @@ class AbnarRecipe:
             notes=[
                 *missing,
                 *(f"Left out: {sentence}" for sentence in first(self.left_out)),
-                f"Intervals are {self.level:.0%}; ? marks what these runs do not determine.",
+                f"Intervals are {in_percent(self.level)}; ? marks what these runs do not determine.",
             ],
             data=self.to_json(),
         )

@@ -23,6 +23,7 @@ from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol, Starts
 from moejax.fit.stored_structure import flops_by
 from moejax.float64 import float64
+from moejax.interval import in_percent
 from moejax.laws.leverage import Leverage
 from moejax.laws.saturation import saturate
 from moejax.result import Column, Result, Table, percent
@@ -113,7 +114,7 @@ class MeasuredLeverage:
         reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
         notes = [
             f"{len(flops)} leverages, {self.undefined} more undefined",
-            f"{self.level:.0%} intervals by the curves' noise: ±{100 * reach:.2g} % (median)",
+            f"{in_percent(self.level)} intervals by the curves' noise: ±{100 * reach:.2g} % (median)",
         ]
         return Table("Efficiency leverage by Algorithm 1", columns, rows, notes, key="leverage")
 

@@ -13,7 +13,7 @@ from moejax.fit.estimates import STANDARD
 from moejax.fit.extrapolation import sentences
 from moejax.fit.fit_result import FitResult
 from moejax.fit.prediction import IF_THE_FORM_HOLDS
-from moejax.interval import Interval
+from moejax.interval import Interval, in_percent
 from moejax.laws.law import unit_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
@@ -88,7 +88,7 @@ def _each_held_out(found: Found) -> Table:
         notes.append(f"These are the {len(shown)} farthest of {len(tested['runs']):,}; held_out.csv (--out) has all.")
     notes += [f"! There is no range for some runs: {why}." for why in dict.fromkeys(_whys(tested))]
     unit = unit_of(found.get("output", "loss"))
-    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: range at {tested['level']:.0%}"
+    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: range at {in_percent(tested['level'])}"
     return Table(title, columns, rows, notes, key="held-out-runs")
 
 
@@ -103,7 +103,7 @@ def resampled(found: Found) -> Table:
         Column("coefficient"),
         Column("standard deviation", ".4g"),
         Column("median", ".4g"),
-        Column(f"{resamples['level']:.0%} interval"),
+        Column(f"{in_percent(resamples['level'])} interval"),
         Column(""),
     )
     rows = [
@@ -114,12 +114,23 @@ def resampled(found: Found) -> Table:
     if few := resamples.get("few"):
         notes.append(f"! {few}: these intervals are too small.")
     if unfinished := resamples["unfinished"]:
-        notes.append(
-            f"! {unfinished} resamples were stopped before they converged: their coefficients were still on the way, "
-            f"so intervals of what these runs cannot tell apart may be too narrow."
-        )
+        notes.append(_unfinished(unfinished, resamples["resamples"]))
     title = f"Coefficients over {resamples['resamples']:,} resamples by {resamples['by']}"
     return Table(title, columns, rows, notes, key="resamples")
+
+
+MANY_UNFINISHED = 0.1
+"""Share of the resamples above which their intervals are of the search, and not of the runs."""
+
+
+def _unfinished(unfinished: int, resamples: int) -> str:
+    said = f"! {unfinished} of {resamples:,} resamples were stopped before they converged"
+    if unfinished <= MANY_UNFINISHED * resamples:
+        return f"{said}, with coefficients on the way to where these runs cannot tell them apart."
+    return (
+        f"{said}: the intervals say how far a search goes in so many steps, and not what the runs allow, which may be "
+        f"more or less. Hold a coefficient that is not determined (--fix), or fit a law of fewer."
+    )
 
 
 def _errors(of: Found) -> list[Any]:
@@ -128,14 +139,15 @@ def _errors(of: Found) -> list[Any]:
 
 def _decisions(found: Found) -> Table:
     decided = found["decisions"]
-    by, level = next(((one["interval"]["by"], one["interval"]["level"]) for one in decided if one["interval"]), ("", 0))
+    intervals = (one["interval"] for one in decided if one["interval"])
+    by, level = next(((interval["by"], interval["level"]) for interval in intervals), ("", 0.0))
     columns = (
         Column("decided"),
         Column("at", words=True),
         Column("value", format),
         Column("std err", lambda value: format(value, 3)),
         Column("df", ".2g"),
-        Column(f"{level:.0%} interval by {by}"),
+        Column(f"{in_percent(level)} interval by {by}"),
         Column(""),
     )
     few = dict.fromkeys(one["few"] for one in decided if "few" in one)
@@ -186,7 +198,7 @@ def _predictions(found: Found) -> Table:
             notes.append(f"The range at {where} holds {IF_THE_FORM_HOLDS}.")
     notes += _reasons(found["predictions"])
     notes.append(f"What of the variance is not from coefficients (by {first['by']}) is lack of fit.")
-    title = f"Predicted: {first['level']:.0%} of such runs lie between low and high"
+    title = f"Predicted: {in_percent(first['level'])} of such runs lie between low and high"
     return Table(title, columns, rows, notes, key="predictions")
 
 

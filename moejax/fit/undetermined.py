@@ -14,7 +14,9 @@ from jaxtyping import Bool, Float
 
 from moejax.fit.objective import FitObjective, law_at
 from moejax.float64 import float64
+from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.law import coefficients
+from moejax.wording import command
 
 FLAT = 1e-13
 """Share of the largest curvature below which a direction has none."""
@@ -77,6 +79,29 @@ def coefficients_along(law: Any, directions: Sequence[Direction]) -> list[tuple[
         tuple(name for name, step in one.items() if abs(step) > MOVED * (values[name] + abs(step)))
         for one in directions
     ]
+
+
+def how_to_determine(law: Any, names: Sequence[str]) -> str:
+    """What to do where runs leave coefficients open, with the option that holds one of them; empty if there are none.
+
+    The example is of a coefficient without a unit, as others' value of it may hold here too; the loss of other data
+    that nothing removes does not.
+    """
+    if not names:
+        return ""
+    described = {field.name: field.metadata for field in dataclasses.fields(law)}
+    plain = [name for name in names if not described[name].get("dimension") and name != "irreducible"]
+    name = (plain or list(names))[0]
+    every = next((PUBLISHED[key] for key, known in LAWS.items() if known is type(law)), {})
+    found = next(iter(every.values()), None)
+    if found is None or name not in plain:
+        option = command("--fix", f"{name}=VALUE")
+    else:
+        option = f"{command('--fix', f'{name}={float(getattr(found.law, name)):.4g}')} ({found.source})"
+    return (
+        f"What the runs leave open can be held at a value that is known, as by {option}; or train runs that differ "
+        f"where it matters."
+    )
 
 
 STEP = 0.01

@@ -221,8 +221,8 @@ def annealed_tables(found: Findings) -> list[Table]:
     more = len(annealed.predicted) - len(rows)
     notes = [
         "Predicted, not measured: no branch was trained to these budgets. Ranges are by the errors of the branches "
-        "that were left out. annealed.parquet has them beside the measured rows, told apart by is_predicted; the "
-        "laws here are fitted to measured rows alone." + (f" {more} more are in it." if more else "")
+        "that were left out. annealed.parquet has them beside the measured rows, told apart by the column "
+        "is_predicted; the laws here are fitted to measured rows alone." + (f" {more} more are in it." if more else "")
     ]
     return [tested, Table("Annealed losses of budgets that were not trained", columns, rows, notes, key="predicted")]
 

@@ -153,5 +153,7 @@ def test_what_could_not_be_exported_is_refused_before_it_is_trained_if_asked(
 ):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
-    assert said in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "\\n" not in shown
     assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
+from moejax.cli.commands import curves as command
 from moejax.fit.fit_result import FitResult
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
@@ -59,10 +60,49 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
         (["FILE", "--predict", "steps=1000.7"], "'1000.7' is not a whole number"),
         (["FILE", "--predict", "steps=8K,peak=-1"], "the peak learning rate is -1"),
         (["FILE", "--best", "1T"], "--best is 1,000,000,000,000 steps; they are at most 5,000,000"),
+        (["FILE", "--predict", "steps=8K,peak=1e59"], "the peak learning rate is 1e+59; give one above 0 and at most"),
+        (
+            ["FILE", "--best", "10", "--warmup", str(WARMUP)],
+            f"after the warm-up of {WARMUP}; give {WARMUP + 10} steps or more",
+        ),
+        (["FILE", "--best", "1000", "--level", ".999999999999"], "give a share above 0 and at most 0.9999"),
         (["FILE", "--map", "lr=rate"], "lr=rate cannot be computed"),
         (["FILE", "--only", "constant", "--best", "1000"], "rests on what a drop of the rate takes off"),
     ],
 )
-def test_a_mistake_is_answered_with_a_sentence(words, said, file, capsys):
+def test_a_mistake_is_answered_with_a_sentence_and_before_anything_is_fitted(words, said, file, capsys, monkeypatch):
+    if "--law" not in words:
+        monkeypatch.setattr(command, "fit_curves", None)
     assert main(["curves", *[str(file) if word == "FILE" else word for word in words]]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("option", [["--warmup", "-3"], ["--best", "-10"], ["--best", "0"]])
+def test_a_number_of_steps_below_nothing_is_refused(option, file, capsys):
+    with pytest.raises(SystemExit):
+        main(["curves", str(file), *option])
+    assert "out of range; give a whole number from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [("oops", "loss is 'oops' in row 3"), ("", "loss is empty in row 3"), ("1e59", "loss is 1e+59 in row 3")],
+)
+def test_what_a_cell_holds_that_is_no_loss_is_said(cell, said, tmp_path, capsys):
+    losses = [3.0, 2.9, cell, 2.7, 2.6]
+    rows = [f"{100 * (number + 1)},1e-3,{loss}" for number, loss in enumerate(losses)]
+    (tmp_path / "curve.csv").write_text("\n".join(["step,lr,loss", *rows]) + "\n")
+    assert main(["curves", str(tmp_path / "curve.csv")]) == 2
+    assert f"{said}, not a loss above 0 and at most 1e+06 (1 such row)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_schedule_below_all_that_was_fitted_is_said_to_be_no_schedule_of_the_law(file, capsys):
+    words = ["curves", str(file), "--warmup", str(WARMUP), "--predict", "steps=4000,peak=1e-20", "--json"]
+    assert main([*words, "--level", "0.995"]) == 0
+    shown = capsys.readouterr().out
+    assert json.loads(shown)["predictions"]["steps=4000,peak=1e-20"]["beyond"] < 1e-10
+    assert main([*words[:-1], "--level", "0.995"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "more than the highest loss that was measured" in shown
+    assert "99.5% interval" in shown
+    assert "100%" not in shown

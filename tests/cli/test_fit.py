@@ -1,7 +1,9 @@
 """``moejax fit`` from a file to an answer, and from a mistake to a sentence."""
 
 import argparse
+import inspect
 import json
+import re
 import shlex
 
 import numpy as np
@@ -9,6 +11,10 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
+from moejax.cli.command_line import parser_of
+from moejax.cli.commands import fit_recipes
+from moejax.cli.parsers.fit import RECIPES, check
+from moejax.errors import UserError
 from moejax.fit import bootstrap
 from moejax.fit.fit_result import load
 from moejax.laws.chinchilla import HOFFMANN_2022
@@ -109,7 +115,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
     ("options", "words"),
     [
         (["--law", "chinchila"], "chinchilla"),
-        (["--law", "chinchilla"], "no column params_active"),
+        (["--law", "chinchilla"], "no column tokens"),
         (["--law", "effective_params", *MAPPED], "no column params_total"),
         (["--law", "chinchilla", *MAPPED, "--map", "tokens=step"], "gives tokens twice"),
         (["--law", "chinchilla", *MAPPED, "--map", "flops=nothing * 2"], "cannot be computed"),
@@ -126,7 +132,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         ),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--fix", "irreducible=1.7"], "give it once"),
         (["--law", "chinchilla", *MAPPED, *ALL_FIXED], "leave at least one to fit"),
-        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "10"], "between 0 and 1"),
+        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "10"], "above 0 and at most 0.9999"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
@@ -172,10 +178,56 @@ def test_a_mistake_is_a_sentence_and_exit_status_2(table, capsys, options, words
     assert not shown.out
 
 
+OPTIONS = {
+    "law": ["--law", "chinchilla"],
+    "hold_out": ["--hold-out", "tokens"],
+    "pilot": ["--pilot", "runs.csv"],
+    "correct": ["--correct", "alpha"],
+    "shares": ["--shares", "web=1"],
+    "starts": ["--starts", "64"],
+    "bootstrap": ["--bootstrap", "50"],
+    "level": ["--level", "0.8"],
+    "fix": ["--fix", "E=1.7"],
+    "penalty": ["--penalty", "squared"],
+    "every_start": ["--every-start"],
+    "by": ["--by", "run"],
+    "loss_law": ["--loss-law", "chinchilla"],
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_recipe_refuses_an_option_that_it_would_not_read_and_names_those_that_it_reads(recipe, option):
+    law = OPTIONS["law"] if "law" in RECIPES[recipe] and option != "law" else []
+    arguments = parser_of("fit").parse_args(["runs.csv", "--recipe", recipe, *law, *OPTIONS[option]])
+    if option in RECIPES[recipe]:
+        check(arguments)
+        return
+    with pytest.raises(UserError, match=f"--recipe {recipe} does not read {OPTIONS[option][0]}; ") as error:
+        check(arguments)
+    assert all(OPTIONS[name][0] in str(error.value) for name in RECIPES[recipe])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_a_recipe_is_said_to_read_is_what_its_code_reads(recipe):
+    source = inspect.getsource(fit_recipes.RECIPES[recipe])
+    read = {*re.findall(r"arguments\.(\w+)", source), *(["law"] if "law_of(" in source else [])}
+    read |= {"starts"} if "starts_of(" in source else set()
+    assert read - {"seed", "out", "runs", "map"} == {*RECIPES[recipe]}
+
+
+@pytest.mark.parametrize("option", ["pilot", "correct", "shares"])
+def test_an_option_of_a_recipe_alone_is_refused_without_one(option):
+    arguments = parser_of("fit").parse_args(["runs.csv", *OPTIONS["law"], *OPTIONS[option]])
+    with pytest.raises(UserError, match=f"does not read --{option}; --recipe (launch-check|domains) does"):
+        check(arguments)
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
         ("", "has no rows"),
+        (7 * "1e8,1e9,3\n1e9,1e9,3\n", "The loss is 3 in all 14 runs, and what never differs sets no coefficient"),
         ("1e8,1e9,3\n", "1 run cannot set the 5 free coefficients"),
         ("1e8,1e9,3\n1e8,1e9,\n", "loss is empty or not finite in 1 of 2 rows (row 2)"),
         ("1e8,1e9,3\n1e8,-5,3\n", "tokens is not above 0 in 1 of 2 rows (row 2)"),

@@ -70,6 +70,7 @@ def test_a_search_ranks_what_it_compiled(capsys):
         (["--topology", "cpu:8", "--mesh", "expert=8"], "num_experts is 4, which mesh.expert = 8 does not divide"),
         (["--topology", "cpu:8", "--remat", "some"], "known are none, dots, full"),
         (["--topology", "cpu:8", "--search", "--compile", "0"], "--compile is 0"),
+        (["--topology", "cpu:2", "--price", "-1"], "--price is -1 for a chip and hour; give 0 or more"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys, words, sentence):
@@ -77,6 +78,12 @@ def test_a_mistake_is_a_sentence(capsys, words, sentence):
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
+
+
+def test_a_batch_is_at_least_one_part(capsys):
+    with pytest.raises(SystemExit):
+        run("--topology", "cpu:2", "--microbatches", "0")
+    assert "--microbatches: '0' is out of range" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_does(capsys, monkeypatch):

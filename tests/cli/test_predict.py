@@ -85,7 +85,7 @@ def test_a_word_that_is_no_law_but_the_folder_of_a_fit_is_told_how_to_name_the_f
     (tmp_path / "mine" / "fit.json").touch()
     for command in (["predict", "--params-active", "1B", "--tokens", "1T"], ["design", "--flops", "1e21"]):
         assert main([*command, "--law", "mine"]) == 2
-        assert "The fit in the folder of that name is ./mine." in capsys.readouterr().err
+        assert capsys.readouterr().err.startswith("moejax: The fit is given as ./mine: a word without a slash is a law")
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -1,12 +1,21 @@
 """``moejax ranges``: Tables 3 and 4 of Zhao et al., as the document prints them."""
 
+import argparse
+import dataclasses
 import json
+import math
+import re
 import shlex
 
 import pytest
 
 from moejax.__main__ import main
+from moejax.cli.command_line import parser_of
+from moejax.cli.commands.ranges import Model, inward, ranges
+from moejax.laws.predict import published
 from moejax.papers.zhao_models import MODELS, TABLE_3, TABLE_4
+from moejax.report import render
+from moejax.result import NOT_DETERMINED
 
 
 def test_its_tables_are_the_document_s_digit_by_digit(capsys):
@@ -44,11 +53,45 @@ def test_json_says_what_a_model_of_one_s_own_may_do(capsys):
         ("--params-total 1e9", "belong together"),
         ("kimi-k2 --params-total 1e9 --params-active 1e8", "Models have sizes of their own"),
         ("--params-total 1e9 --params-active 2e9", "at most all of them"),
+        ("--params-total 10 --params-active 10", "at least 1000"),
         ("--law chinchilla", "give --law zhao"),
         ("--gain -1", "above 0 and below 100"),
         ("kimi-k3", "did you mean kimi-k2"),
+        ("--flops 1e23 --params-total 1e9", "moejax design --law zhao --flops 1e+23 --params-total 1e+09 gives"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, capsys):
     assert main(["ranges", *shlex.split(words)]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_optimum_that_is_no_share_is_not_determined():
+    law = dataclasses.replace(published("zhao").law, share_coupling=1e-9, shared_slope=-50.0)
+    asked = argparse.Namespace(**vars(parser_of("ranges").parse_args([])))
+    result = ranges(law, "mine", [Model("yours", 1e9, 1e8)], published("zhao"), asked)
+    (row,) = result.data["models"]
+    assert math.isnan(row["optimal_active_share"])
+    assert math.isnan(result.data["optimal_shared_share"])
+    said = render.text(result)
+    assert said.count(NOT_DETERMINED) >= 4
+    assert all(float(share) <= 100 for share in re.findall(r"([\d.]+)%", said))
+
+
+def test_a_range_narrower_than_its_digits_is_written_with_more():
+    assert inward(2)([6.7711, 6.7795]) == "[6.772, 6.779]"
+    assert inward(2)([6.771, 6.789]) == "[6.78, 6.78]"
+
+
+@pytest.mark.parametrize(
+    ("words", "far"),
+    [
+        ("--params-total 34B --params-active 220M", "10 times in params_total (yours)."),
+        ("--params-total 1.33B --params-active 3M", "0.1 times in params_active (yours)."),
+        ("--params-total 1B --params-active 200M", None),
+    ],
+)
+def test_sizes_beyond_what_the_law_was_fitted_to_are_said(words, far, capsys):
+    assert main(["ranges", *shlex.split(words)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("Beyond what the law was fitted to" in said) == (far is not None)
+    assert far is None or f"Beyond what the law was fitted to: {far}" in said

@@ -132,7 +132,11 @@ def test_laws_that_make_no_chain_are_refused_in_sentences(fitted):
     with pytest.raises(UserError, match="predicts accuracy; a law of scores is chained to one of the loss"):
         chained_law(AccuracyFromLoss, ErrorFromLoss)
     with pytest.raises(UserError, match="Both laws have a coefficient slope"):
-        moejax.fit(table().assign(accuracy=0.5), "accuracy_from_loss", loss_law="loss = E + slope/params_active^a")
+        moejax.fit(
+            table().assign(accuracy=lambda t: 1 / t["loss"]),
+            "accuracy_from_loss",
+            loss_law="loss = E + slope/params_active^a",
+        )
     with pytest.raises(UserError, match="give the file or DataFrame"):
         moejax.fit(read_runs(table(), "error_from_loss"), "error_from_loss", loss_law="chinchilla")
     with pytest.raises(UserError, match="is two fits"):

@@ -139,7 +139,7 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
         (lambda t: t.drop(columns="run"), "step 240 in row 96 comes after 4000; .* name them in a column run"),
         (
             lambda t: t.assign(loss=t["loss"].where(t.index != 7)),
-            "run constant: loss is nan in row 8, not a loss above 0",
+            "run constant: loss is empty in row 8, not a loss above 0",
         ),
         (lambda t: t.assign(loss=t["loss"].where(t.index != 7, -1.0)), "loss is -1 in row 8"),
         (lambda t: t.assign(lr=t["lr"].where(t.index != 7, -1.0)), "lr is -1 in row 8, not a learning rate"),

@@ -32,5 +32,5 @@ def test_no_number_of_resamples_hides_the_lack_of_fit():
 
 
 def test_a_level_that_is_no_share_is_refused():
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match=r"above 0 and at most 0\.9999"):
         predict_runs(known_fit(), known_runs(), known_resamples(), known_runs().design, level=90.0)

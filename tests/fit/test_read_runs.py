@@ -1,13 +1,16 @@
 """Reading a table reports every suspicion and lets no row vanish."""
 
+import re
 import shlex
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from moejax.fit import column_names
 from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.design import design_from
 from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.hyperparameters import Hyperparameters
 from moejax.laws.loss_compute import LossCompute
@@ -343,14 +346,80 @@ def test_the_one_size_of_models_with_experts_is_not_taken_for_either():
     assert (dense.params_active == dense.params_total).all()
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        *({"num_experts": 8}, {"top_k": 2}, {"n_shared_experts": 1}, {"sparsity": 0.9}, {"expansion": 4.0}),
+        *({"E": 64}, {"experts per layer": "8x"}, {"is_moe": True}, {"router_type": "top-k"}, {"n_moe_layers": 3}),
+        *({"N_act_noembed": 1e7}, {"active (M)": 10}, {"num_experts": np.nan, "top_k": 2}),
+        {"experts": 8, "n_experts": 8},
+    ],
+)
+def test_any_sign_of_experts_leaves_the_one_size_to_be_said(column):
+    frame = grid(**column).rename(columns={"params_active": "N"})
+    with pytest.raises(ValueError, match="N could be params_total or params_active, since ") as e:
+        read_runs(frame, Chinchilla)
+    assert {"params_active", "params_total"} <= {name for name, _ in remedies(e)}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *({"num_experts": 0, "top_k": 2}, {"num_experts": 1, "router_type": "none"}, {"sparsity": 0.0}),
+        *({"is_moe": False}, {"activation": "gelu"}, {"active": 1}, {"E": 1}, {"expert_count": 0}),
+    ],
+)
+def test_dense_models_are_of_one_size_whatever_columns_their_table_has(column):
+    frame = grid(**column).rename(columns={"params_active": "N"})
+    design = read_runs(frame, EffectiveParams).runs.design
+    assert (design.params_active == design.params_total).all()
+
+
+@pytest.mark.parametrize("name", ["Na", "N_a", "Nact", "N_active", "active params", "na (M)"])
+def test_active_parameters_beside_a_size_make_that_the_total(name):
+    right = grid()
+    unit = 1e6 if "(M)" in name else 1
+    frame = right.assign(**{name: right["params_active"] / unit, "N": 4 * right["params_active"]})
+    read = read_runs(frame.drop(columns="params_active"), EffectiveParams).runs.design
+    np.testing.assert_allclose(read.params_active, right["params_active"])
+    np.testing.assert_allclose(read.params_total, 4 * right["params_active"])
+
+
+def test_active_parameters_under_two_names_are_asked_about_and_not_read_from_the_size():
+    frame = grid(Na=1e7, n_active=1e7).rename(columns={"params_active": "N"})
+    with pytest.raises(ValueError, match="params_active could be read from Na or n_active") as e:
+        read_runs(frame, Chinchilla)
+    assert remedies(e) == [["params_active", "Na"], ["params_active", "n_active"]]
+
+
+def test_experts_that_are_mapped_are_a_sign_as_those_that_the_table_names():
+    frame = grid(e=3).rename(columns={"params_active": "N"})
+    with pytest.raises(ValueError, match="N could be params_total or params_active"):
+        read_runs(frame, Chinchilla, mapping={"num_experts": "2 ** e"})
+    assert len(read_runs(frame, Chinchilla, mapping={"num_experts": "0 * e"}).runs) == len(frame)
+
+
+@pytest.mark.parametrize(("experts", "reason"), [({}, "looks like active parameters"), ({"top_k": 2}, "column top_k")])
+def test_a_column_that_looks_like_active_parameters_has_a_remedy_that_reads_it(experts, reason):
+    right = grid()
+    frame = right.assign(**experts, act_n=right["params_active"] / 1e6, N=3 * right["params_active"])
+    frame = frame.rename(columns={"act_n": "act n (M)"}).drop(columns="params_active")
+    with pytest.raises(ValueError, match=reason) as e:
+        read_runs(frame, EffectiveParams)
+    read = read_runs(frame, EffectiveParams, mapping=dict(remedies(e)[:2])).runs.design
+    np.testing.assert_allclose(read.params_active, right["params_active"])
+    np.testing.assert_allclose(read.params_total, 3 * right["params_active"])
+
+
 def test_the_one_size_of_models_with_experts_has_a_remedy_for_both_readings_that_a_shell_passes_on():
     right = grid()
     frame = right.assign(params_active=right["params_active"] / 1e6, num_experts=8)
     with pytest.raises(ValueError, match="could be params_total or params_active") as e:
         read_runs(frame.rename(columns={"params_active": "params (M)"}), Chinchilla)
-    assert [name for name, _ in remedies(e)] == ["params_active", "params_total"]
+    both = remedies(e)[:2]
+    assert [name for name, _ in both] == ["params_active", "params_total"]
     read = read_runs(
-        frame.rename(columns={"params_active": "params (M)"}), EffectiveParams, mapping=dict(remedies(e))
+        frame.rename(columns={"params_active": "params (M)"}), EffectiveParams, mapping=dict(both)
     ).runs.design
     np.testing.assert_allclose(read.params_active, right["params_active"])
     np.testing.assert_allclose(read.params_total, right["params_active"])
@@ -371,6 +440,56 @@ def test_a_perplexity_under_another_name_has_a_remedy_that_reads_it():
     ]
     remedy = shlex.split(said.split("Then say ")[1].split(". If")[0])[1].split("=", 1)
     np.testing.assert_allclose(read_runs(frame, Chinchilla, mapping=dict([remedy])).runs.loss, right["loss"])
+
+
+@pytest.mark.parametrize("count", [5.0001, -2.0])
+def test_a_count_that_is_none_is_refused_where_a_law_reads_it_and_elsewhere_let_be(count):
+    frame = grid(num_experts=[count] + 29 * [8.0], params_total=1e10)
+    with pytest.raises(ValueError, match=r"num_experts is not (a whole number|at least 0).* in 1 of 30 rows \(row 1\)"):
+        read_runs(frame, ("num_experts",))
+    assert len(read_runs(frame, ("num_experts",), drop_invalid=True).runs) == 29
+    assert len(read_runs(frame, Chinchilla).runs) == 30
+
+
+def test_a_count_that_stands_for_a_ratio_is_taken_where_it_is_mapped():
+    frame = grid(S=0.7, params_total=1e10)
+    read = read_runs(frame, ("num_experts",), mapping={"num_experts": "1 / (1 - S)"})
+    np.testing.assert_allclose(read.runs.design.num_experts, 1 / 0.3)
+
+
+def test_more_experts_for_a_token_than_there_are_is_refused_where_a_law_reads_both():
+    frame = grid(num_experts=[8.0] * 29 + [1.0], top_k=[16.0] + 29 * [2.0], params_total=1e10)
+    with pytest.raises(ValueError, match=r"top_k exceeds num_experts in 1 of 30 rows \(row 1\)"):
+        read_runs(frame, ("num_experts", "top_k"))
+    assert len(read_runs(frame, Chinchilla).runs) == 30
+
+
+def test_a_loss_with_a_comma_is_refused_and_counts_with_commas_are_read():
+    right = grid()
+    frame = right.assign(tokens=[f"{tokens:,.0f}" for tokens in right["tokens"]])
+    np.testing.assert_allclose(read_runs(frame, Chinchilla).runs.design.tokens, right["tokens"], rtol=1e-8)
+    with pytest.raises(ValueError, match="column val_loss has '3,874', whose comma would be read as one of thousands"):
+        read_runs(right.drop(columns="loss").assign(val_loss="3,874"), Chinchilla, loss="val_loss")
+
+
+def test_a_column_of_ours_is_not_offered_for_another():
+    with pytest.raises(ValueError, match=r"no column flops .*; the columns are params_active, tokens, loss\."):
+        read_runs(grid(), LossCompute)
+
+
+def test_fields_that_follow_from_what_a_table_derived_of_them_have_a_remedy_that_reads_them():
+    right = pd.DataFrame({"top_k": [3.0, 8.0, 5.0], "num_shared_experts": [1.0, 0.0, 2.5], "model_dim": 64.0})
+    right = right.assign(params_active=[1e8, 2e8, 3e8], params_total=[3e8, 2e8, 9e8], expert_hidden=[32.0, 64.0, 16.0])
+    design = design_from({name: right[name].to_numpy() for name in right})
+    named = {*re.findall(r"[a-z_]{3,}", " ".join(map(str, column_names._INVERSES))), "loss"} - {"round"}
+    every = right.assign(loss=3.0, **{name: getattr(design, name) for name in named - {*right, "loss"}})
+    for each in column_names._INVERSES:
+        table = every.drop(columns=[*each])
+        with pytest.raises(ValueError, match="What the table has gives") as e:
+            read_runs(table, tuple(each))
+        read = read_runs(table, tuple(each), mapping=dict(remedies(e)))
+        for name in each:
+            np.testing.assert_allclose(read.frame[name], right[name], rtol=1e-12)
 
 
 def mixed():

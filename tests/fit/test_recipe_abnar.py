@@ -169,7 +169,7 @@ def test_the_command_runs_the_whole_procedure_from_the_published_starts(tmp_path
             "No budget carries an IsoFLOP surface",
         ),
         ([*MAPPED, "--hold-out", "S:0.99"], "leaves no runs on one side"),
-        ([*MAPPED, "--level", "90"], "between 0 and 1"),
+        ([*MAPPED, "--level", "90"], "above 0 and at most 0.9999"),
         ([*MAPPED, "--starts", "hoffmann"], "grid of starts has no values for"),
     ],
 )

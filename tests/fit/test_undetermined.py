@@ -8,6 +8,7 @@ import pytest
 from known_fit import sweep
 
 from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.bootstrap import to_json as bootstrap_json
 from moejax.fit.covariance import coefficient_errors, standard_errors, with_uncertainty
 from moejax.fit.estimands import coefficient_estimands, decision_estimands
 from moejax.fit.estimates import estimate, to_json
@@ -17,9 +18,11 @@ from moejax.fit.influence import deciding
 from moejax.fit.metrics import predict
 from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
-from moejax.fit.summary import tables
+from moejax.fit.summary import summary, tables
+from moejax.fit.undetermined import how_to_determine
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
+from moejax.laws.predict import published
 from moejax.report import render
 from moejax.result import Result
 
@@ -94,3 +97,25 @@ def test_laws_beside_a_direction_show_which_answers_move_with_it():
     assert probes.moved(probes.laws.irreducible)
     assert not probes.moved(probes.laws.params_scale)
     assert not probes.moved(probes.laws(Design(params_active=1e9, tokens=1e11)))
+
+
+def test_what_runs_leave_open_has_an_option_that_holds_it_where_one_is_published():
+    fit, _ = one_budget()
+    (said,) = [warning for warning in fit.warnings if "--fix" in warning]
+    assert f"--fix tokens_exponent={HOFFMANN_2022.tokens_exponent:.4g} (Hoffmann et al. 2022" in said
+    zhao = published("zhao")
+    of_coupling = how_to_determine(zhao.law, ["experts_slope", "active_coupling", "irreducible"])
+    assert f"--fix active_coupling={zhao.law.active_coupling:.4g} ({zhao.source})" in of_coupling
+    assert "--fix irreducible=VALUE" in how_to_determine(zhao.law, ["irreducible"])
+    assert how_to_determine(zhao.law, []) == ""
+
+
+def test_intervals_of_resamples_that_were_stopped_are_not_said_to_be_narrow():
+    fit, _ = one_budget()
+    many = dataclasses.replace(fit.law, **{n: np.full(20, v) for n, v in fit.coefficients.items()})
+    for unfinished, words in ((16, "how far a search goes in so many steps"), (1, "on the way")):
+        resampled = Bootstrap(laws=many, values=np.zeros(20), unfinished=unfinished, by="group", draws=120, fit=fit)
+        said = render.text(summary(fit, bootstrap=bootstrap_json(fit, resampled)))
+        assert f"{unfinished} of 20 resamples were stopped" in said
+        assert words in " ".join(said.split())
+        assert "too narrow" not in said

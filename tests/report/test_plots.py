@@ -193,6 +193,52 @@ def test_a_paper_s_figures_are_drawn_or_why_not_is_said_by_number(tmp_path, caps
     assert "did you mean zhao" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("runs", [{"num_experts": [8, 5.0001]}, {"loss": ["?", 2.0]}, {"params_total": [1e9, -1.0]}])
+def test_what_is_wrong_with_a_table_is_said_once_and_not_by_every_figure(tmp_path, capsys, runs):
+    pd.DataFrame({"params_active": [1e8, 2e8], "tokens": 1e10, "loss": 3.0} | runs).to_csv(tmp_path / "runs.csv")
+    assert main(["plot", "--paper", "zhao", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path)]) == USERS
+    said = capsys.readouterr()
+    assert said.err.count(f"column {next(iter(runs))} has") == 1
+    assert not said.out
+    assert "np.float64" not in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "status", "said"),
+    [
+        ("zhao-3", {"params_total": 5e11}, DONE, "no run of the table agrees with what its curves hold fixed"),
+        (
+            "zhao-3",
+            {"loss": np.nan},
+            DONE,
+            "no run of the table agrees with what its curves hold fixed, and has a loss",
+        ),
+        ("zhao-3", {"params_total": 0.496}, USERS, "nobody trains below 1000 parameters"),
+        ("runs", {"params_active": np.nan}, USERS, "runs has nothing to draw"),
+        ("zhao-3", {}, DONE, ""),
+    ],
+)
+def test_runs_that_are_not_drawn_are_no_silent_loss(tmp_path, capsys, name, runs, status, said):
+    known = {"params_active": 99e6, "params_total": 496e6, "tokens": 20e9, "top_k": 4.0, "num_shared_experts": 1.0}
+    pd.DataFrame({**known, "loss": 3.1, **runs}, index=[0, 1]).to_csv(tmp_path / "runs.csv")
+    words = ["plot", name, "--runs", str(tmp_path / "runs.csv"), "--format", "svg", "--out", str(tmp_path)]
+    assert main(words) == status
+    shown = " ".join(capsys.readouterr().err.split())
+    assert said in shown
+    assert said or "only the law" not in shown
+
+
+def test_figures_that_show_none_of_the_runs_say_so(tmp_path, capsys):
+    runs = pd.DataFrame({"params_active": [1e8, 2e8], "params_total": 4e8, "tokens": 1e10, "loss": [3.0, 2.9]})
+    runs.to_csv(tmp_path / "runs.csv")
+    words = ["plot", "--paper", "chapter-002", "--runs", str(tmp_path / "runs.csv"), "--format", "svg"]
+    assert main([*words, "--out", str(tmp_path), "--json"]) == DONE
+    every = {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
+    assert every["widget"]["without_runs"].startswith("only the law is drawn")
+    assert {"not_drawn"} == every["runs"].keys() - {"number"}
+
+
 @pytest.mark.slow
 def test_of_tian_s_seventeen_figures_some_need_a_table(tmp_path, capsys):
     words = ["plot", "--paper", "tian", "--out", str(tmp_path), "--format", "svg", "--json"]
@@ -247,6 +293,14 @@ def fitted():
     loss = evaluate(HOFFMANN_2022, params_active=active, tokens=tokens)
     runs = runs_from(design, loss * np.exp(np.random.default_rng(0).normal(0, 2e-3, 12)))
     return fit_law(Chinchilla, runs, penalty=Squared(), starts=WarmStart((HOFFMANN_2022,))), runs
+
+
+def test_a_paper_none_of_whose_figures_is_drawn_is_a_mistake(fitted, tmp_path, capsys):
+    result, _ = fitted
+    result.save(tmp_path / "fit.json")
+    words = ["plot", "--paper", "li", "--fit", str(tmp_path / "fit.json"), "--format", "svg", "--out", str(tmp_path)]
+    assert main(words) == USERS
+    assert "No figure of li can be drawn: li-1a draws a law of the form" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_profile_curve_crosses_its_limit_where_the_interval_ends(fitted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from moejax.cli.commands.fit_options import fixed_of
 from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
-from moejax.design.schedule import BestSchedule, best_schedule, final_loss
+from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, knows_drops, predict_curve
-from moejax.fit.read_curves import LONGEST, Curves, constant_only, read_curves
+from moejax.fit.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
 from moejax.float64 import float64
 from moejax.folder import atomic_write
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
+from moejax.laws.predict import factor
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
 from moejax.report.figures import loss_curves
@@ -52,10 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not fitted.curves:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
     schedules = {text: _schedule(text, fitted) for text in arguments.predict}
-    if arguments.best is not None and arguments.best > LONGEST:
-        raise UserError(f"--best is {arguments.best:,} steps; they are at most {LONGEST:,}, each with a rate.")
+    fixed = fixed_of(arguments)
+    if arguments.best is not None:
+        _check_best(arguments.best, fitted, fixed)
     with out_folder(arguments.out), progress() as show:
-        how = {"blocks": arguments.blocks, "fixed": fixed_of(arguments), "seed": arguments.seed}
+        how = {"blocks": arguments.blocks, "fixed": fixed, "seed": arguments.seed}
         result = fit_curves(fitted, arguments.law, **how, progress=show)
         held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
         answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
@@ -87,12 +90,14 @@ def _schedule(text: str, curves: Curves) -> Any:
     warmup, peak = whole.get("warmup", first.warmup_steps), numbers.get("peak", first.peak)
     if steps > LONGEST:
         raise UserError(f"--predict {text!r}: steps are at most {LONGEST:,}; each has a rate.")
-    if not peak > 0:
-        raise UserError(f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0.")
+    if not 0 < peak <= LARGEST_RATE:
+        raise UserError(
+            f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0 and at most {LARGEST_RATE:g}."
+        )
     if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
         raise UserError(
-            f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up ({warmup:,} steps) "
-            f"ends before the training."
+            f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up "
+            f"({counted(warmup, 'step')}) ends before the training."
         )
     decay = min(share * steps, steps - warmup)
     rates = WarmupStableDecay(
@@ -108,13 +113,23 @@ def _schedule(text: str, curves: Curves) -> Any:
 
 def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
     found = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
-    largest = result.fitted.get("rate_sum", (0.0, np.inf))[1]
-    return {**found, "beyond": max(1.0, float(rates.sum()) / largest)}
+    return {**found, "beyond": factor(float(rates.sum()), *result.fitted.get("rate_sum", (0.0, np.inf)))}
+
+
+def _check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
+    """Refuse, before anything is fitted, a best schedule that there cannot be."""
+    first = curves.curves[0]
+    if steps > LONGEST:
+        raise UserError(f"--best is {steps:,} steps; they are at most {LONGEST:,}, each with a rate.")
+    check_horizon(steps, first.warmup_steps, first.peak)
+    if not (curves.falls or "drop_scale" in fixed):
+        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
 
 
 def _best(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
     if not knows_drops(result):
-        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
+        remedy = constant_only(curves) or "These curves do not determine it; add one whose rate falls at another time."
+        raise UserError(f"--best rests on what a drop of the rate takes off. {remedy}")
     first = curves.curves[0]
     return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
 
@@ -138,7 +153,7 @@ def _summary(
     base, data = result.summary(level), {}
     tables, notes = list(base.tables), list(base.notes)
     notes.insert(0, "A draw is a stretch of a curve: its neighbours' residuals are alike.")
-    ranged = f"{level:.0%} range"
+    ranged = f"{in_percent(level)} range"
     if held_out:
         heads = (Column("curve"), Column("points"), Column("R²", ".4f"), *(Column(n, ".5f") for n in ("MAE", "RMSE")))
         heads = (*heads, Column("largest", percent(2)), Column("at the end", "+.5f"), Column("in range", percent(0)))
@@ -168,6 +183,13 @@ def _summary(
         tables.append(
             Table("Loss at the end of a schedule, nats/token", (*heads, Column("why no range", words=True)), rows)
         )
+        highest = max(float(curve.loss.max()) for curve in fitted.curves)
+        above = [text for text, a in answers.items() if a["loss"] > highest]
+        if above:
+            notes.append(
+                f"! At the end of {listed(above)} the law has more than the highest loss that was measured, "
+                f"{highest:.4g}: it is a power of the sum of rates, and so small a sum is none that it describes."
+            )
         data["predictions"] = {text: finite(a) for text, a in answers.items()}
     if best is not None:
         rows = [["best", best.loss, None, ""]]
@@ -179,7 +201,7 @@ def _summary(
             Column("schedule"),
             Column("loss", ".4f"),
             Column("best is lower by", ".4f"),
-            Column(f"{level:.0%} interval"),
+            Column(f"{in_percent(level)} interval"),
         )
         steps = len(best.rates)
         tables.append(

@@ -26,6 +26,6 @@ def check_exportable(asked: str | None, architectures: Mapping[str, Architecture
             choose_family(architecture, family or None)
         except ValueError as error:
             raise UserError(
-                f"{name} could not be exported to Hugging Face (--exportable {asked}): {told(error)}\n"
-                f"Change these fields, such as --config.architecture.FIELD=VALUE, or leave --exportable away."
+                f"{name} could not be exported to Hugging Face (--exportable {asked}); change its fields, such as "
+                f"--config.architecture.FIELD=VALUE, or leave --exportable away. What is in the way: {told(error)}"
             ) from error

@@ -14,7 +14,7 @@ from moejax.cli.number import pairs
 from moejax.design.leverage import held, leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.leverages import leverage_of
-from moejax.interval import check_level, interval
+from moejax.interval import check_level, in_percent, interval
 from moejax.laws.catalogue import find
 from moejax.laws.design import Design
 from moejax.laws.predict import check_scale
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     for flops in arguments.flops or ():
         check_scale(Design(flops=flops))
     rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
-    columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{arguments.level:.0%} interval"))
+    columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{in_percent(arguments.level)} interval"))
     cells = [
         [
             row["flops"],

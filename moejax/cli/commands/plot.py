@@ -17,7 +17,7 @@ from moejax.errors import UserError
 from moejax.fit.column_names import with_our_names
 from moejax.fit.fit_result import FitResult, check_runs_of, load
 from moejax.fit.holdout import split_by
-from moejax.fit.read_runs import mapped, select
+from moejax.fit.read_runs import check_units, mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
 from moejax.papers.numbered_figures import numbered
@@ -53,12 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
         for number, plot in enumerate(plots):
             update(number / len(plots), f"drawing {plot.name}")
             try:
-                every[plot.name] = draw(plot, given.inputs(plot))
+                every[plot.name] = given.figure(plot)
             except ValueError:
                 # Of a paper, what can be drawn is drawn.
                 if plot.name in arguments.names or (plot is plots[-1] and not every):
                     raise
                 left_out.append(plot.name)
+    for name in filter(given.law_alone.get, every):
+        say(f"{name}: {given.law_alone[name]}.")
     if left_out:
         say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
     with out_folder(arguments.out):
@@ -78,31 +80,45 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     # Whether it can be drawn is known before the first is written.
     every: dict[str, Figure] = {}
     reasons = dict(figures.not_drawn)
+    given.check_table()
     with progress_display() as update:
         for done, (number, name) in enumerate(figures.drawn.items()):
             update(done / len(figures.drawn), f"drawing {name}")
             try:
-                every[number] = draw(ALL[name], given.inputs(ALL[name]))
+                every[number] = given.figure(ALL[name])
             except UserError as error:
                 reasons[number] = told(error)
+    if not every:
+        said = dict.fromkeys(reasons.values())
+        raise UserError(f"No figure of {arguments.paper} can be drawn: {' '.join(said)}")
     with out_folder(arguments.out):
         files = {
             number: _write(arguments.out, ALL[figures.drawn[number]], figure, formats)["files"]
             for number, figure in every.items()
         }
     order = sorted({**figures.drawn, **figures.not_drawn}, key=_by_number)
-    rows = [[number, ", ".join(files[number]) if number in files else reasons[number]] for number in order]
+    alone = {
+        number: given.law_alone[figures.drawn[number]] for number in every if figures.drawn[number] in given.law_alone
+    }
+    rows, first = [], {}
+    for number in order:
+        said = "; ".join([", ".join(files[number]), *filter(None, [alone.get(number)])]) if number in files else ""
+        reason = reasons.get(number, "")
+        # What several figures lack alike is said once.
+        before = first.setdefault(reason, number)
+        rows.append([number, said or (reason if before == number else f"not drawn, as figure {before}")])
     columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
     data = {
         "paper": arguments.paper,
         "figures": [
-            {"number": number, "name": figures.drawn[number], "files": files[number]}
+            {"number": number, "name": figures.drawn[number], "files": files[number], "without_runs": alone.get(number)}
             if number in files
             else {"number": number, "not_drawn": reasons[number]}
             for number in order
         ],
     }
-    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV."
+    without = f" {len(alone)} of them show none of the runs." if alone else ""
+    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV.{without}"
     render.show(Result(tables=[Table("", columns, rows)], notes=[said], data=data), as_json=arguments.json)
     return 0
 
@@ -128,6 +144,32 @@ class _Given:
         self.maps_flops = "flops" in dict(pairs(arguments.map, "--map"))
         self.tables: dict[str, Any] = {}
         self.made: dict[Any, Any] = {}
+        self.law_alone: dict[str, str] = {}
+        """Figures that draw none of the runs that were given, and why."""
+
+    def figure(self, plot: Plot) -> Figure:
+        """One figure.
+
+        Raises:
+          UserError: it cannot be drawn, or the table has nothing for it.
+        """
+        inputs = self.inputs(plot)
+        figure = draw(plot, inputs)
+        if not figure.rows:
+            raise UserError(
+                f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}."
+            )
+        if plot.law and plot.columns and inputs.table is not None and not (inputs.synthetic or plot.needs_table):
+            # Of what is drawn without a table, runs are the rows that are added.
+            bare = draw(plot, replace(inputs, table=None))
+            if _points(bare) == _points(figure):
+                why = (
+                    "the fits to the runs gave nothing that it shows"
+                    if plot.from_runs
+                    else "no run of the table agrees with what its curves hold fixed, and has a loss"
+                )
+                self.law_alone[plot.name] = f"only the law is drawn; {why}"
+        return figure
 
     def inputs(self, plot: Plot) -> Any:
         """What one figure is asked to show."""
@@ -146,9 +188,9 @@ class _Given:
             active_params=convention(self.arguments.active_convention),
         )
         if table is not None and not plot.columns:
-            say(f"{name}: only the law is drawn; it takes no points from a table.")
-        if table is not None and plot.columns and found.table is None:
-            say(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.")
+            self.law_alone[name] = "only the law is drawn; it takes no points from a table"
+        elif table is not None and found.table is None:
+            self.law_alone[name] = f"only the law is drawn; points need {', '.join(plot.columns)}"
         return found
 
     def _table(self, name: str) -> Any:
@@ -156,11 +198,20 @@ class _Given:
         path = self.arguments.runs
         if path is None:
             return None
-        # Of a folder or a plan, figures read different tables.
-        key = name if path.is_dir() or path.suffix == ".json" else ""
+        key = name if self._differs_by_figure() else ""
         if key not in self.tables:
-            self.tables[key] = _renamed(sources.read(name, path), self.arguments)
+            self.tables[key] = _renamed(sources.read(name, path), self.arguments, of_runs=not key)
         return self.tables[key]
+
+    def check_table(self) -> None:
+        """Raise ``UserError`` for a table that no figure can read; what is wrong with it is of no figure alone."""
+        if self.arguments.runs is not None and not self._differs_by_figure():
+            self._table("")
+
+    def _differs_by_figure(self) -> bool:
+        """Whether figures read different tables from --runs, as of a folder or a plan."""
+        path = self.arguments.runs
+        return path.is_dir() or path.suffix == ".json"
 
     def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
         """A figure's table, by fits to the run table that was given; figures that share a way of making it share it."""
@@ -195,7 +246,12 @@ class _Given:
         return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
 
 
-def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
+def _points(figure: Figure) -> int:
+    """How many of a figure's rows can be seen."""
+    return sum(all(value == value for value in row.values()) for row in figure.rows)
+
+
+def _renamed(table: Any, arguments: argparse.Namespace, of_runs: bool) -> Any:
     """The rows that --where keeps, with our names for their columns as --map and --loss have them."""
     mapping = dict(pairs(arguments.map, "--map"))
     if arguments.loss != "loss":
@@ -205,7 +261,10 @@ def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
     kept, notes = select(mapped(ours.frame, mapping, named), arguments.where, named)
     for note in (*ours.notes, *notes):
         say(note)
-    return run_table.check(kept, where=named)
+    checked = run_table.check(kept, where=named, computed=mapping)
+    if of_runs and "loss" in checked and not arguments.trust_units:
+        check_units(checked, {**ours.read_from, **mapping}, named)
+    return checked
 
 
 def _formats(text: str) -> list[str]:

@@ -96,7 +96,11 @@ def named_law(text: str) -> str:
     try:
         return law_name(text)
     except UserError as error:
-        raise UserError(f"{error}{fit_named_like(text)}") from None
+        if (fit := fit_named_like(text)) is not None:
+            raise UserError(
+                f"The fit is given as {fit}: a word without a slash is a law, and none is '{text}'."
+            ) from None
+        raise error
 
 
 def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:

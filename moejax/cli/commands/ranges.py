@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from moejax.cli.commands.design import law_and_source
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.float64 import float64
-from moejax.interval import check_level
+from moejax.interval import check_level, in_percent
 from moejax.laws.catalogue import find
 from moejax.laws.five_factor import (
     FiveFactor,
@@ -26,6 +26,7 @@ from moejax.laws.five_factor import (
     shared_share_range,
     with_experts,
 )
+from moejax.laws.predict import factor
 from moejax.papers.zhao_models import MODELS
 from moejax.quantities import format
 from moejax.report import render
@@ -88,22 +89,27 @@ def _published(name: str, entry: str, total: float, active: float) -> Model:
 def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: argparse.Namespace) -> Result:
     """Optima of the law, and the ranges and active shares of every model."""
     gains = tuple(asked.gain or GAINS)
-    best = float(best_active_experts(law)), float(best_shared_share(law))
+    best = float(best_active_experts(law)), _as_share(float(best_shared_share(law)))
     experts = best[0] if asked.active_experts is None else asked.active_experts
     shared = best[1] if asked.shared_share is None else asked.shared_share
     rows = [_row(law, model, experts, shared, gains, asked) for model in models]
     fit = known if isinstance(known, FitResult) else None
     optima = [
-        ["G* = sqrt(f / e)", best[0], _interval(fit, law, best_active_experts, asked.level)],
-        ["S* = -n / (2 m)", best[1], _interval(fit, law, best_shared_share, asked.level)],
+        ["G* = sqrt(f / e)", _known(best[0]), _interval(fit, law, best_active_experts, asked.level)],
+        ["S* = -n / (2 m)", _known(best[1]), _interval(fit, law, best_shared_share, asked.level)],
     ]
-    coverage = f"{asked.level:.0%} interval"
+    coverage = f"{in_percent(asked.level)} interval"
     said = [f"law: {name}; N_a/N is asked at G = {experts:.4g} and S = {shared:.3g}, whatever a model's own."]
     if not all(map(math.isfinite, (*best, *(row["optimal_active_share"] for row in rows)))):
-        said.append("A value that is not a number says that the law has no such optimum: a coefficient of it is 0.")
+        said.append(
+            f"Where it says {NOT_DETERMINED}, the law has no optimum that can be: a coefficient of it is 0, or its "
+            f"share of least loss is below 0 or above 1."
+        )
     if asked.params_total is None:
         printed = "as Table 3 prints them" if not asked.models else "as their authors state them"
         said.append(f"Sizes are {printed}; embeddings are part of some.")
+    if far := _beyond(models, known.fitted):
+        said.append(f"Beyond what the law was fitted to: {far}.")
     return Result(
         tables=[
             Table("Optima (Eqs. 12 and 13)", (Column(""), Column("value", ".4g"), Column(coverage)), optima),
@@ -122,6 +128,18 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
             "models": rows,
         },
     )
+
+
+def _beyond(models: list[Model], fitted: Mapping[str, tuple[Any, Any]]) -> str:
+    """How far the farthest of the models lies outside the fitted sizes, in words; empty if none does."""
+    farthest: dict[str, tuple[float, str]] = {}
+    for model in models:
+        for name, size in (("params_total", model.total), ("params_active", model.active)):
+            ends = fitted.get(name) or fitted.get(f"{name}_nonembedding")
+            times = 1.0 if ends is None else factor(size, *ends)
+            if abs(math.log(times)) > abs(math.log(farthest.get(name, (1.0, ""))[0])):
+                farthest[name] = times, model.name
+    return ", ".join(f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items())
 
 
 def _row(
@@ -143,9 +161,9 @@ def _row(
         "own_shared_share": model.shared,
         "active_experts_range": [low, high],
         # A share is from 0 to 1, whatever the loss beyond.
-        "shared_share_range": [max(least, 0.0), min(most, 1.0)],
+        "shared_share_range": [max(least, 0.0), min(most, 1.0)] if least <= 1 and most >= 0 else [math.nan, math.nan],
         "own_active_share": model.active / model.total,
-        "optimal_active_share": float(theory),
+        "optimal_active_share": _as_share(float(theory)),
         "efficient_active_share": efficient,
     }
 
@@ -188,19 +206,30 @@ def _share_table(rows: list[dict[str, Any]], gains: tuple[float, ...], step: flo
     )
 
 
-def _with_active(row: dict[str, Any], share: float) -> tuple[float, float]:
-    return share, share * row["params_total"]
+def _with_active(row: dict[str, Any], share: float) -> tuple[float | str, float | str]:
+    return _known(share), _known(share * row["params_total"])
+
+
+def _as_share(value: float) -> float:
+    """An optimum that is a share; NaN if it is none."""
+    return value if 0 <= value <= 1 else math.nan
+
+
+def _known(value: float) -> float | str:
+    return value if math.isfinite(value) else NOT_DETERMINED
 
 
 def inward(digits: int) -> Callable[[list[float]], str]:
-    """Write a range so that the rounded ends lie inside it."""
-    unit = 10**digits
+    """Write a range so that the rounded ends lie inside it: to so many digits, or to more if it is narrower."""
 
     def write(ends: list[float]) -> str:
         if not all(map(math.isfinite, ends)):
-            return "–"
-        low, high = math.ceil(ends[0] * unit) / unit, math.floor(ends[1] * unit) / unit
-        return f"[{low:.{digits}f}, {high:.{digits}f}]"
+            return NOT_DETERMINED
+        for shown in range(digits, 13):
+            low, high = math.ceil(ends[0] * 10**shown) / 10**shown, math.floor(ends[1] * 10**shown) / 10**shown
+            if low <= high:
+                return f"[{low:.{shown}f}, {high:.{shown}f}]"
+        return f"{sum(ends) / 2:.{digits}f}"
 
     return write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import SEEDS, number, whole_number
+from moejax.cli.number import LENGTHS, SEEDS, count, number, whole_number
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", default=[], metavar="PATTERN", help="curves to read, such as 'small/*' (all)"
     )
     reading.add_argument(
-        "--warmup", type=whole_number, metavar="STEPS", help="in which the rate rose from 0, where that is not logged"
+        "--warmup", type=count(0), metavar="STEPS", help="in which the rate rose from 0, where that is not logged"
     )
     parser.add_argument(
         "--fix", action="append", default=[], metavar="NAME=VALUE", help="a coefficient that is given and not fitted"
@@ -68,9 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE,…",
         help="a schedule: steps, and decay_share, decay_shape, final_share, warmup, peak; may be repeated",
     )
-    asking.add_argument(
-        "--best", type=whole_number, metavar="STEPS", help="the schedule of least loss after so many steps"
-    )
+    asking.add_argument("--best", type=LENGTHS, metavar="STEPS", help="the schedule of least loss after so many steps")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="write fit.json, summary.txt, predictions.csv and a figure"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments,
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 from moejax.run_sources.source import source
+from moejax.wording import listed
 
 NAME = "fit"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
 HELP = "Fit a law to a table of runs."
-RECIPES = ("launch-check", "domains", "zhao", "tian", "abnar")
-OF_ANY_LAW = ("launch-check", "domains")
-"""Recipes that fit the law that is named."""
+RECIPES = {
+    "launch-check": ("law", "hold_out", "pilot", "correct"),
+    "domains": ("law", "hold_out", "shares"),
+    "zhao": ("hold_out", "starts", "bootstrap"),
+    "tian": ("starts", "level"),
+    "abnar": ("hold_out", "starts", "bootstrap", "level"),
+}
+"""Whole procedures, with the options that each reads besides those of its table and ``OF_EVERY_RECIPE``."""
+OF_EVERY_RECIPE = ("seed", "json", "out")
+OF_RECIPES_ALONE = ("pilot", "correct", "shares")
+"""Options that no fit of one law reads."""
 NOT_OF_TWO_LAWS = ("bootstrap", "profile", "influence", "hold_out", "each", "folds", "fix", "best_by", "budget")
 """Options of the fit of one law alone."""
 EXAMPLE = """\
@@ -119,19 +129,53 @@ def check(arguments: argparse.Namespace) -> None:
             f"--form is a law, and --recipe {arguments.recipe} a whole procedure with laws of the catalogue; leave one "
             f"out."
         )
-    if arguments.recipe in (None, *OF_ANY_LAW) and arguments.law is None and arguments.form is None:
+    if unread := _unread(arguments):
+        raise UserError(unread)
+    if arguments.law is None and arguments.form is None and "law" in RECIPES.get(arguments.recipe, ("law",)):
         raise UserError(
             "There is no law to fit; give --law NAME (`moejax laws` lists them), --form FORMULA, or a paper's --recipe."
         )
-    if arguments.loss_law is not None:
-        given = [option for option in NOT_OF_TWO_LAWS if getattr(arguments, option)]
-        if arguments.recipe is not None:
-            given.append("recipe")
-        if given:
-            raise UserError(
-                f"--loss-law fits two laws, one on the other, and has no --{given[0].replace('_', '-')}; leave it out, "
-                f"or fit each law by itself for it."
-            )
+    if arguments.loss_law is not None and (given := [name for name in NOT_OF_TWO_LAWS if getattr(arguments, name)]):
+        raise UserError(
+            f"--loss-law fits two laws, one on the other, and has no {_options(given[:1])}; leave it out, or fit each "
+            f"law by itself for it."
+        )
+
+
+def _unread(arguments: argparse.Namespace) -> str:
+    """What is wrong with options that are given and that nothing would read; empty if nothing is."""
+    recipe, given = arguments.recipe, _given(arguments)
+    if recipe is None:
+        alone = [name for name in given if name in OF_RECIPES_ALONE]
+        readers = [f"--recipe {name}" for name, read in RECIPES.items() if {*alone} & {*read}]
+        joint = "does" if len(readers) == 1 else "do"
+        return f"A fit of one law does not read {_options(alone)}; {listed(readers)} {joint}." if alone else ""
+    table = argparse.ArgumentParser()
+    add_table_arguments(table)
+    read = (*RECIPES[recipe], *OF_EVERY_RECIPE)
+    unread = [name for name in given if name not in (*read, "runs", "recipe", *vars(table.parse_args([])))]
+    if unread:
+        return (
+            f"--recipe {recipe} does not read {_options(unread)}; leave that out. Besides the options of "
+            f"the table it reads {_options(read)}."
+        )
+    if len(arguments.hold_out) > 1:
+        return (
+            f"--recipe {recipe} holds out once, and --hold-out is given {len(arguments.hold_out)} times; give it once."
+        )
+    return ""
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
+    """The options that are not as they are by default."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    usual = {action.dest: action.default for action in parser._actions if action.dest != "help"}
+    return [name for name, value in usual.items() if getattr(arguments, name) != value]
+
+
+def _options(names: Sequence[str]) -> str:
+    return listed(f"--{name.replace('_', '-')}" for name in names)
 
 
 def prepare(arguments: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import count, number, whole_number
+from moejax.cli.number import count, number
 from moejax.cli.parsers.options import add_config_argument
 from moejax.cli.settings import TRAINING
 from moejax.errors import UserError
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is computed again: none, dots, full, or all but what is named, as attn_out+moe_gate_up",
     )
     parser.add_argument(
-        "--microbatches", type=whole_number, metavar="N", help="parts of a batch that are computed one after another"
+        "--microbatches", type=count(1), metavar="N", help="parts of a batch that are computed one after another"
     )
     parser.add_argument(
         "--search", action="store_true", help="try meshes, remat policies and microbatches, and rank them"
@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a search that compiles nothing."""
+    """Raise ``UserError`` for a search that compiles nothing, and a price that is none."""
+    if arguments.price is not None and arguments.price < 0:
+        raise UserError(f"--price is {arguments.price:g} for a chip and hour; give 0 or more.")
     if arguments.search and arguments.compile < 1:
         raise UserError(f"--compile is {arguments.compile}; give at least 1.")

@@ -60,20 +60,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--level", type=number, default=0.9, metavar="SHARE", help="coverage of a fit's intervals (%(default)s)"
     )
+    # Known, so that it gets a sentence.
+    parser.add_argument("--flops", type=number, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for sizes that cannot be, or models beside sizes."""
     total, active = arguments.params_total, arguments.params_active
+    if arguments.flops is not None:
+        size = "N" if total is None else f"{total:g}"
+        raise UserError(
+            f"Ranges know no budget, as tokens add the same loss everywhere: --flops decides N_a. moejax design --law "
+            f"{arguments.law} --flops {arguments.flops:g} --params-total {size} gives params_active; then moejax "
+            f"ranges --params-total {size} --params-active that."
+        )
     if (total is None) != (active is None):
         raise UserError("--params-total and --params-active belong together: the ranges depend on both.")
     if arguments.models and total is not None:
         raise UserError("Models have sizes of their own; give models, or --params-total and --params-active.")
-    if total is not None and not 1 <= active <= total < 1e30:
+    if total is not None and not 1000 <= active <= total < 1e18:
         raise UserError(
-            f"--params-active is {active:g} and --params-total {total:g}; active parameters are at least 1 and at most "
-            "all of them, and these fewer than 1e30."
+            f"--params-active is {active:g} and --params-total {total:g}; active parameters are at least 1000 and "
+            "at most all of them, and these fewer than 1e18."
         )
     given = {"--tolerance": [arguments.tolerance], "--gain": arguments.gain or []}
     for option, values in given.items():

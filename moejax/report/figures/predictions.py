@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from moejax.interval import in_percent
 from moejax.laws.design import FIELDS
 from moejax.laws.law import LOSS, with_unit
 from moejax.report.figures.figure import Figure, FigureInputs, column
@@ -93,7 +94,7 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     axes.tick_params(axis="y", length=0)
     drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     within, ranged, level = (table["away"] <= 1).sum(), np.isfinite(table["away"]).sum(), table["level"].iloc[0]
-    share = f"{within} of {ranged} runs lie in their {level:.0%} ranges"
+    share = f"{within} of {ranged} runs lie in their {in_percent(level)} ranges"
     some = f" The {len(shown)} farthest of {len(table)} are drawn." if len(shown) < len(table) else ""
     columns = ["split", "run", "measured", "predicted", "low", "high", "half_ranges"]
     return Figure(
