@@ -19,17 +19,18 @@ from moejax.cli.config_file import find, find_packaged, packaged_files
 ROOT = Path(__file__).parents[2]
 OWN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.py")}
 READERS = {"FILE.py", "dense.py", "mixture.py", "mine.py", "sweep.py", "plan_671b.py"}
-READERS |= {"designed/config.py", "runs/next/study.py"}
+READERS |= {"designed/config.py", "runs/next/study.py", "configs/studies/FILE.py"}
 """Configs that pages show as the reader's own."""
 
 
 def shown():
-    """Every config that help texts and pages name."""
+    """Every config that help texts and pages name, but those that a page writes out."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py"))]
     helps = [ROOT / "moejax" / "cli" / "parsers" / f"{name}.py" for name in COMMANDS]
     helps.append(ROOT / "moejax" / "cli" / "command_line.py")
     texts = [page.read_text() for page in (*pages, *helps) if page.name != "log.md"]
-    return sorted({name for text in texts for name in re.findall(r"--config[= ]([\w./-]+\.py)", text)} - READERS)
+    named = {name for text in texts for name in re.findall(r"--config[= ]([\w./-]+\.py)", text)}
+    return sorted(named - READERS - {name for text in texts for name in re.findall(r'title="(.*?)"', text)})
 
 
 @pytest.mark.parametrize("name", shown())
