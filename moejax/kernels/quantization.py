@@ -19,10 +19,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import AxisType
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
 from moejax.platform import platform
+from moejax.sharding import TENSOR, on_many_devices
 
 TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}
 """Types by the choices of ``Runtime.matmul_quantization`` that quantize."""
@@ -68,8 +70,43 @@ def einsum(
 
     Products of float8 come out in that type too: scales that are powers of two round nothing.
 
-    Every letter of the result is one of x or of the matrix, in the order that it has there.
+    Every letter of the result is one of x or of the matrix, in the order that it has there. Where a mesh splits what is
+    summed over along ``tensor`` (``SPLIT``), every part has scales of its own, and devices add up products in the type
+    of x: with scales of the whole they would agree on these first, and then add up integers of 32 bits.
     """
+    inputs, of_y = equation.split("->")
+    of_x, of_matrix = inputs.split(",")
+    summed = next((name for name in SPLIT if name in of_x and name in of_matrix and name not in of_y), None)
+    parts = _parts(matrix.shape[of_matrix.index(summed)]) if summed else 1
+    if summed and parts > 1:
+        x, matrix = (_in_parts(a, of.index(summed), parts) for a, of in ((x, of_x), (matrix, of_matrix)))
+        of_parts = f"{PART}{of_x},{PART}{of_matrix}->{PART}{of_y}"
+        products = _einsum(of_parts, x, matrix, quantization, precision)
+        # As it is; ``jnp.sum`` would add up in float32, and devices send that.
+        return lax.reduce(products, jnp.zeros((), products.dtype), lax.add, (0,))
+    return _einsum(equation, x, matrix, quantization, precision)
+
+
+SPLIT = "hgf"
+"""Letters that equations of projections have for what ``tensor`` splits: heads, key-value heads, hidden units."""
+PART = "P"
+
+
+def _parts(size: int) -> int:
+    """Parts of an axis of such a letter that lie on devices of their own, as ``moejax.sharding`` splits it."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not on_many_devices() or dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[TENSOR] is not AxisType.Auto:
+        return 1
+    parts = mesh.shape[TENSOR]
+    return parts if size % parts == 0 else 1
+
+
+def _in_parts(x: Array, axis: int, parts: int) -> Array:
+    shape = x.shape
+    return jnp.moveaxis(x.reshape(*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]), axis, 0)
+
+
+def _einsum(equation: str, x: Array, matrix: Array, quantization: str, precision: Any) -> Array:
     inputs, of_y = equation.split("->")
     of_x, of_matrix = inputs.split(",")
     factors, scales = [], []

@@ -1,13 +1,14 @@
 """Products of 8-bit numbers: how far they are from exact ones, and what they do with zeros, outliers and no numbers."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from moejax.kernels import quantization
 from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
@@ -15,6 +16,9 @@ from moejax.kernels.linear import ProductTypes, project
 from moejax.kernels.quantization import TYPES, in_8_bits, matmul, quantize
 from moejax.kernels.table import TABLE, load, select
 from moejax.sharding import MESH_AXES
+from moejax.train.collectives import collectives
+from moejax.train.mesh import MeshShape, make_mesh
+from moejax.train.program_text import instructions
 
 WIDTH, HIDDEN = 256, 96
 DRAW = np.random.default_rng(7)
@@ -139,6 +143,43 @@ def test_tokens_and_parts_of_a_sum_may_lie_on_other_devices():
     # A mesh that splits what is summed over has scales of its own in each part; powers of two change nothing.
     halves = sum(projected("fp8")(x[:, part], w[part]) for part in (slice(0, 100), slice(100, None)))
     assert error(halves, projected("fp8")(x, w)) < 2e-3
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_devices_that_share_a_sum_add_up_products_in_the_compute_type_and_agree_on_no_scales(kind):
+    """Float32 here, as a CPU adds up bfloat16 in it."""
+    mesh = make_mesh(MeshShape(data=2, tensor=2), jax.devices()[:4])
+    into, out_of = PartitionSpec(None, "tensor"), PartitionSpec("tensor")
+    tokens, types = PartitionSpec("data"), ProductTypes(quantization=kind)
+    x, dy = (jnp.asarray(normal(4, 16, 64), jnp.float32) for _ in range(2))
+    up, down = (jnp.asarray(normal(*shape) / 8, jnp.float32) for shape in ((64, WIDTH), (WIDTH, 64)))
+
+    def both(x, up, down, dy):
+        def layer(x, up, down):
+            return project("btf,fd->btd", project("btd,df->btf", x, up, types=types), down, types=types)
+
+        y, back = jax.vjp(layer, x, up, down)
+        return y, back(dy)[0]
+
+    where = [NamedSharding(mesh, spec) for spec in (tokens, into, out_of, tokens)]
+    with jax.set_mesh(mesh):
+        step: Any = jax.jit(both, in_shardings=where, out_shardings=where[0]).lower(x, up, down, dy).compile()
+        y, dx = step(*(jax.device_put(one, place) for one, place in zip((x, up, down, dy), where, strict=True)))
+    sent = collectives(step.as_text(), dict(mesh.shape))
+    assert {(one.kind, one.axes) for one in sent} == {("all-reduce", ("tensor",))}
+    assert sum(one.bytes for one in sent) == 2 * 4 * x.size // 2
+    added = [one.type for one in instructions(step.as_text()) if "all-reduce" in one.opcode]
+    assert not any("s32[" in type_ for type_ in added)
+
+    def of_halves(x, dy):
+        h = project("btd,df->btf", x, up, types=types)
+        halves = [slice(0, WIDTH // 2), slice(WIDTH // 2, None)]
+        y = sum(project("btf,fd->btd", h[..., half], down[half], types=types) for half in halves)
+        dh = project("btd,df->btf", dy, down.T, types=types)
+        return y, sum(project("btf,fd->btd", dh[..., half], up.T[half], types=types) for half in halves)
+
+    for found, expected in zip((y, dx), jax.jit(of_halves)(x, dy), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(jnp.abs(expected).max()))
 
 
 @pytest.mark.parametrize(
