@@ -4,10 +4,11 @@ What is quantized is a product's two factors, each along what the product sums o
 every output channel of a matrix. The product is summed in float32 (int32), and multiplied by both scales. Forward
 products and gradients of rows are computed so; gradients of matrices, sums over tokens, keep their type.
 
-For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``): E4M3 everywhere,
-as scales of rows leave gradients no need of E5M2's range, and scales that are powers of two. For int8 it is AQT's
-``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``, but for stochastic rounding. No scale is of more than one token,
-so results do not depend on how a batch is cut.
+For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``) but for gradients
+of rows, where torchao scales a matrix as a whole, and for fast sums: E4M3 everywhere, as scales of rows leave gradients
+no need of E5M2's range, and scales that are powers of two. For int8 it is AQT's ``config_v4(fwd_bits=8, dlhs_bits=8,
+drhs_bits=None)``, but for stochastic rounding: what is small beside the largest of its row becomes 0
+(docs/accelerators.md). No scale is of more than one token, so results do not depend on how a batch is cut.
 """
 
 from __future__ import annotations

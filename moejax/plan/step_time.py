@@ -102,9 +102,8 @@ def step_flops(training: Training) -> float:
 
 def quantized_flops(training: Training) -> float:
     """Those of ``step_flops`` that are products of 8-bit numbers (``Runtime.matmul_quantization``): of projections,
-    feed-forwards and routed experts, forwards, computed again, and for gradients of rows.
-
-    Modules of multi-token prediction are left out, and so are taken at the peak of the other products.
+    feed-forwards and routed experts, forwards, computed again, and for gradients of rows; modules of multi-token
+    prediction included.
     """
     recipe = training.recipe
     quantized = _quantized_per_token(training)

@@ -100,6 +100,19 @@ def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradient
         np.testing.assert_allclose(found[2], exact[2], rtol=1e-5, atol=1e-5 * float(jnp.abs(exact[2]).max()))
 
 
+def test_what_is_common_to_small_numbers_beside_large_ones_is_kept_in_float8_and_lost_in_int8():
+    """As docs/accelerators.md states it of gradients."""
+    is_large = DRAW.random((512, 2048)) < 0.002
+    x = np.where(is_large, 50 * normal(512, 2048), 0.05 + 0.05 * normal(512, 2048))
+
+    def kept(kind):
+        found = quantize(jnp.asarray(x, jnp.float32), -1, kind)
+        return float((found.values.astype(jnp.float32) * found.scale)[~is_large].mean()) / x[~is_large].mean()
+
+    assert kept("fp8") == pytest.approx(1, abs=0.01)
+    assert kept("int8") == pytest.approx(0.11, abs=0.03)
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_zeros_stay_zeros_and_the_largest_and_smallest_numbers_stay_finite(kind):
     x = jnp.asarray([[0.0] * 4, [3e38, -3e38, 1.0, 0.0], [1e-38, 2e-38, -4e-38, 0.0], [-7.0, 7.0, 3.5, 0.1]])
