@@ -131,8 +131,9 @@ def _kept(training: Training, tokens: float, value: int, room: float) -> float:
     )
     rows = tokens * value * len(a.routed_layers) * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     remat, named = training.recipe.runtime.remat, named_activations(a, training.recipe.data.sequence_length)
-    rooms = {"moe_gate_up": room}
-    kept = few + tokens * value * sum(rooms.get(name, 1.0) * float(named[name].values) for name in kept_names(remat))
+    rooms, names = {"moe_gate_up": room}, kept_names(remat)
+    kept = few + tokens * value * sum(rooms.get(name, 1.0) * float(named[name].values) for name in names)
+    kept += tokens * 4 * sum(float(named[name].sums) for name in names)
     return {"none": every, "dots": max(every - rows, few)}.get(remat, min(kept, every))
 
 
