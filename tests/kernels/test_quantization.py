@@ -44,7 +44,7 @@ def rows_of_all_sizes(*shape):
 
 LIMITS = {
     "fp8": {normal: 0.04, outlying_channels: 0.04, heavy_tailed: 0.04, rows_of_all_sizes: 0.04},
-    "int8": {normal: 0.012, outlying_channels: 0.11, heavy_tailed: 0.04, rows_of_all_sizes: 0.012},
+    "int8": {normal: 0.014, outlying_channels: 0.11, heavy_tailed: 0.04, rows_of_all_sizes: 0.014},
 }
 """Largest error of a product's rows, each as a share of its own norm, on average (docs/accelerators.md)."""
 
@@ -100,17 +100,41 @@ def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradient
         np.testing.assert_allclose(found[2], exact[2], rtol=1e-5, atol=1e-5 * float(jnp.abs(exact[2]).max()))
 
 
-def test_what_is_common_to_small_numbers_beside_large_ones_is_kept_in_float8_and_lost_in_int8():
-    """As docs/accelerators.md states it of gradients."""
-    is_large = DRAW.random((512, 2048)) < 0.002
-    x = np.where(is_large, 50 * normal(512, 2048), 0.05 + 0.05 * normal(512, 2048))
+@pytest.mark.parametrize("product", [projected, of_a_batch, of_groups])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_what_is_common_to_gradients_small_beside_the_largest_of_their_rows_is_kept_in_sums_over_tokens(
+    product, kind, dtype
+):
+    """Rounded to the nearest, int8 would lose 89 % of it (docs/accelerators.md)."""
+    is_large = DRAW.random((1024, HIDDEN)) < 0.02
+    dy = np.where(is_large, 50 * normal(1024, HIDDEN), 0.05 + 0.05 * normal(1024, HIDDEN))
+    dy = dy[:64] if product is of_groups else dy
+    dy = jnp.asarray(dy, jnp.float32).astype(dtype)
+    nearest, at_random = (quantize(one, -1, kind) for one in (dy, quantization.rounded_at_random(dy, -1, kind)))
+    # The numbers that are drawn are what is quantized, at the same scale.
+    np.testing.assert_allclose(at_random.scale, nearest.scale, rtol=1 / 127)
+    assert np.abs(at_random.values.astype(np.float32) - nearest.values.astype(np.float32)).max() <= (kind == "int8")
+    x, w = jnp.zeros((len(dy), WIDTH), dtype), jnp.ones((WIDTH, HIDDEN), dtype)
+    y, back = jax.vjp(product(kind), x, w)
+    found, exact = (np.asarray(a, np.float64).sum() for a in (back(dy.astype(y.dtype))[0], dy))
+    if product is not of_groups:
+        # Of all that is added up; what is common to the small numbers is 6 % of it.
+        assert found / WIDTH == pytest.approx(exact, rel=0, abs=0.005 * float(jnp.abs(dy).sum()))
+    small = (np.asarray(at_random.values, np.float64) * at_random.scale)[~is_large[: len(dy)]].mean()
+    assert small == pytest.approx(np.asarray(dy, np.float64)[~is_large[: len(dy)]].mean(), rel=0.2)
 
-    def kept(kind):
-        found = quantize(jnp.asarray(x, jnp.float32), -1, kind)
-        return float((found.values.astype(jnp.float32) * found.scale)[~is_large].mean()) / x[~is_large].mean()
 
-    assert kept("fp8") == pytest.approx(1, abs=0.01)
-    assert kept("int8") == pytest.approx(0.11, abs=0.03)
+def test_gradients_are_rounded_the_same_in_every_run_and_however_tokens_are_cut():
+    dy = jnp.asarray(heavy_tailed(64, 96), jnp.bfloat16)
+    whole = quantization.rounded_at_random(dy, -1, "int8")
+    parts = [jax.jit(quantization.rounded_at_random, static_argnums=(1, 2))(x, -1, "int8") for x in (dy[:20], dy[20:])]
+    np.testing.assert_array_equal(whole, jnp.concatenate(parts))
+    # And not as a row of other numbers is, where numbers are equal.
+    same = jnp.full((64, 96), 0.3).at[:, 0].set(100 + jnp.arange(64.0))
+    drawn = quantization.rounded_at_random(same, -1, "int8") != 0
+    assert drawn[:, 1:].mean() == pytest.approx(0.3 / (131.5 / 127), rel=0.1)
+    assert 0.3 < drawn[:, 1:].mean(0).std() / drawn[:, 1:].std() * 8 < 2
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -185,11 +209,13 @@ def test_devices_that_share_a_sum_add_up_products_in_the_compute_type_and_agree_
     assert not any("s32[" in type_ for type_ in added)
 
     def of_halves(x, dy):
-        h = project("btd,df->btf", x, up, types=types)
-        halves = [slice(0, WIDTH // 2), slice(WIDTH // 2, None)]
-        y = sum(project("btf,fd->btd", h[..., half], down[half], types=types) for half in halves)
-        dh = project("btd,df->btf", dy, down.T, types=types)
-        return y, sum(project("btf,fd->btd", dh[..., half], up.T[half], types=types) for half in halves)
+        def layer(x):
+            parts = [slice(0, WIDTH // 2), slice(WIDTH // 2, None)]
+            h = [project("btd,df->btf", x, up[:, part], types=types) for part in parts]
+            return sum(project("btf,fd->btd", one, down[part], types=types) for one, part in zip(h, parts, strict=True))
+
+        y, back = jax.vjp(layer, x)
+        return y, back(dy)[0]
 
     for found, expected in zip((y, dx), jax.jit(of_halves)(x, dy), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(jnp.abs(expected).max()))
