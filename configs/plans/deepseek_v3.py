@@ -6,9 +6,13 @@ Paper:    DeepSeek-V3 technical report (arXiv:2412.19437), Sec. 4.2: 14.8 trilli
 Command:  moejax plan --config=configs/plans/deepseek_v3.py --topology v5p:8x8x16
           On as many H100: --topology h100:128x8
           Without multi-token prediction, as docs/plans.md compiled it: --config=configs/plans/deepseek_v3.py:next-token
-Recipe:   as there but for steps of 16,384 sequences, which 1,024 chips divide; in float32 and bfloat16 instead of FP8;
-          the rate is constant where the report lowers it once more. One module of multi-token prediction, of weight .3
-          for 10 trillion tokens and .1 then (Sec. 4.2): 11.6 billion parameters beside the 671.
+Recipe:   as there but for steps of 16,384 sequences, which 1,024 chips divide, from the first step on, where the report
+          begins with 3,072 and comes to 15,360 at 469 billion tokens; the 2,000 steps of warm-up are of that size
+          (inferred); in float32 and bfloat16 instead of FP8; the learning rate is constant where the report lowers it
+          from 10 trillion tokens on; the rate of the expert bias is .001 (this package's default) to the end, where the
+          report has .001 for 14.3 trillion and 0 then. None of these changes what a step costs. One module of
+          multi-token prediction, of weight .3 for 10 trillion tokens and .1 then (Sec. 4.2): 11.6 billion parameters
+          beside the 671.
 Mesh:     experts over the 8 chips of one edge, whose tokens gather there; parameters over the other 128. Eight
           microbatches of 8,192 tokens a chip.
 Cost:     3.9e24 FLOPs, the masked half of the scores left out, 3.7e24 without the module; docs/plans.md has chip-hours

@@ -5,7 +5,7 @@ heads of up to 128 numbers, on Hopper 256, and there and on Blackwell for querie
 attention in DeepSeek-V3's sizes has them.
 
 Documents of a row are told by where they begin and how long they are, so that no mask of queries by keys is held; JAX
-has that beside its public functions only. A program is made for ``MOST_DOCUMENTS`` of a row; rows of more are computed
+has that beside its public functions only. A program is made for ``most_documents`` of a row; rows of more are computed
 by tiles.
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value, M most documents.
@@ -13,21 +13,23 @@ Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V wid
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from moejax.condition import usually
 from moejax.errors import UserError
 from moejax.kernels.attention import CUDNN_LATENT, AttentionMask, on_head_shards
 from moejax.kernels.attention_tiled import tiled
+from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import gpu_generation
 
-MOST_DOCUMENTS = 32
-"""Of a row: the sums of the softmax are kept as if every document were as long as the row, in float32; with 32 of them
-they are as large as the queries at 64 numbers a head."""
+FEWEST_DOCUMENTS, MEAN_TOKENS = 32, 256
+"""Documents of a row that a program is made for: of this length on average, and so many of a short row."""
 HOPPER = 9
 WIDEST_HEAD = {HOPPER: 256}
 OTHER_WIDEST = 128
@@ -74,22 +76,10 @@ def cudnn(
     def local(query: Array, key: Array, value: Array, segments: Array | None, _: None) -> Array:
         if segments is None:
             return _attend(query, key, value, scale, mask.window, None)
-        documents, are_few = _documents(segments)
-
-        def by_tiles(query: Array, key: Array, value: Array) -> Array:
-            here = AttentionMask(query_segments=segments, key_segments=segments)
-            return tiled(query, key, value, here, scale=scale)
-
-        def at_once(query: Array, key: Array, value: Array) -> Array:
-            # JAX counts places of keys by the heads of queries (mended in its pull request 39521, July 2026): where
-            # keys have fewer, queries would meet those of another document.
-            key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
-            return _attend(query, key, value, scale, 0, documents)
-
         if query.size > jnp.iinfo(jnp.int32).max:
             # Places of documents are counted in numbers.
-            return by_tiles(query, key, value)
-        return usually(are_few, at_once, by_tiles, query, key, value)
+            return _by_tiles(scale, query, key, value, segments)
+        return _packed(scale, query, key, value, segments)
 
     return on_head_shards(local, query, key, value, mask.query_segments, None)
 
@@ -101,45 +91,154 @@ def _beyond(mask: AttentionMask, slopes: Any, sinks: Any) -> str:
     return f" with {names}" if names else ""
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _packed(
+    scale: float,
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B T G K"],
+    value: Float[Array, "B T G K"],
+    segments: Int[Array, "B T"],
+) -> Float[Array, "B T H K"]:
+    """Attention within documents.
+
+    What is kept for the backward pass is one logarithm of a sum for each query. The kernel has room for as many as if
+    each document were as long as the row: zeros but for one of ``most_documents``. Tiles are computed again.
+    """
+    documents = _documents(segments)
+
+    def at_once(query: Array, key: Array, value: Array) -> Array:
+        return _attend(query, *_of_each_head(query, key, value), scale, 0, documents)
+
+    return usually(documents.are_few, at_once, partial(_by_tiles, scale, segments=segments), query, key, value)
+
+
+def _save(
+    scale: float, query: Array, key: Array, value: Array, segments: Array
+) -> tuple[Array, tuple[Array, Array, Array, Array, Array, Array]]:
+    documents = _documents(segments)
+
+    def at_once(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
+        mixed, logsumexp = _attend(query, *_of_each_head(query, key, value), scale, 0, documents, residual=True)
+        return mixed, logsumexp[documents.number, :, documents.place]
+
+    def by_tiles(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
+        return _by_tiles(scale, query, key, value, segments), jnp.zeros(query.shape[:3], jnp.float32)
+
+    mixed, logsumexp = usually(documents.are_few, at_once, by_tiles, query, key, value)
+    mixed, logsumexp = (checkpoint_name(one, ATTN_OUT) for one in (mixed, logsumexp))
+    return mixed, (query, key, value, segments, mixed, logsumexp)
+
+
+def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[Array, Array, Array, None]:
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    query, key, value, segments, mixed, logsumexp = saved
+    documents = _documents(segments)
+
+    def at_once(query: Array, key: Array, value: Array, mixed: Array, logsumexp: Array, dmixed: Array) -> Any:
+        (keys, values), back = jax.vjp(partial(_of_each_head, query), key, value)
+        room = jnp.zeros((documents.lengths.size, query.shape[2], query.shape[1]), jnp.float32)
+        sums = room.at[documents.number, :, documents.place].set(logsumexp)
+        none = jnp.zeros(0, query.dtype)
+        places = (documents.lengths, documents.lengths, documents.starts, documents.starts)
+        with jax.numpy_dtype_promotion("standard"):
+            dquery, dkeys, dvalues, *_ = fused._dot_product_attention_bwd_rule(
+                *(scale, 0, 0.0, (False, False), fused.MaskType.PADDING_CAUSAL, fused.AttentionLayout.BTNH.value, None),
+                *(fused.check_cudnn_version(), False),
+                (query, keys, values, none, *places, none, none, sums, mixed),
+                dmixed,
+            )
+        return dquery, *back((dkeys, dvalues))
+
+    def by_tiles(query: Array, key: Array, value: Array, mixed: Array, logsumexp: Array, dmixed: Array) -> Any:
+        return jax.vjp(partial(_by_tiles, scale, segments=segments), query, key, value)[1](dmixed)
+
+    operands = (query, key, value, mixed, logsumexp, dmixed.astype(mixed.dtype))
+    return *usually(documents.are_few, at_once, by_tiles, *operands), None
+
+
+_packed.defvjp(_save, _gradients)
+
+
+def _by_tiles(scale: float, query: Array, key: Array, value: Array, segments: Array) -> Array:
+    here = AttentionMask(query_segments=segments, key_segments=segments)
+    return tiled(query, key, value, here, scale=scale)
+
+
+def _of_each_head(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
+    """Keys and values of every head of queries.
+
+    JAX counts places of keys by the heads of queries (mended in its pull request 39521, July 2026): where keys have
+    fewer, queries would meet those of another document.
+    """
+    times = query.shape[2] // key.shape[2]
+    return jnp.repeat(key, times, axis=2), jnp.repeat(value, times, axis=2)
+
+
+def most_documents(length: int) -> int:
+    """How many documents of a row of so many tokens a program is made for.
+
+    While a layer is computed, sums of the softmax are there as if each were as long as the row, in float32: at 128
+    numbers a head as many bytes as 1/64 of the queries for each of them.
+    """
+    return max(FEWEST_DOCUMENTS, length // MEAN_TOKENS)
+
+
 class _Documents(NamedTuple):
-    """Where the documents of each row begin, and how long they are; -1 behind the last."""
+    """Where the documents of each row begin, and how long they are; -1 behind the last. A document is a run of tokens
+    of one number, as packed rows have them; what fills a row up is one too."""
 
     starts: Int[Array, "B M_and_one"]
     lengths: Int[Array, "B M"]
+    number: Int[Array, "B T"]
+    """Of each token's document, counted over all rows, as the kernel has them."""
+    place: Int[Array, "B T"]
+    """Of each token in its document."""
+    are_few: Bool[Array, ""]
+    """Whether the kernel can take them: no row has more than ``most_documents``."""
 
 
-def _documents(segments: Int[Array, "B T"]) -> tuple[_Documents, Bool[Array, ""]]:
-    """The documents, and whether the kernel can take them: no row has more than ``MOST_DOCUMENTS``.
-
-    A document is a run of tokens of one number, as packed rows have them; what fills a row up is one too.
-    """
+def _documents(segments: Int[Array, "B T"]) -> _Documents:
+    most = most_documents(segments.shape[1])
     begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0))).astype(jnp.int32)
     number = jnp.cumsum(begins, axis=1)
-    lengths = jax.nn.one_hot(number, MOST_DOCUMENTS, dtype=jnp.int32).sum(1)
+    lengths = jax.nn.one_hot(number, most, dtype=jnp.int32).sum(1)
     starts = jnp.cumsum(lengths, axis=1) - lengths
+    place = jnp.arange(segments.shape[1]) - jnp.take_along_axis(starts, jnp.minimum(number, most - 1), axis=1)
+    of_row = number[:, -1] + 1
+    before = (jnp.cumsum(of_row) - of_row)[:, None]
     is_one = lengths > 0
     starts, lengths = jnp.where(is_one, starts, -1), jnp.where(is_one, lengths, -1)
-    return _Documents(jnp.pad(starts, ((0, 0), (0, 1)), constant_values=-1), lengths), number.max() < MOST_DOCUMENTS
+    starts = jnp.pad(starts, ((0, 0), (0, 1)), constant_values=-1)
+    return _Documents(starts, lengths, before + number, place, number.max() < most)
 
 
 def _attend(
-    query: Array, key: Array, value: Array, scale: float, window: int, documents: _Documents | None
-) -> Float[Array, "B T H V"]:
+    query: Array,
+    key: Array,
+    value: Array,
+    scale: float,
+    window: int,
+    documents: _Documents | None,
+    *,
+    residual: bool = False,
+) -> Any:
+    """What the kernel puts out; with ``residual`` also its logarithms of sums, Float32[B * M, H, T] of documents."""
     from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
 
     packed: dict[str, Any] = {}
     if documents is not None:
-        starts, lengths = documents
+        starts, lengths = documents.starts, documents.lengths
         packed = {"q_offsets": starts, "kv_offsets": starts, "q_seqlen": lengths, "kv_seqlen": lengths}
     # The library promotes types by itself, also where the caller has forbidden it.
     with jax.numpy_dtype_promotion("standard"):
-        mixed: Any = dot_product_attention(
+        return dot_product_attention(
             query,
             key,
             value,
             scale=scale,
             mask_type=MaskType.PADDING_CAUSAL if packed else MaskType.CAUSAL,
             sliding_window_length=window or None,
+            return_residual=residual,
             **packed,
         )
-    return mixed

@@ -8,6 +8,7 @@ Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -66,25 +67,54 @@ def weighted_loss(
     weights: Float[Array, "B T"],
 ) -> Float[Array, ""]:
     """Sum of the targets' losses, each times its weight: ``(weights * token_loss(...)).sum()`` in one pass."""
-    return _weighted_loss(hidden, unembedding, targets, weights)
+    return weighted_losses((hidden,), unembedding, (targets,), (weights,), (1.0,))[0]
+
+
+def weighted_losses(
+    hidden: tuple[Float[Array, "B T D"], ...],
+    unembedding: Float[Array, "D V"],
+    targets: tuple[Int[Array, "B T"], ...],
+    weights: tuple[Float[Array, "B T"], ...],
+    shares: tuple[Any, ...],
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
+    """That of several predictions of the same matrix: the sum of each times its share; and each, which has no gradient.
+
+    The gradients of the matrix are added up before devices do so: they send one.
+    """
+    total, sums = _weighted_losses(hidden, unembedding, targets, weights, shares)
+    return total, jax.tree.map(lax.stop_gradient, sums)
 
 
 @jax.custom_vjp
-def _weighted_loss(hidden: Array, matrix: Array, targets: Array, weights: Array) -> Array:
-    return (weights * token_loss(hidden, matrix, targets)).sum()
+def _weighted_losses(hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any) -> tuple[Array, Any]:
+    found = [token_loss(h, matrix, aims) for h, aims in zip(hidden, targets, strict=True)]
+    sums = tuple((w * loss).sum() for w, loss in zip(weights, found, strict=True))
+    return _total(sums, shares), sums
 
 
-def _loss_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
-    def local(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
-        flat = hidden.reshape(-1, hidden.shape[2]), matrix, targets.reshape(-1), weights.reshape(-1)
-        loss, dhidden, dmatrix = select("cross_entropy", *flat)(*flat)
-        total = (loss * weights.reshape(-1)).sum()
-        return _sum(total), dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), loss.reshape(weights.shape)
+def _total(sums: tuple[Array, ...], shares: tuple[Any, ...]) -> Array:
+    return functools.reduce(jnp.add, (share * one for share, one in zip(shares, sums, strict=True)))
 
+
+def _losses_and_gradients(
+    hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any
+) -> tuple[tuple[Array, Any], Any]:
+    def local(matrix: Array, hidden: Any, targets: Any, weights: Any, shared: Any) -> tuple[Any, Any, Array, Any]:
+        sums, dhidden, losses, dmatrices = [], [], [], []
+        for h, aims, w, in_total in zip(hidden, targets, weights, shared, strict=True):
+            flat = h.reshape(-1, h.shape[2]), matrix, aims.reshape(-1), in_total.reshape(-1)
+            loss, dh, dmatrix = select("cross_entropy", *flat)(*flat)
+            sums.append(_sum((loss * w.reshape(-1)).sum()))
+            dhidden.append(dh.reshape(h.shape))
+            losses.append(loss.reshape(w.shape))
+            dmatrices.append(dmatrix)
+        return tuple(sums), tuple(dhidden), _sum_of_rows(functools.reduce(jnp.add, dmatrices)), tuple(losses)
+
+    shared = tuple(share * w for share, w in zip(shares, weights, strict=True))
     specs = (P(), P(TOKEN_AXES), P(_rows_axis(matrix)), P(TOKEN_AXES))
-    found = _on_each_device(local, specs)(_in_type_of(hidden, matrix), hidden, targets, weights)
-    total, dhidden, dmatrix, loss = found
-    return total, (dhidden, dmatrix.astype(matrix.dtype), loss)
+    on_devices = _on_each_device(local, specs)
+    sums, dhidden, dmatrix, losses = on_devices(_in_type_of(hidden[0], matrix), hidden, targets, weights, shared)
+    return (_total(sums, shares), sums), (dhidden, dmatrix.astype(matrix.dtype), losses, sums, shares)
 
 
 def reference(
@@ -107,12 +137,15 @@ def reference(
     return loss.reshape(-1)[:tokens], dhidden.reshape(-1, hidden.shape[1])[:tokens], dmatrix
 
 
-def _scale(saved: tuple[Array, Array, Array], dtotal: Array) -> tuple[Array, Array, None, Array]:
-    dhidden, dmatrix, loss = saved
-    return dtotal.astype(dhidden.dtype) * dhidden, dtotal.astype(dmatrix.dtype) * dmatrix, None, dtotal * loss
+def _scale(saved: tuple[Any, Array, Any, Any, Any], given: tuple[Array, Any]) -> tuple[Any, Array, None, Any, Any]:
+    (dhidden, dmatrix, losses, sums, shares), (dtotal, _) = saved, given
+    dweights = tuple(dtotal * share * loss for share, loss in zip(shares, losses, strict=True))
+    dhidden = jax.tree.map(lambda one: dtotal.astype(one.dtype) * one, dhidden)
+    dshares = tuple(jnp.asarray(dtotal * one, jnp.result_type(share)) for share, one in zip(shares, sums, strict=True))
+    return dhidden, dtotal.astype(dmatrix.dtype) * dmatrix, None, dweights, dshares
 
 
-_weighted_loss.defvjp(_loss_and_gradients, _scale)
+_weighted_losses.defvjp(_losses_and_gradients, _scale)
 
 
 def _logits(hidden: Float[Array, "C D"], matrix: Float[Array, "D V"]) -> Float[Array, "C V"]:
@@ -147,7 +180,7 @@ def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., 
     if not on_many_devices():
         return local
 
-    def spread(matrix: Array, *arrays: Array) -> Any:
+    def spread(matrix: Array, *arrays: Any) -> Any:
         specs = (P(), *(P(TOKEN_AXES) for _ in arrays))
         return jax.shard_map(local, in_specs=specs, out_specs=out_specs, axis_names=set(TOKEN_AXES), check_vma=False)(
             matrix, *arrays

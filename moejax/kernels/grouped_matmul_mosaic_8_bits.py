@@ -3,8 +3,8 @@
 Triton takes Hopper's matrix units for float8 only where sums may be kept in fewer bits than float32's, which Pallas
 cannot ask for, and multiplies in float16 instead, by the instructions of an A100; products of int8, and on Blackwell of
 both, it makes in 8 bits. No kernel that JAX brings along writes a wider type than it reads. This one was not timed by
-us, and no CPU can interpret it: tests compile it. The units keep its sums in fewer bits than float32's (DeepSeek-V3,
-2024, Sec. 3.3.2).
+us, and no CPU can interpret it: tests compile it. The units keep sums in about 14 bits and cut off what is below
+(DeepSeek-V3, 2024, Sec. 3.3.2), so each sums ``INNER`` products alone, as there, and float32 adds these up.
 
 Shapes: R rows, G groups, K summed over, F columns of the products.
 """
@@ -26,15 +26,19 @@ from moejax.kernels.quantization import Quantized, quantize
 from moejax.platform import gpu_generation
 
 HOPPER = 9
-ROWS, COLUMNS, INNER = 128, 128, 128
-"""Of a tile: as many sums as a multiprocessor's registers hold; a line of 128 bytes of both factors at once."""
-STAGES = 5
-"""Pieces of both factors that are fetched ahead: 160 of the 228 kB of a multiprocessor."""
+ROWS, COLUMNS, INNER = 128, 64, 128
+"""Of a tile: sums in float32 and those of the matrix units in the registers of one group of warps; a line of 128 bytes
+of both factors at once."""
+STAGES = 4
+"""Pieces of both factors that are fetched ahead."""
+RESIDENT = 2
+"""Tiles that a multiprocessor works on at once, each by a group of warps, so that its matrix units have products of one
+while the other adds up; each holds some 100 of its 228 kB."""
 
 
 def supports(rows: Any, matrices: Any, *, quantization: str) -> bool:
     """Whether the program is for Hopper and float8, and tiles divide both widths."""
-    return quantization == "fp8" and gpu_generation() == HOPPER and not any(w % COLUMNS for w in matrices.shape[1:])
+    return quantization == "fp8" and gpu_generation() == HOPPER and not any(w % INNER for w in matrices.shape[1:])
 
 
 def in_8_bits(
@@ -65,7 +69,7 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
 
     # As matrix units read 8-bit numbers: in tiles of 8 lines of 128 bytes, whose pieces of 16 bytes are exchanged.
     swizzled = (plgpu.TilingTransform((8, INNER)), plgpu.SwizzleTransform(INNER))
-    block = partial(plgpu.BlockSpec, transforms=swizzled, delay_release=1)
+    block = partial(plgpu.BlockSpec, transforms=swizzled)
 
     def kernel(x: Any, w: Any, of_rows: Any, of_columns: Any, group: Any, start: Any, stop: Any, out: Any) -> None:
         def write(total: Array, shared: Any, first: Any, held: Any, column: Any) -> None:
@@ -83,7 +87,7 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
                 done, length = done + (held & length), length // 2
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
-        @plgpu.nd_loop((turns,), collective_axes="multiprocessor")
+        @plgpu.nd_loop((turns,), collective_axes="block")
         def _(turn: Any) -> None:
             # The tiles of columns of the same rows one after the other.
             tile, column = lax.div(turn.index[0], across), lax.rem(turn.index[0], across)
@@ -92,20 +96,24 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
 
             @pl.when(held > 0)
             def _() -> None:
-                def sums(total: Any) -> Array:
-                    plgpu.emit_pipeline(
-                        lambda _, a, b: plgpu.wgmma(total, a, plgpu.transpose_ref(b, (1, 0))),
-                        grid=(into // INNER,),
-                        in_specs=[
-                            block((ROWS, INNER), lambda inner: (0, inner)),
-                            block((COLUMNS, INNER), lambda inner: (column, inner)),
-                        ],
-                        max_concurrent_steps=STAGES,
-                    )(x.at[pl.ds(first, ROWS)], w.at[matrix])
-                    return total[...]
+                def add(_: Any, a: Any, b: Any, total: Array) -> Array:
+                    def of_piece(sums: Any) -> Array:
+                        plgpu.wgmma(sums, a, plgpu.transpose_ref(b, (1, 0)))
+                        return sums[...]
 
-                total = pl.run_scoped(sums, plgpu.ACC((ROWS, COLUMNS)))
+                    return total + pl.run_scoped(of_piece, plgpu.ACC((ROWS, COLUMNS)))
+
                 layout = plgpu.Layout.WGMMA
+                total = plgpu.emit_pipeline(
+                    add,
+                    grid=(into // INNER,),
+                    in_specs=[
+                        block((ROWS, INNER), lambda inner: (0, inner)),
+                        block((COLUMNS, INNER), lambda inner: (column, inner)),
+                    ],
+                    max_concurrent_steps=STAGES,
+                    init_carry=plgpu.layout_cast(jnp.zeros((ROWS, COLUMNS), jnp.float32), layout),
+                )(x.at[pl.ds(first, ROWS)], w.at[matrix])
                 rows = plgpu.load(of_rows, (pl.ds(first, ROWS),), layout=layout.reduce(1), optimized=False)
                 columns = plgpu.load(
                     of_columns, (matrix, pl.ds(column * COLUMNS, COLUMNS)), layout=layout.reduce(0), optimized=False
@@ -117,8 +125,8 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
     call = plgpu.kernel(
         kernel,
         out_type=jax.ShapeDtypeStruct((count, out_of), dtype),
-        grid=(MULTIPROCESSORS,),
-        grid_names=("multiprocessor",),
+        grid=(RESIDENT * MULTIPROCESSORS,),
+        grid_names=("block",),
     )
     return call(x.values, w.values, row_scale, w.scale[..., 0], *tiles)
 

@@ -62,10 +62,12 @@ def _project(equation: str, precision: Any, types: ProductTypes, x: Array, matri
     return _product(equation, precision, types, x, matrix.astype(x.dtype))
 
 
-def _product(equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array) -> Array:
+def _product(
+    equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array, *, is_gradient: bool = False
+) -> Array:
     if types.quantization == "none":
         return jnp.einsum(equation, x, matrix, precision=precision)
-    return quantization.einsum(equation, x, matrix, types.quantization, precision)
+    return quantization.einsum(equation, x, matrix, types.quantization, precision, is_gradient=is_gradient)
 
 
 def _save(
@@ -83,7 +85,7 @@ def _gradients(
     x, matrix, master = saved
     of_inputs, of_y = equation.split("->")
     of_x, of_matrix = of_inputs.split(",")
-    dx = _product(f"{of_y},{of_matrix}->{of_x}", precision, types, dy, matrix)
+    dx = _product(f"{of_y},{of_matrix}->{of_x}", precision, types, dy, matrix, is_gradient=True)
     dtype = max(x.dtype, jnp.dtype(types.reduce_dtype), key=lambda one: one.itemsize)
     arguments = f"{of_x},{of_y}->{of_matrix}", x, dy
     dmatrix = select("linear_gradient", *arguments)(*arguments, precision=precision, dtype=dtype)

@@ -4,10 +4,12 @@ What is quantized is a product's two factors, each along what the product sums o
 every output channel of a matrix. The product is summed in float32 (int32), and multiplied by both scales. Forward
 products and gradients of rows are computed so; gradients of matrices, sums over tokens, keep their type.
 
-For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``): E4M3 everywhere,
-as scales of rows leave gradients no need of E5M2's range, and scales that are powers of two. For int8 it is AQT's
-``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``, but for stochastic rounding. No scale is of more than one token,
-so results do not depend on how a batch is cut.
+For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``) but for gradients
+of rows, where torchao scales a matrix as a whole, and for fast sums: E4M3 everywhere, as scales of rows leave gradients
+no need of E5M2's range, and scales that are powers of two. For int8 it is AQT's ``config_v4(fwd_bits=8, dlhs_bits=8,
+drhs_bits=None)``: gradients are rounded at random, up as often as a number is near the upper neighbour, as what is
+small beside the largest of its row would else always become 0. No scale, and no random number, is of more than one
+token, so results do not depend on how a batch is cut.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import AxisType
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
 from moejax.platform import platform
+from moejax.sharding import TENSOR, on_many_devices
 
 TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}
 """Types by the choices of ``Runtime.matmul_quantization`` that quantize."""
@@ -61,20 +65,94 @@ def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantizatio
     return Quantized((scaled if is_float else jnp.round(scaled)).astype(dtype), scale)
 
 
+def rounded_at_random(
+    gradient: Float[Array, "*shape"], axes: int | tuple[int, ...], quantization: str
+) -> Float[Array, "*shape"]:
+    """A gradient whose nearest numbers of 8 bits (``quantize``) are either neighbour of its own, each as often as that
+    is near, so that sums over tokens are right; as it is for float8, which has small numbers.
+
+    Int8's 7 bits survive bfloat16. What decides is a hash of a number, its place along ``axes`` and the sum of the bits
+    of all numbers there: the same in every run, whatever devices and batches the tokens are cut over.
+    """
+    if quantization != "int8":
+        return gradient
+    axes = (axes,) if isinstance(axes, int) else axes
+    wide = gradient.astype(F32)
+    scale = jnp.maximum(jnp.max(jnp.abs(wide), axes, keepdims=True) / jnp.iinfo(jnp.int8).max, jnp.finfo(F32).tiny)
+    bits = lax.bitcast_convert_type(wide, jnp.uint32)
+    mixed = bits ^ jnp.sum(bits, axes, keepdims=True, dtype=jnp.uint32)
+    for axis in axes:
+        place = lax.broadcasted_iota(jnp.uint32, wide.shape, axis % wide.ndim)
+        mixed = _hashed(mixed + place * jnp.uint32(0x9E3779B9))
+    upwards = (mixed >> 8).astype(F32) * 2.0**-24
+    return (jnp.floor(wide / scale + upwards) * scale).astype(gradient.dtype)
+
+
+def _hashed(x: Array) -> Array:
+    """The finalizer of MurmurHash3 (Appleby 2011): every bit of 32 changes half of those of the result."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> shift)) * jnp.uint32(factor)
+    return x ^ (x >> 16)
+
+
 def einsum(
-    equation: str, x: Float[Array, "*of_x"], matrix: Float[Array, "*of_matrix"], quantization: str, precision: Any
+    equation: str,
+    x: Float[Array, "*of_x"],
+    matrix: Float[Array, "*of_matrix"],
+    quantization: str,
+    precision: Any,
+    *,
+    is_gradient: bool = False,
 ) -> Float[Array, "*of_y"]:
-    """``jnp.einsum`` of two arrays in 8 bits, in the type of x.
+    """``jnp.einsum`` of two arrays in 8 bits, in the type of x, which may be a gradient.
 
     Products of float8 come out in that type too: scales that are powers of two round nothing.
 
-    Every letter of the result is one of x or of the matrix, in the order that it has there.
+    Every letter of the result is one of x or of the matrix, in the order that it has there. Where a mesh splits what is
+    summed over along ``tensor`` (``SPLIT``), every part has scales of its own, and devices add up products in the type
+    of x: with scales of the whole they would agree on these first, and then add up integers of 32 bits.
     """
+    inputs, of_y = equation.split("->")
+    of_x, of_matrix = inputs.split(",")
+    summed = next((name for name in SPLIT if name in of_x and name in of_matrix and name not in of_y), None)
+    parts = _parts(matrix.shape[of_matrix.index(summed)]) if summed else 1
+    if summed and parts > 1:
+        x, matrix = (_in_parts(a, of.index(summed), parts) for a, of in ((x, of_x), (matrix, of_matrix)))
+        of_parts = f"{PART}{of_x},{PART}{of_matrix}->{PART}{of_y}"
+        products = _einsum(of_parts, x, matrix, quantization, precision, is_gradient)
+        # As it is; ``jnp.sum`` would add up in float32, and devices send that.
+        return lax.reduce(products, jnp.zeros((), products.dtype), lax.add, (0,))
+    return _einsum(equation, x, matrix, quantization, precision, is_gradient)
+
+
+SPLIT = "hgf"
+"""Letters that equations of projections have for what ``tensor`` splits: heads, key-value heads, hidden units."""
+PART = "P"
+
+
+def _parts(size: int) -> int:
+    """Parts of an axis of such a letter that lie on devices of their own, as ``moejax.sharding`` splits it."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not on_many_devices() or dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[TENSOR] is not AxisType.Auto:
+        return 1
+    parts = mesh.shape[TENSOR]
+    return parts if size % parts == 0 else 1
+
+
+def _in_parts(x: Array, axis: int, parts: int) -> Array:
+    shape = x.shape
+    return jnp.moveaxis(x.reshape(*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]), axis, 0)
+
+
+def _einsum(equation: str, x: Array, matrix: Array, quantization: str, precision: Any, is_gradient: bool) -> Array:
     inputs, of_y = equation.split("->")
     of_x, of_matrix = inputs.split(",")
     factors, scales = [], []
     for letters, array in ((of_x, x), (of_matrix, matrix)):
-        one = quantize(array, tuple(place for place, name in enumerate(letters) if name not in of_y), quantization)
+        axes = tuple(place for place, name in enumerate(letters) if name not in of_y)
+        if is_gradient and letters is of_x:
+            array = rounded_at_random(array, axes, quantization)
+        one = quantize(array, axes, quantization)
         sizes = dict(zip(letters, array.shape, strict=True))
         factors.append(one.values)
         scales.append(one.scale.reshape([sizes.get(name, 1) for name in of_y]))
@@ -102,7 +180,7 @@ def _save(quantization: str, rows: Array, matrix: Array) -> tuple[Array, tuple[A
 
 def _gradients(quantization: str, saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
     rows, matrix = saved
-    whole: Any = matmul(quantization, dy, matrix.swapaxes(-1, -2))
+    whole: Any = matmul(quantization, rounded_at_random(dy, -1, quantization), matrix.swapaxes(-1, -2))
     # Rows that several matrices met have the sum of their gradients.
     (drows,) = jax.linear_transpose(lambda x: jnp.broadcast_to(x, whole.shape), rows.astype(F32))(whole)
     of_matrix = partial(jnp.matmul, rows, preferred_element_type=F32)
@@ -117,7 +195,9 @@ def in_8_bits(backend: GroupedMatmul, kernel: Callable[..., Array], quantization
     """A backend whose products of rows by matrices are those of a kernel of "grouped_matmul_8_bits"."""
     return GroupedMatmul(
         forward=lambda rows, matrices, sizes: kernel(rows, matrices.swapaxes(1, 2), sizes, quantization),
-        rows_gradient=lambda dy, matrices, sizes: kernel(dy, matrices, sizes, quantization),
+        rows_gradient=lambda dy, matrices, sizes: kernel(
+            rounded_at_random(dy, -1, quantization), matrices, sizes, quantization
+        ),
         matrices_gradient=backend.matrices_gradient,
     )
 

@@ -70,6 +70,7 @@ _TPU = "Google Cloud documentation, docs.cloud.google.com/tpu/docs"
 _POD = "of a pod of 256"
 _NVIDIA = "NVIDIA data sheet of"
 _WITHOUT_SPARSITY = "products: half of the figures with sparsity; NVLink: half of the figure for both directions"
+_IN_COPIES = "8 bits: the data sheet's figures as others quote them (read 2026-11-25)"
 _CONNECTX_7 = "a ConnectX-7 of 400 Gb/s for each GPU"
 
 CHIPS: dict[str, Chip] = {
@@ -77,7 +78,7 @@ CHIPS: dict[str, Chip] = {
         "NVIDIA A100 SXM 80 GB",
         312e12,
         80e9,
-        f"{_NVIDIA} A100, of DGX A100: a ConnectX-6 of 200 Gb/s for each GPU; {_WITHOUT_SPARSITY}",
+        f"{_NVIDIA} A100, of DGX A100: a ConnectX-6 of 200 Gb/s for each GPU; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
         2039e9,
         int8_flops_per_second=624e12,
         nvlink_bytes_per_second=300e9,
@@ -89,7 +90,7 @@ CHIPS: dict[str, Chip] = {
         "NVIDIA H100 SXM",
         989.4e12,
         80e9,
-        f"{_NVIDIA} H100, of DGX H100: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        f"{_NVIDIA} H100, of DGX H100: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
         3350e9,
         fp8_flops_per_second=1978.9e12,
         int8_flops_per_second=1978.9e12,
@@ -102,7 +103,7 @@ CHIPS: dict[str, Chip] = {
         "NVIDIA H200 SXM",
         989.4e12,
         141e9,
-        f"{_NVIDIA} H200, of DGX H200: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        f"{_NVIDIA} H200, of DGX H200: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
         4800e9,
         fp8_flops_per_second=1978.9e12,
         int8_flops_per_second=1978.9e12,
@@ -123,7 +124,7 @@ CHIPS: dict[str, Chip] = {
         "NVIDIA B200 SXM",
         2250e12,
         180e9,
-        f"{_NVIDIA} DGX B200, over its 8 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        f"{_NVIDIA} DGX B200, over its 8 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
         8000e9,
         fp8_flops_per_second=4500e12,
         int8_flops_per_second=4500e12,
@@ -136,7 +137,7 @@ CHIPS: dict[str, Chip] = {
         "NVIDIA GB200, one GPU of it",
         2500e12,
         186e9,
-        f"{_NVIDIA} GB200 NVL72, over its 72 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        f"{_NVIDIA} GB200 NVL72, over its 72 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
         8000e9,
         fp8_flops_per_second=5000e12,
         int8_flops_per_second=5000e12,
@@ -160,7 +161,7 @@ CHIPS: dict[str, Chip] = {
         "TPU v5e",
         197e12,
         16 * GIB,
-        f"{_TPU}/v5e: 400 GB/s both ways over 4 ports; DCN: {_POD} 6.4 Tb/s",
+        f"{_TPU}/v5e: 400 GB/s both ways over 4 ports; DCN: {_POD} 6.4 Tb/s; int8 in its table",
         819e9,
         50e9,
         2,
@@ -172,7 +173,7 @@ CHIPS: dict[str, Chip] = {
         "TPU v5p",
         459e12,
         95 * GIB,
-        f"{_TPU}/v5p: 1200 GB/s both ways over 6 ports; DCN 50 Gb/s",
+        f"{_TPU}/v5p: 1200 GB/s both ways over 6 ports; DCN 50 Gb/s; int8: twice bfloat16, in none of its tables",
         2765e9,
         100e9,
         3,
@@ -184,7 +185,7 @@ CHIPS: dict[str, Chip] = {
         "TPU v6e",
         918e12,
         32 * GIB,
-        f"{_TPU}/v6e: 800 GB/s both ways over 4 ports; DCN: {_POD} 25.6 Tb/s",
+        f"{_TPU}/v6e: 800 GB/s both ways over 4 ports; DCN: {_POD} 25.6 Tb/s; int8 in its table",
         1638e9,
         100e9,
         2,
@@ -195,7 +196,8 @@ CHIPS: dict[str, Chip] = {
         "TPU7x, Ironwood",
         2307e12,
         192 * GIB,
-        f"{_TPU}/tpu7x: 1200 GB/s both ways over 6 ports; DCN 100 Gb/s; two devices a chip",
+        f"{_TPU}/tpu7x: 1200 GB/s both ways over 6 ports; DCN 100 Gb/s; two devices a chip; "
+        "fp8 in its table, which has no int8",
         7380e9,
         100e9,
         3,

@@ -19,6 +19,8 @@ class NamedActivation(NamedTuple):
     """Numbers that are kept."""
     flops: Number
     """FLOPs that are not computed again."""
+    sums: Number = 0
+    """Numbers kept in float32, whatever the others' type: attention's logarithm of a sum for each query and head."""
 
 
 def named_activations(architecture: Architecture, sequence_length: Number) -> dict[str, NamedActivation]:
@@ -37,7 +39,9 @@ def named_activations(architecture: Architecture, sequence_length: Number) -> di
     hidden = (layers - moe_layers) * a.dense_hidden + moe_layers * a.num_shared_experts * a.shared_width
     return {
         "attn_qkv": NamedActivation(layers * (queries + keys + values), layers * 2 * (of_queries + of_keys_values)),
-        "attn_out": NamedActivation(layers * a.num_heads * a.value_width, part.attention_scores_causal),
+        "attn_out": NamedActivation(
+            layers * a.num_heads * a.value_width, part.attention_scores_causal, sums=layers * a.num_heads
+        ),
         "moe_gate_up": NamedActivation(2 * routed, 4 * a.model_dim * routed),
         "ffn_gate_up": NamedActivation(2 * hidden, 4 * a.model_dim * hidden),
     }

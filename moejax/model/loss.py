@@ -68,15 +68,17 @@ def token_loss(
     return cross_entropy.token_loss(hidden, unembedding(architecture, params), targets)
 
 
-def weighted_loss(
+def weighted_losses(
     architecture: Architecture,
     params: Any,
-    hidden: Float[Array, "batch length dim"],
-    targets: Int[Array, "batch length"],
-    weights: Float[Array, "batch length"],
-) -> Float[Array, ""]:
-    """Sum of ``token_loss``, each times its weight; its gradient is made in the same pass over the logits."""
-    return cross_entropy.weighted_loss(hidden, unembedding(architecture, params), targets, weights)
+    hidden: tuple[Float[Array, "batch length dim"], ...],
+    targets: tuple[Int[Array, "batch length"], ...],
+    weights: tuple[Float[Array, "batch length"], ...],
+    shares: tuple[Any, ...] = (1.0,),
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
+    """Of each prediction the sum of ``token_loss``, each times its weight; before them the sum of these, each times its
+    share, whose gradient is made in the same pass over the logits."""
+    return cross_entropy.weighted_losses(hidden, unembedding(architecture, params), targets, weights, shares)
 
 
 class Whole(NamedTuple):
@@ -84,7 +86,8 @@ class Whole(NamedTuple):
 
     tokens: Int[Array, ""] | Int[Array, " layers"]
     """That experts see; those of multi-token prediction see fewer."""
-    sequences: Int[Array, ""]
+    sequences: Int[Array, ""] | Int[Array, " layers"]
+    """Of which experts see a token."""
     loads: Int[Array, "layers experts"] | Float[Array, "layers experts"] | None
     """By which the balance loss weighs: assignments of each expert, or their shares of all. None: those of the
     microbatch, for a balance loss without weight."""

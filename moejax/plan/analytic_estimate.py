@@ -70,13 +70,15 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     unembedding = float(counts.unembedding or counts.embedding) / mesh["tensor"]
     tables = float(counts.embedding) / mesh["tensor"] + unembedding
     others = (total - routed - float(counts.embedding + counts.unembedding)) / mesh["tensor"]
+    # Of projections in 8 bits XLA gathers what was quantized.
+    of_others = value if recipe.runtime.matmul_quantization == "none" else 1
     # Tables are gathered once, since XLA takes that out of the loop over microbatches, and for each of these what its
     # forward and backward passes meet, but for experts that are kept.
-    met = tables + parts * ((forward + again) * experts + (forward + 1) * others)
-    # For each of them, gradients come back, those of tables in float32, of the unembedding for each token predicted.
-    same = (tables + a.num_mtp_layers * unembedding) * 4 + others * added
+    met = tables * value + parts * ((forward + again) * experts * value + (forward + 1) * others * of_others)
+    # For each of them, gradients come back, those of tables in float32.
+    same = tables * 4 + others * added
     fsdp = _present(mesh, "fsdp")
-    volumes = [("all-gather", fsdp, met * value), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
+    volumes = [("all-gather", fsdp, met), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
     # Each device adds what it has left of them to those of the devices that hold the same.
     volumes.append(("all-reduce", _present(mesh, "data", "expert"), same / mesh["fsdp"] * parts))
     volumes.append(("all-reduce", _present(mesh, "data"), experts * added / mesh["fsdp"] * parts))
@@ -129,8 +131,9 @@ def _kept(training: Training, tokens: float, value: int, room: float) -> float:
     )
     rows = tokens * value * len(a.routed_layers) * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     remat, named = training.recipe.runtime.remat, named_activations(a, training.recipe.data.sequence_length)
-    rooms = {"moe_gate_up": room}
-    kept = few + tokens * value * sum(rooms.get(name, 1.0) * float(named[name].values) for name in kept_names(remat))
+    rooms, names = {"moe_gate_up": room}, kept_names(remat)
+    kept = few + tokens * value * sum(rooms.get(name, 1.0) * float(named[name].values) for name in names)
+    kept += tokens * 4 * sum(float(named[name].sums) for name in names)
     return {"none": every, "dots": max(every - rows, few)}.get(remat, min(kept, every))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,20 +89,27 @@ def compiler_seconds(text: str, chip: Chip) -> float:
 
 def compiler_floor_seconds(text: str, chip: Chip) -> float:
     """The same at least: kernels without a product no longer than what they read and write at the bandwidth of the
-    chip's memory.
+    chip's memory, and all of them no shorter than what they and copies, which run beside them, move.
 
     Where nobody states the clock, products at the chip's peak, or their bytes if these take longer.
     """
-    total = 0.0
+    total, of_memory = 0.0, _copied_bytes(text) / chip.memory_bytes_per_second
     for run, parts, cycles in _own_kernels(text):
         products = [part for part in parts if part.opcode in _PRODUCTS]
         seconds, at_bandwidth = _cycles_seconds(cycles, chip), bytes_moved(run, parts) / chip.memory_bytes_per_second
         if not seconds:
-            seconds = max(sum(map(product_flops, products)) / chip.flops_per_second, at_bandwidth)
+            of_products = (product_flops(one) / _peak(chip, one.operands[:2]) for one in products)
+            seconds = max(sum(of_products), at_bandwidth)
         elif not products:
             seconds = min(seconds, at_bandwidth)
         total += run.times * seconds
-    return total
+        of_memory += run.times * min(seconds, at_bandwidth)
+    return max(total, of_memory)
+
+
+def _copied_bytes(text: str) -> int:
+    """What copies between the chip's memory and what is on the chip move: whatever of their two ends lies there."""
+    return sum(run.times * _bytes(run.type) for run, _ in _kernels(text) if run.opcode == "copy-start")
 
 
 def _cycles_seconds(cycles: int, chip: Chip) -> float:
@@ -118,11 +125,11 @@ def _own_kernels(text: str) -> Iterator[tuple[Instruction, list[Instruction], in
 
 
 def bytes_moved(kernel: Instruction, parts: Iterable[Instruction]) -> int:
-    """Bytes that a kernel reads and writes: its operands and results; of an array that it takes a slice of, or writes
-    one into, that slice alone."""
+    """Bytes of the chip's memory that a kernel reads and writes: its operands and results that lie there; of an array
+    that it takes a slice of, or writes one into, that slice alone."""
     found = sum(_bytes(type_) for type_ in (kernel.type, *kernel.operands))
     for part in parts:
-        if not part.operands or part.operands[0] not in kernel.operands:
+        if not part.operands or part.operands[0] not in kernel.operands or not _bytes(part.operands[0]):
             continue
         if part.opcode == "dynamic-slice":
             found -= _bytes(part.operands[0]) - _bytes(part.type)
@@ -132,8 +139,13 @@ def bytes_moved(kernel: Instruction, parts: Iterable[Instruction]) -> int:
     return max(found, 0)
 
 
+_ELSEWHERE = re.compile(r"\w+\[[\d,<=]*\]\{[^{}]*S\(\d+\)[^{}]*\}")
+"""An array whose layout names a space of memory: on the chip, ``S(1)`` on a TPU, or of the host."""
+
+
 def _bytes(type_: str) -> int:
-    return sum(bytes_of_arrays(type_))
+    """Bytes of the arrays of a type that lie in the chip's memory."""
+    return sum(bytes_of_arrays(_ELSEWHERE.sub("", type_)))
 
 
 _DIMENSIONS = re.compile(r"dim_labels=(?P<input>\w+)_(?P<kernel>\w+)->(?P<output>\w+)")
@@ -177,15 +189,24 @@ def stated_seconds(text: str, chip: Chip, *, rows: float = 1.0) -> float:
     kernels = ((run, stated) for run, _ in _kernels(text) if (stated := _STATED.search(run.rest)))
     return sum(
         run.times
-        * max(rows * int(one["flops"]) / chip.peak(_read(run)), int(one["bytes"]) / chip.memory_bytes_per_second)
+        * max(rows * int(one["flops"]) / _peak(chip, _factors(run)), int(one["bytes"]) / chip.memory_bytes_per_second)
         for run, one in kernels
     )
 
 
-def _read(run: Instruction) -> str:
-    """Which of ``Runtime.matmul_quantization`` a kernel's operands are of."""
-    words = {"fp8": r"\bf8e4m3fn\[", "int8": r"\bs8\["}
-    return next((name for name, word in words.items() if re.search(word, " ".join(run.operands))), "none")
+def _factors(run: Instruction) -> list[str]:
+    """Types of the factors of a kernel's products: what it reads of 8 bits, if it does, beside their scales."""
+    return [type_ for type_ in run.operands if any(re.match(word, type_) for word in _IN_8_BITS.values())]
+
+
+_IN_8_BITS = {"fp8": r"f8\w+\[", "int8": r"[su]8\["}
+"""How a type begins that is one of ``Runtime.matmul_quantization``."""
+
+
+def _peak(chip: Chip, factors: Sequence[str]) -> float:
+    """FLOPs per second of products of factors of such types: those of 8 bits where all of them are."""
+    of_8_bits = (name for name, word in _IN_8_BITS.items() if factors and all(re.match(word, one) for one in factors))
+    return chip.peak(next(of_8_bits, "none")) or chip.flops_per_second
 
 
 _SPLASH = re.compile(r"splash_mha_(?P<phase>fwd|dq|dkv)_")

@@ -102,9 +102,8 @@ def step_flops(training: Training) -> float:
 
 def quantized_flops(training: Training) -> float:
     """Those of ``step_flops`` that are products of 8-bit numbers (``Runtime.matmul_quantization``): of projections,
-    feed-forwards and routed experts, forwards, computed again, and for gradients of rows.
-
-    Modules of multi-token prediction are left out, and so are taken at the peak of the other products.
+    feed-forwards and routed experts, forwards, computed again, and for gradients of rows; modules of multi-token
+    prediction included.
     """
     recipe = training.recipe
     quantized = _quantized_per_token(training)
@@ -138,6 +137,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
     recipe = training.recipe
     again, counted = recipe.runtime.remat != "none", training.counted_share
     weights = _held_weight_bytes(training, mesh) * (5 + 2 * again + 2 * counted) * recipe.microbatches
+    weights += _quantizing_bytes(training, mesh) * (2 + again + counted) * recipe.microbatches
     activations, logits = _activation_bytes(training, mesh, recipe.batch_tokens)
     modules = training.architecture.num_mtp_layers
     return 8.0 * parameter_bytes + weights + activations * (5 + 2 * again) + 2 * (1 + modules) * logits
@@ -149,6 +149,26 @@ def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
     routed = counts.routed_experts + modules.routed_experts
     held = routed / (split * mesh["expert"]) + (counts.total + modules.total - routed) / split
     return held * value_bytes(training)
+
+
+def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
+    """What ``Runtime.matmul_quantization`` adds to the bytes of the weights in one of the passes that meet them:
+    forwards and for gradients of rows, along other axes.
+
+    A matrix is read twice, for its scales and to be rounded, and written in 8 bits; its product reads 8 bits. Those of
+    routed experts are quantized when they are gathered; of the others the device's own shard is, and its 8 bits are
+    gathered, so that what is written by that is less too.
+    """
+    if training.recipe.runtime.matmul_quantization == "none":
+        return 0.0
+    value, a = value_bytes(training), training.architecture
+    part = flops_per_token(a, training.recipe.data.sequence_length)
+    # Of each number of these a token's product has two FLOPs.
+    others = part.attention_projections + part.shared_experts + part.dense_feed_forward + part.mtp_projections
+    others = float(others) / 2 / mesh["tensor"]
+    routed = float(params(a).routed_experts + mtp_params(a).routed_experts) / (mesh["tensor"] * mesh["expert"])
+    quantize, less = 2 * value + 1, value - 1
+    return routed * (quantize - less) + others * (quantize / mesh["fsdp"] - 2 * less)
 
 
 def _activation_bytes(training: Training, mesh: Mapping[str, int], tokens: int) -> tuple[float, float]:
@@ -183,8 +203,8 @@ def evaluation_roofline(
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
     flops, quantized = float(per_token.forward_causal) * tokens, _quantized_per_token(training) * tokens
     activations, logits = _activation_bytes(training, mesh, tokens)
-    weights = _held_weight_bytes(training, mesh) * training.recipe.microbatches
-    bytes_ = 2 * (weights + activations + logits)
+    held, quantizing = _held_weight_bytes(training, mesh), _quantizing_bytes(training, mesh)
+    bytes_ = 2 * (activations + logits) + (2 * held + quantizing) * training.recipe.microbatches
     return Roofline(
         compute_seconds=_compute_seconds(training, mesh, chip, flops, quantized),
         memory_seconds=bytes_ / chip.memory_bytes_per_second,

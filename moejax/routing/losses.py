@@ -24,8 +24,9 @@ def balance_loss(sums: RoutingSums, loads: Array | None = None) -> Float[Array, 
 
 
 def sequence_balance_loss(sums: RoutingSums) -> Float[Array, "*layers"]:
-    """Mean over sequences of each one's balance loss (DeepSeek-V3 2024, Eq. 17–20); 1 if all are in balance."""
-    return sums.sequence_balance / sums.sequences.astype(jnp.float32)
+    """Mean over sequences with tokens of each one's balance loss (DeepSeek-V3 2024, Eq. 17–20); 1 if all are in
+    balance."""
+    return sums.sequence_balance / jnp.maximum(sums.sequences, 1).astype(jnp.float32)
 
 
 def router_z_loss(sums: RoutingSums) -> Float[Array, "*layers"]:

@@ -33,7 +33,7 @@ class RoutingSums:
     squared_logsumexp: Any
     """Float32: sum of squared logsumexp of the logits."""
     sequences: Any
-    """Int32: sequences."""
+    """Int32: sequences with a token that is no padding."""
     sequence_balance: Any
     """Float32: sum over sequences of each one's balance, 1 when perfect."""
 
@@ -71,7 +71,7 @@ def routing_sums(
         probability=probability.sum(0),
         squared_logit=(logits**2).sum(0),
         squared_logsumexp=jnp.where(padding_mask, logsumexp**2, 0.0).sum(),
-        sequences=jnp.asarray(sequences, jnp.int32),
+        sequences=padding_mask.reshape(sequences, length).any(1).sum(dtype=jnp.int32),
         sequence_balance=balance(counts, probability).sum(),
     )
 

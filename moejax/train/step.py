@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from moejax.architecture import Architecture
 from moejax.model import transformer
-from moejax.model.loss import Whole, auxiliary, token_loss, weighted_loss
+from moejax.model.loss import Whole, auxiliary, token_loss, weighted_losses
 from moejax.model.mtp import ahead, has_token_ahead
 from moejax.pytree import pytree
 from moejax.routing.routers import update_bias
@@ -140,27 +140,23 @@ def make_functions(training: Training) -> Functions:
 
         def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
             output = forward(params, state.expert_bias, part, key=key, mtp=True)
-
-            def cross_entropy(depth: int, hidden: Array) -> Array:
-                weights = _predicted(part, depth).astype(jnp.float32) / targets[depth]
-                return weighted_loss(architecture, params, hidden, ahead(part["tokens"][:, 1:], depth), weights)
-
-            nats = cross_entropy(0, output.hidden)
-            further = [cross_entropy(depth, hidden) for depth, hidden in enumerate(output.mtp_hidden, start=1)]
+            hidden, predictions = (output.hidden, *output.mtp_hidden), range(depths + 1)
+            aims = tuple(ahead(part["tokens"][:, 1:], depth) for depth in predictions)
+            weights = tuple(_predicted(part, depth).astype(jnp.float32) / targets[depth] for depth in predictions)
+            shares = (1.0, *(mtp_weight / depths for _ in range(depths)))
+            total, (nats, *further) = weighted_losses(architecture, params, hidden, aims, weights, shares)
             if counts_loads and whole is not None and output.routing is not None:
                 whole = whole._replace(loads=whole.loads + output.routing.counts)
             weighted, _ = auxiliary(output.routing, recipe.loss, whole, mtp_layers=depths, mtp_weight=mtp_weight)
-            if further:
-                weighted = weighted + mtp_weight * (sum(further) / depths)
-            metrics = {"loss": nats, "weighted_loss": nats + weighted}
+            metrics = {"loss": nats, "weighted_loss": total + weighted}
             metrics |= {f"{module_name(depth)}_loss": loss for depth, loss in enumerate(further, start=1)}
-            return nats + weighted, (metrics, output.routing)
+            return total + weighted, (metrics, output.routing)
 
         def gradient(part: Batch, key: Array, whole: Whole | None = None) -> tuple[Any, Any, Any]:
             found, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, part, key, whole)
             return found, metrics, routing
 
-        whole = Whole(_tokens(batch, architecture), jnp.asarray(batch["tokens"].shape[0]), state.balance_loads)
+        whole = Whole(*_seen(batch, architecture), state.balance_loads)
         if recipe.microbatches == 1:
             return gradient(batch, noise, whole if keeps_loads else None)
         parts = _microbatches(batch, recipe.microbatches), jax.random.split(noise, recipe.microbatches)
@@ -272,18 +268,22 @@ def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"
     return there[:, :-1]
 
 
-def _tokens(batch: Batch, architecture: Architecture) -> Int[Array, ""] | Int[Array, " routed_layers"]:
-    """Inputs that experts see: those that are no padding, and in modules of multi-token prediction have another so many
-    places further on."""
+def _seen(batch: Batch, architecture: Architecture) -> tuple[Array, Array]:
+    """Inputs that experts see, and sequences with one, of all layers or of each routed one: those that are no padding,
+    and in modules of multi-token prediction have another so many places further on."""
     inputs, segments = batch["tokens"][:, :-1], None
     if "segments" in batch:
         segments = batch["segments"][:, :-1]
     real = None if segments is None else segments > 0
     depths = range(architecture.num_mtp_layers + 1)
-    seen = [has_token_ahead(inputs.shape, depth, segments, real).sum() for depth in depths]
-    if not architecture.is_moe or len(seen) == 1:
-        return seen[0]
-    return jnp.stack([seen[0]] * sum(architecture.has_experts) + seen[1:])
+    seen = [has_token_ahead(inputs.shape, depth, segments, real) for depth in depths]
+
+    def of_layers(counts: list[Array]) -> Array:
+        if not architecture.is_moe or len(counts) == 1:
+            return counts[0]
+        return jnp.stack([counts[0]] * sum(architecture.has_experts) + counts[1:])
+
+    return of_layers([here.sum() for here in seen]), of_layers([here.any(1).sum() for here in seen])
 
 
 def _microbatches(batch: Any, parts: int) -> Any:

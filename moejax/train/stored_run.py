@@ -8,7 +8,8 @@ every checkpoint that was there before; then checkpoints, each by its files, the
 which Orbax commits; then rows. A checkpoint in the store counts if that file is there.
 
 Who had the lock last has all that is in the store, and perhaps more. So a machine that had it last goes on from its own
-folder, and any other replaces what it has by what is in the store.
+folder, and so does one after which nobody trained: of whose checkpoints, rows and log the store has what it sent. Any
+other replaces what it has by what is in the store.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -46,6 +47,7 @@ _LEFT_HERE = ("data", "profile")
 
 _STEP = re.compile(r"(?P<phase>(?:.*/)?checkpoints/[^/]+)/(?P<step>[0-9]+)/.+")
 _ROW = re.compile(r"(?:.*/)?branch-[0-9]+\.json")
+_LOG = re.compile(r"(?:.*/)?metrics\.jsonl")
 _RECORD = re.compile(r".*/manifest-[0-9]+\.json")
 _PARTIAL = re.compile(r"\.[0-9]+\..*")
 """Name of a file that is being written, as ``moejax.folder.atomic_write`` has it."""
@@ -172,11 +174,19 @@ class StoredRun:
 
     def _take(self, known: dict[str, Any] | None, previous: int) -> None:
         """Make the working folder the newest there is."""
-        found = [path for path in _found(self._storage) if not path.startswith(f"{LOCKS}/")]
+        sizes = {path: size for path, size in _found(self._storage).items() if not path.startswith(f"{LOCKS}/")}
+        found = list(sizes)
         committed = {step for path in found if path.endswith(f"/{COMMITTED}") and (step := _step_of(path))}
         counts = [path for path in found if _step_of(path) in {None, *committed}]
-        if known is not None and known["number"] == previous:
-            self._sent = {path: known["sent"].get(path, []) for path in counts}
+        # A folder that was being replaced is nothing to go on from.
+        own = known if known is not None and known["number"] != _NO_NUMBER else None
+        is_last = own is not None and own["number"] == previous
+        if own is not None and (is_last or _is_as_left(own["sent"], {path: sizes[path] for path in counts})):
+            if not is_last:
+                self._log(f"Another process had {self._url} since, and trained nothing: {self._folder} goes on.")
+            # What another process wrote beside is written anew.
+            sent = {path: own["sent"].get(path, []) for path in counts}
+            self._sent = {path: what if what[:1] == [sizes[path]] else [] for path, what in sent.items()}
             self._note()
             for step in committed & set(self._steps()):
                 if wrong_size(self._folder / step):
@@ -395,6 +405,22 @@ def _as_sent(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
-def _found(storage: DirFileSystem) -> list[str]:
-    """Every file in a store's folder; none if there is no such folder."""
-    return [str(path).lstrip("/") for path in storage.find("", detail=False)] if storage.exists("") else []
+def _found(storage: DirFileSystem) -> dict[str, int]:
+    """Every file in a store's folder, and its bytes; none if there is no such folder."""
+    if not storage.exists(""):
+        return {}
+    every: Any = storage.find("", detail=True)
+    return {str(path).lstrip("/"): about["size"] for path, about in every.items()}
+
+
+def _is_as_left(sent: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> bool:
+    """Whether of checkpoints, rows and log a store has what was sent, by names and sizes; ``sizes`` without what was
+    begun and not committed."""
+
+    committed = {_step_of(path) for path in sent if path.endswith(f"/{COMMITTED}")}
+
+    def counts(path: str) -> bool:
+        return bool(_step_of(path) in committed or _ROW.fullmatch(path) or _LOG.fullmatch(path))
+
+    trained = {path: size for path, size in sizes.items() if _step_of(path) or counts(path)}
+    return trained == {path: what[0] for path, what in sent.items() if what and counts(path)}

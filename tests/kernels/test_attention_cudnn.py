@@ -1,17 +1,23 @@
 """Which attention cuDNN computes, and how it is told of a row's documents."""
 
 import itertools
+from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.ad_checkpoint import saved_residuals
 from jax._src.cudnn import fused_attention_stablehlo
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from moejax.architecture import Architecture
+from moejax.kernels import attention_cudnn
 from moejax.kernels.attention import AttentionMask
-from moejax.kernels.attention_cudnn import MOST_DOCUMENTS, _documents, cudnn, supports
+from moejax.kernels.attention_cudnn import _documents, cudnn, most_documents, supports
+from moejax.laws.named_activations import named_activations
 from moejax.model.runtime import remat_policy
 from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import TARGETS
@@ -85,20 +91,26 @@ def test_off_a_gpu_it_is_refused_in_a_sentence():
 
 def test_documents_are_told_by_where_they_begin_and_how_long_they_are():
     rows = [[1] * 3 + [2] * 4 + [3] * 1, [1] * 5 + [0] * 3, [1] * 8]
-    found, are_few = _documents(jnp.asarray(rows, jnp.int32))
-    assert are_few
+    found = _documents(jnp.asarray(rows, jnp.int32))
+    assert found.are_few
     for row, starts, lengths in zip(rows, found.starts, found.lengths, strict=True):
         expected = [len(list(run)) for _, run in itertools.groupby(row)]
         assert lengths[: len(expected)].tolist() == expected
         assert starts[: len(expected)].tolist() == [0, *np.cumsum(expected)[:-1]]
         assert set(starts[len(expected) :].tolist()) == set(lengths[len(expected) :].tolist()) == {-1}
-    assert found.starts.shape == (3, MOST_DOCUMENTS + 1)
+    assert found.starts.shape == (3, most_documents(8) + 1)
+    # The kernel numbers documents over all rows, without those that are not there.
+    assert found.number.tolist() == [[0] * 3 + [1] * 4 + [2], [3] * 5 + [4] * 3, [5] * 8]
+    assert found.place.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0], [0, 1, 2, 3, 4, 0, 1, 2], list(range(8))]
 
 
-def test_a_row_with_too_many_documents_is_noticed():
-    most = jnp.repeat(jnp.arange(MOST_DOCUMENTS, dtype=jnp.int32), 2)[None]
-    assert _documents(most)[1]
-    assert not _documents(jnp.concatenate([most, most[:, -1:] + 1], axis=1))[1]
+@pytest.mark.parametrize("length", [64, 512, 32_768])
+def test_a_row_with_too_many_documents_is_noticed_and_long_rows_may_have_more(length):
+    most = most_documents(length)
+    assert most == {64: 32, 512: 32, 32_768: 128}[length]
+    whole = jnp.repeat(jnp.arange(most, dtype=jnp.int32), length // most)[None]
+    assert _documents(whole).are_few
+    assert not _documents(whole.at[0, -1].set(most)).are_few
 
 
 def test_documents_of_keys_with_fewer_heads_are_read_where_they_lie(monkeypatch):
@@ -118,7 +130,7 @@ def test_documents_of_keys_with_fewer_heads_are_read_where_they_lie(monkeypatch)
             segments=segments,
         )
     query, key, value = given[0]
-    (starts, lengths), _ = _documents(jnp.asarray([[1] * 3 + [2] * 5, [1] * 8], jnp.int32))
+    starts, lengths, *_ = _documents(jnp.asarray([[1] * 3 + [2] * 5, [1] * 8], jnp.int32))
     _, _, of_queries, of_keys = fused_attention_stablehlo._fix_seqlen_offsets(
         *(lengths, lengths, starts, starts), query, key
     )
@@ -144,3 +156,60 @@ def test_what_attention_puts_out_is_kept_by_name_and_not_computed_again(remat, c
         program = str(jax.make_jaxpr(jax.grad(squares, argnums=(0, 1, 2)))(heads, heads, heads))
     assert program.count("dot_product_attention_fwd_wrapper[") == calls
     assert program.count("dot_product_attention_bwd_wrapper[") == 1
+
+
+def test_of_packed_documents_one_sum_is_kept_for_each_query_and_nothing_of_tiles(monkeypatch):
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
+    heads, keys = (jax.ShapeDtypeStruct((2, 512, heads, 64), jnp.bfloat16) for heads in (4, 2))
+    segments = jnp.ones((2, 512), jnp.int32)
+    mask = AttentionMask(query_segments=segments, key_segments=segments)
+
+    def layer(query, key, value):
+        return jax.checkpoint(lambda *of: jnp.sin(cudnn(*of, mask, scale=1.0)), policy=remat_policy("attn_out"))(
+            query, key, value
+        )
+
+    with on("h100"), standing_in(SimpleNamespace(compute_capability="9.0")):
+        kept = saved_residuals(layer, heads, keys, keys)
+    sizes = Counter((one.dtype.name, one.size) for one, where in kept if "argument" not in where)
+    # Beside documents' numbers, if any, which are of integers.
+    floating = {size: times for size, times in sizes.items() if "float" in size[0]}
+    assert floating == {("bfloat16", 2 * 512 * 4 * 64): 1, ("float32", 2 * 512 * 4): 1}
+    # As plans count them.
+    shape = Architecture(
+        vocab_size=8, model_dim=8, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=64, dense_hidden=8
+    )
+    counted = named_activations(shape, 512)["attn_out"]
+    assert (counted.values, counted.sums) == (4 * 64, 4)
+
+
+def test_the_kernels_backward_pass_gets_each_sum_where_the_forward_pass_left_it(monkeypatch):
+    """With kernels in their place that write down where each query's sum belongs."""
+    rows = jnp.asarray([[1] * 3 + [2] * 4 + [3], [1] * 5 + [0] * 3], jnp.int32)
+    places, given = _documents(rows), []
+
+    def forward(query, key, value, **_):
+        # Of 64 documents of 8 tokens each, 4 heads: a number of its own where a sum is, none where there is none.
+        left = jnp.full((64, 4, 8), jnp.nan)
+        own = jnp.arange(2 * 8 * 4.0).reshape(2, 8, 4)
+        return query, left.at[places.number, :, places.place].set(own)
+
+    def backward(*arguments):
+        query, key, value, *_, sums, _ = arguments[-2]
+        given.append(sums)
+        return query, key, value
+
+    monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", forward)
+    monkeypatch.setattr(fused_attention_stablehlo, "_dot_product_attention_bwd_rule", backward)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
+    monkeypatch.setattr(attention_cudnn, "usually", lambda holds, usual, rare, *operands: usual(*operands))
+    query, keys = (jnp.ones((2, 8, heads, 64), jnp.bfloat16) for heads in (4, 2))
+    found, back = jax.vjp(partial(attention_cudnn._packed, 1.0, segments=rows), query, keys, keys)
+    dquery, dkey, dvalue = back(jnp.ones_like(found))
+    (sums,) = given
+    expected = np.nan_to_num(forward(query, keys, keys)[1])
+    np.testing.assert_array_equal(sums, expected)
+    # Two heads of queries for each of keys, whose gradients are added up.
+    assert dquery.shape == query.shape
+    assert (dkey == 2).all()
+    assert (dvalue == 2).all()

@@ -1,13 +1,14 @@
 """Products of 8-bit numbers: how far they are from exact ones, and what they do with zeros, outliers and no numbers."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from moejax.kernels import quantization
 from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
@@ -15,6 +16,9 @@ from moejax.kernels.linear import ProductTypes, project
 from moejax.kernels.quantization import TYPES, in_8_bits, matmul, quantize
 from moejax.kernels.table import TABLE, load, select
 from moejax.sharding import MESH_AXES
+from moejax.train.collectives import collectives
+from moejax.train.mesh import MeshShape, make_mesh
+from moejax.train.program_text import instructions
 
 WIDTH, HIDDEN = 256, 96
 DRAW = np.random.default_rng(7)
@@ -40,7 +44,7 @@ def rows_of_all_sizes(*shape):
 
 LIMITS = {
     "fp8": {normal: 0.04, outlying_channels: 0.04, heavy_tailed: 0.04, rows_of_all_sizes: 0.04},
-    "int8": {normal: 0.012, outlying_channels: 0.11, heavy_tailed: 0.04, rows_of_all_sizes: 0.012},
+    "int8": {normal: 0.014, outlying_channels: 0.11, heavy_tailed: 0.04, rows_of_all_sizes: 0.014},
 }
 """Largest error of a product's rows, each as a share of its own norm, on average (docs/accelerators.md)."""
 
@@ -97,6 +101,43 @@ def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradient
         np.testing.assert_allclose(found[2], exact[2], rtol=1e-5, atol=1e-5 * float(jnp.abs(exact[2]).max()))
 
 
+@pytest.mark.parametrize("product", [projected, of_a_batch, of_groups])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_what_is_common_to_gradients_small_beside_the_largest_of_their_rows_is_kept_in_sums_over_tokens(
+    product, kind, dtype
+):
+    """Rounded to the nearest, int8 would lose 89 % of it (docs/accelerators.md)."""
+    is_large = DRAW.random((1024, HIDDEN)) < 0.02
+    dy = np.where(is_large, 50 * normal(1024, HIDDEN), 0.05 + 0.05 * normal(1024, HIDDEN))
+    dy = dy[:64] if product is of_groups else dy
+    dy = jnp.asarray(dy, jnp.float32).astype(dtype)
+    nearest, at_random = (quantize(one, -1, kind) for one in (dy, quantization.rounded_at_random(dy, -1, kind)))
+    # The numbers that are drawn are what is quantized, at the same scale.
+    np.testing.assert_allclose(at_random.scale, nearest.scale, rtol=1 / 127)
+    assert np.abs(at_random.values.astype(np.float32) - nearest.values.astype(np.float32)).max() <= (kind == "int8")
+    x, w = jnp.zeros((len(dy), WIDTH), dtype), jnp.ones((WIDTH, HIDDEN), dtype)
+    y, back = jax.vjp(product(kind), x, w)
+    found, exact = (np.asarray(a, np.float64).sum() for a in (back(dy.astype(y.dtype))[0], dy))
+    if product is not of_groups:
+        # Of all that is added up; what is common to the small numbers is 6 % of it.
+        assert found / WIDTH == pytest.approx(exact, rel=0, abs=0.005 * float(jnp.abs(dy).sum()))
+    small = (np.asarray(at_random.values, np.float64) * at_random.scale)[~is_large[: len(dy)]].mean()
+    assert small == pytest.approx(np.asarray(dy, np.float64)[~is_large[: len(dy)]].mean(), rel=0.2)
+
+
+def test_gradients_are_rounded_the_same_in_every_run_and_however_tokens_are_cut():
+    dy = jnp.asarray(heavy_tailed(64, 96), jnp.bfloat16)
+    whole = quantization.rounded_at_random(dy, -1, "int8")
+    parts = [jax.jit(quantization.rounded_at_random, static_argnums=(1, 2))(x, -1, "int8") for x in (dy[:20], dy[20:])]
+    np.testing.assert_array_equal(whole, jnp.concatenate(parts))
+    # And not as a row of other numbers is, where numbers are equal.
+    same = jnp.full((64, 96), 0.3).at[:, 0].set(100 + jnp.arange(64.0))
+    drawn = quantization.rounded_at_random(same, -1, "int8") != 0
+    assert drawn[:, 1:].mean() == pytest.approx(0.3 / (131.5 / 127), rel=0.1)
+    assert 0.3 < drawn[:, 1:].mean(0).std() / drawn[:, 1:].std() * 8 < 2
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_zeros_stay_zeros_and_the_largest_and_smallest_numbers_stay_finite(kind):
     x = jnp.asarray([[0.0] * 4, [3e38, -3e38, 1.0, 0.0], [1e-38, 2e-38, -4e-38, 0.0], [-7.0, 7.0, 3.5, 0.1]])
@@ -140,6 +181,45 @@ def test_tokens_and_parts_of_a_sum_may_lie_on_other_devices():
     # A mesh that splits what is summed over has scales of its own in each part; powers of two change nothing.
     halves = sum(projected("fp8")(x[:, part], w[part]) for part in (slice(0, 100), slice(100, None)))
     assert error(halves, projected("fp8")(x, w)) < 2e-3
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_devices_that_share_a_sum_add_up_products_in_the_compute_type_and_agree_on_no_scales(kind):
+    """Float32 here, as a CPU adds up bfloat16 in it."""
+    mesh = make_mesh(MeshShape(data=2, tensor=2), jax.devices()[:4])
+    into, out_of = PartitionSpec(None, "tensor"), PartitionSpec("tensor")
+    tokens, types = PartitionSpec("data"), ProductTypes(quantization=kind)
+    x, dy = (jnp.asarray(normal(4, 16, 64), jnp.float32) for _ in range(2))
+    up, down = (jnp.asarray(normal(*shape) / 8, jnp.float32) for shape in ((64, WIDTH), (WIDTH, 64)))
+
+    def both(x, up, down, dy):
+        def layer(x, up, down):
+            return project("btf,fd->btd", project("btd,df->btf", x, up, types=types), down, types=types)
+
+        y, back = jax.vjp(layer, x, up, down)
+        return y, back(dy)[0]
+
+    where = [NamedSharding(mesh, spec) for spec in (tokens, into, out_of, tokens)]
+    with jax.set_mesh(mesh):
+        step: Any = jax.jit(both, in_shardings=where, out_shardings=where[0]).lower(x, up, down, dy).compile()
+        y, dx = step(*(jax.device_put(one, place) for one, place in zip((x, up, down, dy), where, strict=True)))
+    sent = collectives(step.as_text(), dict(mesh.shape))
+    assert {(one.kind, one.axes) for one in sent} == {("all-reduce", ("tensor",))}
+    assert sum(one.bytes for one in sent) == 2 * 4 * x.size // 2
+    added = [one.type for one in instructions(step.as_text()) if "all-reduce" in one.opcode]
+    assert not any("s32[" in type_ for type_ in added)
+
+    def of_halves(x, dy):
+        def layer(x):
+            parts = [slice(0, WIDTH // 2), slice(WIDTH // 2, None)]
+            h = [project("btd,df->btf", x, up[:, part], types=types) for part in parts]
+            return sum(project("btf,fd->btd", one, down[part], types=types) for one, part in zip(h, parts, strict=True))
+
+        y, back = jax.vjp(layer, x)
+        return y, back(dy)[0]
+
+    for found, expected in zip((y, dx), jax.jit(of_halves)(x, dy), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(jnp.abs(expected).max()))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from moejax.kernels import cross_entropy
 from moejax.kernels.table import TABLE
 from moejax.sharding import MESH_AXES, TOKEN_AXES
+from moejax.train.collectives import collectives
 
 KERNELS = TABLE["cross_entropy"]
 
@@ -93,6 +94,32 @@ def test_tokens_and_vocabulary_may_lie_on_many_devices(monkeypatch):
         )
         found = program(*arrays, jax.device_put(weights, jax.P(TOKEN_AXES))), jax.jit(cross_entropy.token_loss)(*arrays)
     assert_same(jax.device_get(found), jax.device_get(expected), 1e-6)
+
+
+def test_several_predictions_of_one_matrix_are_its_losses_with_their_shares_and_devices_send_one_gradient():
+    (*first, aims, weights), (hidden, _, further, others) = draw(0, 4, 6, 12), draw(1, 4, 6, 12)
+
+    def both(hidden, matrix, weights, shares):
+        return cross_entropy.weighted_losses(hidden, matrix, (aims, further), weights, shares)[0]
+
+    def one_by_one(hidden, matrix, weights, shares):
+        each = zip(hidden, (aims, further), weights, shares, strict=True)
+        return sum(share * (w * of_all_logits(h, matrix, to)).sum() for h, to, w, share in each)
+
+    given = ((first[0], hidden), first[1], (weights, others), (1.0, 0.3))
+    expected = jax.value_and_grad(one_by_one, argnums=(0, 1, 2, 3))(*given)
+    program = jax.jit(jax.value_and_grad(both, argnums=(0, 1, 2, 3)))
+    assert_same(program(*given), expected, 1e-5)
+    mesh = jax.make_mesh((2, 2, 1, 1), MESH_AXES, (jax.sharding.AxisType.Auto,) * 4, devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        tokens, matrix = jax.P(TOKEN_AXES), jax.P("fsdp", "tensor")
+        where = ((tokens, tokens), matrix, (tokens, tokens), (jax.P(), jax.P()))
+        placed = jax.tree.map(jax.device_put, given, where)
+        assert_same(jax.device_get(program(*placed)), jax.device_get(expected), 1e-5)
+        sent = collectives(program.lower(*placed).compile().as_text(), dict(mesh.shape))
+    assert len([one for one in sent if one.bytes >= first[1].nbytes // 2 and one.kind != "all-gather"]) == 2
+    _, of_each = cross_entropy.weighted_losses(given[0], first[1], (aims, further), given[2], given[3])
+    np.testing.assert_allclose(of_each[1], (others * of_all_logits(hidden, first[1], further)).sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", [True, False])

@@ -8,7 +8,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from known_architectures import KNOWN, params_of
 
 from moejax.model import transformer
-from moejax.model.loss import LossWeights, auxiliary, weighted_loss
+from moejax.model.loss import LossWeights, auxiliary, weighted_losses
 from moejax.model.runtime import Runtime
 from moejax.sharding import MESH_AXES
 
@@ -21,9 +21,10 @@ def gradients(architecture, runtime, params, tokens):
 
     def loss(params):
         output = transformer.apply(architecture, runtime, params, inputs, mtp=True)
-        nats = weighted_loss(architecture, params, output.hidden, targets, weights)
-        for further, hidden in enumerate(output.mtp_hidden, start=1):
-            nats = nats + weighted_loss(architecture, params, hidden, jnp.roll(targets, -further, 1), weights)
+        hidden = (output.hidden, *output.mtp_hidden)
+        aims = tuple(jnp.roll(targets, -further, 1) for further in range(len(hidden)))
+        several = (weights,) * len(hidden), (1.0,) * len(hidden)
+        nats, _ = weighted_losses(architecture, params, hidden, aims, *several)
         modules = {"mtp_layers": len(output.mtp_hidden), "mtp_weight": 1.0}
         return nats + auxiliary(output.routing, LossWeights(), **modules)[0]
 

@@ -19,7 +19,7 @@ from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.laws import accounting
 from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
-from moejax.model.loss import LossWeights, auxiliary, token_loss, weighted_loss
+from moejax.model.loss import LossWeights, auxiliary, token_loss, weighted_losses
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
@@ -321,7 +321,7 @@ def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss():
     @jax.value_and_grad
     def loss(params):
         hidden = transformer.apply(MIXTURE, Runtime(), params, tokens[:, :-1]).hidden
-        return weighted_loss(MIXTURE, params, hidden, tokens[:, 1:], jnp.ones((4, 16)))
+        return weighted_losses(MIXTURE, params, (hidden,), (tokens[:, 1:],), (jnp.ones((4, 16)),))[0]
 
     params, (value, _) = params_of("mixture"), loss(params_of("mixture"))
     assert np.isfinite(value)

@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from moejax.cli.commands.config import load as load_config
 from moejax.kernels.attention import AttentionMask, attention
 from moejax.kernels.grouped_matmul import grouped_matmul
+from moejax.kernels.grouped_matmul_mosaic_8_bits import COLUMNS, ROWS, in_8_bits
 from moejax.kernels.linear import project
 from moejax.kernels.table import TABLE, select
 from moejax.plan.absent_gpu import standing_in
@@ -106,11 +107,29 @@ def test_a_step_of_olmoes_shape_on_8_h100_calls_kernels_and_has_no_loop_over_blo
     # Over layers, over chunks of the loss, and those of binary searches; none over experts, blocks or tiles. Behind the
     # condition also over the chunks of rows that exceed the buffer, once forwards and twice backwards.
     assert not [name for name in loops(text) if "attention" in name or "fori" in name]
-    further = [name for name in loops(text) if "/cond/branch_1_fun/while" in name]
+    # The branch for false, which comes first.
+    further = [name for name in loops(text) if "/cond/branch_0_fun/while" in name]
     assert len(further) <= 3
     assert text.count(" while(") <= 6 + len(further)
     # A dense product would have every expert's rows for every row.
     assert not re.search(rf"\[32,{buffer},|\[{buffer},32,(1024|2048)\]", text)
+
+
+def test_hoppers_float8_kernel_adds_up_in_float32_what_its_units_sum_of_128_products(tmp_path, monkeypatch):
+    """As its units keep few bits of a sum: read in the kernel's PTX."""
+    monkeypatch.setenv("MOSAIC_GPU_DUMP_TO", str(tmp_path))
+    shapes = [((4096, 2048), jnp.bfloat16), ((16, 768, 2048), jnp.bfloat16), ((16,), jnp.int32)]
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as process:
+        process.submit(compiled, "h100:1", partial(in_8_bits, quantization="fp8"), *shapes).result()
+    (text,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
+    before, sums = text.split("wgmma.fence.sync.aligned")
+    sums, after = sums.split("wgmma.wait_group.sync.aligned \t0")
+    products = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k32\.f32\.e4m3\.e4m3", sums)
+    assert sum(64 * int(columns) * 32 for columns in products) == ROWS * COLUMNS * 128
+    assert "wgmma" not in before + after
+    # Of each of a group's 128 threads its part of the sums. The kernel adds nothing else in float32.
+    assert len(re.findall(r"\badd(?:\.rn)?\.f32\b", text)) == ROWS * COLUMNS // 128
+    assert not re.search(r"[1-9]\d* bytes spill", next(tmp_path.glob("*.ptxas")).read_text())
 
 
 def grouped(has_tokamax, rows, matrices, sizes, dy):

@@ -115,6 +115,46 @@ def test_where_nobody_states_the_clock_products_are_at_the_peak_and_all_else_at_
     assert compiler_floor_seconds(heavy, chip) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("chip", "kind", "type_"), [("v6e", "int8", "s8"), ("tpu7x", "fp8", "f8e4m3fn")])
+def test_products_of_8_bits_are_at_their_own_peak_and_those_of_an_8_bit_factor_with_a_wider_one_are_not(
+    chip, kind, type_
+):
+    chip = find(chip).device
+    assert not chip.cycles_per_second
+    wide = ELEMENTWISE.replace("convolution(%b, %b)", "convolution(%m, %n), dim_labels=bf_io->bf").replace(
+        "  %b = f32[1000]{0} parameter(0)",
+        "  %b = f32[1000]{0} parameter(0)\n  %m = bf16[4000,4000]{1,0} bitcast(%b)"
+        "\n  %n = bf16[4000,4000]{1,0} bitcast(%b)",
+    )
+    wide = wide.replace("ROOT %dot = f32[1000]{0}", "ROOT %dot = f32[4000,4000]{1,0}")
+    both = wide.replace("bf16[", f"{type_}[")
+    one = wide.replace("bf16[", f"{type_}[", 1)
+    at_peak, others = 2 * 4000**3 / chip.peak(kind), 2 * 8000 / chip.memory_bytes_per_second
+    assert compiler_floor_seconds(both, chip) == pytest.approx(at_peak + others)
+    for text in (wide, one):
+        assert compiler_floor_seconds(text, chip) == pytest.approx(2 * at_peak + others)
+
+
+def test_what_lies_on_the_chip_takes_no_time_of_its_memory():
+    chip = replace(CHIP, cycles_per_second=0.0)
+    on_chip = ELEMENTWISE.replace("f32[1000]{0} fusion", "f32[1000]{0:T(1024)S(1)} fusion")
+    # Each of the three reads the program's argument, or what was left on the chip, and leaves its own there.
+    assert compiler_floor_seconds(on_chip, chip) == pytest.approx(2 * 4000 / chip.memory_bytes_per_second)
+    # Of the array there only a row and the index, read, and the row put back with it.
+    sliced = WRITTEN.replace("f32[16,1000]{1,0}", "f32[16,1000]{1,0:S(1)}")
+    assert compiler_floor_seconds(sliced, chip) == pytest.approx(2 * (4000 + 4) / chip.memory_bytes_per_second)
+
+
+def test_what_is_copied_to_the_chip_beside_the_kernels_takes_its_memorys_time():
+    copied = ELEMENTWISE.replace(
+        "  %multiplied", "  %ahead = (f32[9000]{0:S(1)}, f32[9000]{0}, u32[]{:S(2)}) copy-start(%x)\n  %multiplied"
+    )
+    chip = replace(CHIP, cycles_per_second=0.0)
+    assert compiler_floor_seconds(copied, chip) == pytest.approx((3 * 8000 + 36_000) / chip.memory_bytes_per_second)
+    # Beside a product that takes longer they are no more.
+    assert compiler_floor_seconds(copied, replace(CHIP, cycles_per_second=1.0)) == pytest.approx(500)
+
+
 WRITTEN = """HloModule step
 
 %into (s: f32[16,1000], u: f32[1,1000], i: s32[]) -> f32[16,1000] {

@@ -12,14 +12,16 @@ from moejax.kernels.table import has_tokamax
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
 from moejax.model.runtime import Runtime
+from moejax.model.transformer import abstract_params
 from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.plan import check_plan
 from moejax.plan.process import plan
-from moejax.plan.step_time import quantized_flops, roofline, step_flops
+from moejax.plan.step_time import memory_traffic, quantized_flops, roofline, step_flops
 from moejax.plan.topology import parse
 from moejax.train.mesh import MeshShape
 from moejax.train.program_text import instructions
 from moejax.train.training import DataConfig, Recipe, Training
+from moejax.weights.parameters import flat
 
 SHAPE = Architecture(
     vocab_size=512,
@@ -101,6 +103,22 @@ def test_the_roofline_takes_such_products_at_their_own_peak(chip, kind):
     saved = 1 / CHIPS[chip].flops_per_second - 1 / CHIPS[chip].peak(kind)
     assert before - after == pytest.approx(2 * matrices * 8192 / 4 * saved)
     assert step_flops(plain) == step_flops(quantized)
+
+
+@pytest.mark.parametrize(("remat", "passes"), [("none", 2), ("full", 3)])
+def test_quantizing_weights_costs_bytes_of_memory_in_every_pass_that_meets_them(remat, passes):
+    mesh = {"dcn_data": 1, "data": 1, "fsdp": 2, "expert": 2, "tensor": 1}
+    before, after = (memory_traffic(training(kind, remat=remat), mesh, 0) for kind in ("none", "int8"))
+    sizes = {name: array.size for name, array in flat(abstract_params(SHAPE))}
+    routed = sum(size for name, size in sizes.items() if name.endswith((".gate_up", ".down")) and "shared" not in name)
+    assert routed == 2 * 8 * 3 * 256 * 128
+    attention = ("attention.query", "attention.key", "attention.value", "attention.output")
+    others = sum(size for name, size in sizes.items() if name.endswith(attention) or ".shared." in name)
+    # A device's experts: read twice of two bytes, written and read of one, where two were read.
+    of_routed = routed / 2 * (2 + 2 + 1 + 1 - 2)
+    # Its shards of projections the same, gathered in one byte where two were written and read.
+    of_others = others / 2 * (2 + 2 + 1) - others * 2
+    assert after - before == pytest.approx(passes * (of_routed + of_others))
 
 
 @pytest.mark.parametrize(("topology", "kind"), [("a100:4", "fp8"), ("v5e:2x2", "fp8"), ("tpu7x:1x2x1", "int8")])

@@ -52,6 +52,16 @@ def test_balance_within_sequences_implies_balance_of_the_batch_and_not_the_rever
     assert np.isclose(sequence_balance_loss(sums), EXPERTS)
 
 
+def test_sequences_without_a_token_are_none_of_those_that_are_averaged():
+    """Padding, and in modules of multi-token prediction rows of documents without a token so far ahead."""
+    logits, real = draw_logits(TOKENS, EXPERTS, skew=1.0), jnp.arange(TOKENS) < TOKENS // 2
+    found = sums_of(logits, sequences=4, padding_mask=real)
+    alone = sums_of(logits[: TOKENS // 2], sequences=2)
+    assert found.sequences == 2
+    assert np.isclose(sequence_balance_loss(found), sequence_balance_loss(alone), rtol=1e-6)
+    assert sequence_balance_loss(sums_of(logits, sequences=4, padding_mask=jnp.zeros(TOKENS, bool))) == 0
+
+
 def test_z_loss_is_the_mean_square_of_logsumexp():
     logits = draw_logits(TOKENS, EXPERTS)
     expected = np.mean(np.log(np.exp(np.asarray(logits, np.float64)).sum(1)) ** 2)

@@ -180,6 +180,29 @@ def test_another_machine_goes_on_from_the_store_and_the_first_one_follows_it(tmp
     assert not any(path.endswith("half") for path in in_store(store))
 
 
+@pytest.mark.parametrize("what", ["nothing", "an attempt"])
+def test_what_was_not_sent_is_kept_where_another_process_had_the_lock_and_trained_nothing(tmp_path, url, store, what):
+    first, second = tmp_path / "first", tmp_path / "second"
+    run = StoredRun(url, first).__enter__()
+    checkpoint(first, 4)
+    write(first / "metrics.jsonl", log_of(4))
+    write(first / "attempts.json", "{}")
+    run.send()
+    store.pipe_file("checkpoints/trunk/8/state/half", b"of a checkpoint")
+    kill(run)
+    place = checkpoint(first, 8, "not sent")
+    write(first / "metrics.jsonl", log_of(8))
+    with StoredRun(url, second):
+        if what == "an attempt":
+            write(second / "attempts.json", '{"failed": true}')
+    with StoredRun(url, first):
+        assert (place / "state" / "array").read_text() == "not sent"
+    assert store.cat_file("checkpoints/trunk/8/state/array") == b"not sent"
+    assert store.cat_file("metrics.jsonl").decode() == log_of(8)
+    # What a start writes of its attempts is its own.
+    assert store.cat_file("attempts.json") == b"{}"
+
+
 def test_a_checkpoint_that_was_damaged_here_is_fetched_again(tmp_path, url):
     with StoredRun(url, tmp_path):
         place = checkpoint(tmp_path, 4)
