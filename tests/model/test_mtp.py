@@ -207,6 +207,7 @@ LATER = LossWeights(balance=0.1, router_z=0.07, mtp=WEIGHT, mtp_later=0.1, mtp_l
 
 
 @pytest.mark.parametrize("architecture", [MIXTURE.replace(num_mtp_layers=1), DENSE.replace(num_mtp_layers=1)])
+@pytest.mark.matrix(1)
 def test_what_comes_after_the_next_token_is_learnt(architecture):
     _, _, found = steps(training(architecture, LATER, beta1=0.0), {"tokens": TOKENS}, 30)
     first, last = found[0], found[-1]

@@ -131,7 +131,7 @@ def check(arguments: argparse.Namespace) -> None:
         )
     if unread := _unread(arguments):
         raise UserError(unread)
-    if arguments.law is None and arguments.form is None and "law" in RECIPES.get(arguments.recipe, ("law",)):
+    if arguments.law is None and arguments.form is None and "law" in RECIPES.get(arguments.recipe or "", ("law",)):
         raise UserError(
             "There is no law to fit; give --law NAME (`moejax laws` lists them), --form FORMULA, or a paper's --recipe."
         )
