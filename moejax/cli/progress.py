@@ -89,6 +89,8 @@ def clock(seconds: float) -> str:
 
 
 SECONDS_BETWEEN_LINES = 15.0
+LEAST_SHARE = 0.01
+"""Of a stage, below which nothing is said of what is left: compiling takes minutes, and the first steps none."""
 
 
 @contextlib.contextmanager
@@ -169,7 +171,7 @@ def _lines() -> ProgressCallback:
             return
         printed = now
         pace = (share - first) / max(now - stage_began, 1e-9)
-        rest = f", about {clock((1 - share) / pace)} left" if pace > 0 and share < 1 else ""
+        rest = f", about {clock((1 - share) / pace)} left" if share - first >= LEAST_SHARE and share < 1 else ""
         say(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})")
 
     return update

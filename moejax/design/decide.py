@@ -115,10 +115,15 @@ class DesignResult:
     """Published models under the same constraints, as far as those end their training."""
 
 
-def customary(law: Any) -> Architecture:
-    """A dense model for a law that knows only dense ones, else a mixture."""
+def customary_model(law: Any) -> str:
+    """The published model whose proportions are kept if none is named: a dense one for laws of dense models alone."""
     dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(law.inputs)
-    return CATALOGUE[DENSE if dense else MIXTURE].architecture
+    return DENSE if dense else MIXTURE
+
+
+def customary(law: Any) -> Architecture:
+    """The architecture of ``customary_model``."""
+    return CATALOGUE[customary_model(law)].architecture
 
 
 def decide(
@@ -164,7 +169,10 @@ def decide(
     except ValueError as why:
         return replace(decision, not_built=told(why))
     if built is None:
-        said = "No whole-numbered shape near the optimum keeps all constraints; give a smaller --like, or loosen them."
+        said = (
+            "No whole-numbered shape near the optimum keeps all constraints; give a smaller --arch or --config, or "
+            "loosen them."
+        )
         return replace(decision, shape=shape, not_built=said)
     return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
 
@@ -244,4 +252,13 @@ def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
     return predict(known, optimum.problem.space.candidate(values).design).extrapolated
 
 
-__all__ = ["CostAssumptions", "DesignResult", "beyond", "customary", "decide", "of_shapes", "on_chips", "side_by_side"]
+__all__ = [
+    "CostAssumptions",
+    "DesignResult",
+    "beyond",
+    "customary_model",
+    "decide",
+    "of_shapes",
+    "on_chips",
+    "side_by_side",
+]

@@ -16,6 +16,7 @@ from moejax.design.frontier import Landscape, Point
 from moejax.design.measures import CostAssumptions, in_units
 from moejax.design.problem import Optimum, Problem
 from moejax.json_text import finite
+from moejax.laws.catalogue import CATALOGUE
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written
 
@@ -128,7 +129,15 @@ def _to_train(decision: DesignResult) -> list[str]:
         f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values. --exact-shape builds the whole numbers nearest to the "
         f"optimum, whatever hardware likes.",
+        f"What the law does not read, as depth, heads and vocabulary, is as in {_likeness(shape)}, in proportion to "
+        f"the width or in number (--arch or --config for another).",
     ]
+
+
+def _likeness(shape: Optimum) -> str:
+    """The published model that shapes are like; one that was given otherwise has no name."""
+    like = getattr(shape.problem.space, "like", None)
+    return next((name for name, model in CATALOGUE.items() if model.architecture == like), "the architecture given")
 
 
 def _cost(before: float, after: float, goal: str) -> str:

@@ -22,6 +22,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.starts import WarmStart
 from moejax.float64 import float64
 from moejax.json_text import finite
+from moejax.laws import called
 from moejax.laws.law import coefficients
 from moejax.wording import did_you_mean
 
@@ -64,7 +65,7 @@ def coefficient_named(law: Any, name: str) -> str:
     letters = {f.metadata["symbol"]: f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")}
     if name not in (*letters, *letters.values()):
         words = did_you_mean(name, [*letters.values(), *letters])
-        raise UserError(f"{cls.__name__} has no coefficient {name!r} to refit; {words}")
+        raise UserError(f"{called(cls)} has no coefficient {name!r} to refit; {words}")
     return letters.get(name, name)
 
 

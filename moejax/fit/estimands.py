@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.fit.derivatives import Functional
-from moejax.laws import DECISIONS
+from moejax.laws import DECISIONS, called
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import FIELDS, Design, design_from
+from moejax.laws.design import DERIVED, FIELDS, Design, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import require_inputs
 from moejax.laws.predict import check_design, check_scale
 from moejax.quantities import format
-from moejax.wording import did_you_mean
+from moejax.wording import did_you_mean, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,11 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
     rules = [rule for rule in rules_of(law) if set(rule.given) <= set(given) and (rule.given or not given)]
     unused = [name for name in given if not any(name in rule.given for rule in rules)]
     if given and (unused or not rules):
-        raise UserError(f"{law.__name__} decides nothing by {', '.join(unused or given)}. {what_is_decided(law)}")
+        wanting = [rule for rule in rules_of(law) if set(given) < set(rule.given)]
+        said = f"{called(law)} decides nothing by {', '.join(unused or given)}"
+        if wanting:
+            said += f" alone; also give {also_needed(wanting[0], given)}, which moejax design chooses too"
+        raise UserError(f"{said}. {what_is_decided(law)}")
     return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
 
 
@@ -116,8 +120,14 @@ def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
     """
     if named := [one for one in estimands if name in (one.name, one.symbol)]:
         return named
-    known = dict.fromkeys(one.name for one in estimands)
-    raise UserError(f"There is no estimand {name}; {did_you_mean(name, known)} {what_is_decided(law)}")
+    known = dict.fromkeys(name for one in estimands for name in (one.symbol, one.name))
+    raise UserError(f"{called(law)} has nothing called {name}; {did_you_mean(name, known)} {what_is_decided(law)}")
+
+
+def also_needed(rule: DecisionRule, given: Container[str]) -> str:
+    """What a rule needs beside what is given, with what that is of: ``expansion (of params_total and …)``."""
+    missing = [name for name in rule.given if name not in given]
+    return listed(f"{name} (of {listed(DERIVED[name])})" if name in DERIVED else name for name in missing)
 
 
 def what_is_decided(law: type) -> str:
@@ -128,11 +138,11 @@ def what_is_decided(law: type) -> str:
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
         return (
-            f"{law.__name__} decides nothing by itself; ask it of a run (--predict), or let moejax design search its "
+            f"{called(law)} decides nothing by itself; ask it of a run (--predict), or let moejax design search its "
             f"optimum (--law FIT)."
         )
     return (
-        f"{law.__name__} decides by "
+        f"{called(law)} decides by "
         + "; by ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())
         + "."
     )

@@ -26,7 +26,7 @@ from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts, WarmStart
 from moejax.float64 import float64
-from moejax.laws import NOT_SEARCHED
+from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
 
@@ -135,7 +135,7 @@ def fit_law(
     fixed = dict(fixed or {})
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
-        raise UserError(f"{cls.__name__} is not searched: {NOT_SEARCHED[cls]}")
+        raise UserError(f"{called(cls)} is not searched: {NOT_SEARCHED[cls]}")
     objective = FitObjective(cls, penalty or Huber(), tuple(sorted(fixed)), output or runs.output)
     _check(objective, runs, fixed)
     data = data_of(objective, runs, fixed)
@@ -274,13 +274,13 @@ def _result(
 def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> None:
     if objective.output not in objective.law.outputs:
         raise UserError(
-            f"{objective.law.__name__} predicts {' and '.join(objective.law.outputs)}, and what would be fitted is the "
+            f"{called(objective.law)} predicts {' and '.join(objective.law.outputs)}, and what would be fitted is the "
             f"{objective.output}; choose another law, or name the column that holds one of its outputs by that "
             f"output's name (--map {next(iter(objective.law.outputs))}=COLUMN)."
         )
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
-        raise UserError(f"{objective.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+        raise UserError(f"{called(objective.law)} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
     rules = {
         "+": ("finite and not below 0", lambda v: v >= 0),
         "-": ("finite and not above 0", lambda v: v <= 0),
@@ -289,12 +289,12 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
     for name, value in fixed.items():
         words, holds = rules[objective.signs[name]]
         if not (np.isfinite(value) and holds(value)):
-            raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {objective.law.__name__}.")
+            raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {called(objective.law)}.")
     if not objective.free:
-        raise UserError(f"Every coefficient of {objective.law.__name__} is fixed; leave at least one to fit.")
+        raise UserError(f"Every coefficient of {called(objective.law)} is fixed; leave at least one to fit.")
     if missing := [name for name in objective.law.inputs if value_of(runs.design, name) is None]:
         raise UserError(
-            f"{objective.law.__name__} reads {', '.join(objective.law.inputs)}, and the runs have no "
+            f"{called(objective.law)} reads {', '.join(objective.law.inputs)}, and the runs have no "
             f"{', '.join(missing)}."
         )
     for name in objective.law.inputs:
@@ -325,7 +325,7 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
     if kept < len(objective.free):
         raise UserError(
             f"{kept} run{'s' * (kept != 1)} cannot set the {len(objective.free)} free coefficients of "
-            f"{objective.law.__name__}; train more, choose a smaller law, or fix coefficients."
+            f"{called(objective.law)}; train more, choose a smaller law, or fix coefficients."
         )
 
 
@@ -339,7 +339,7 @@ def _no_start(objective: FitObjective, data: Any, point: np.ndarray) -> str:
         )
     first = wrong[0]
     return (
-        f"No start has a finite objective: {objective.law.__name__} gives no number for {len(wrong)} of "
+        f"No start has a finite objective: {called(objective.law)} gives no number for {len(wrong)} of "
         f"{len(data['loss'])} runs, as run {first + 1} with {objective.output} {float(data['loss'][first]):.4g}; check "
         f"their sizes and losses, or give starts nearer to the answer."
     )

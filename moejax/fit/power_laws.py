@@ -61,7 +61,9 @@ class PowerLaws:
         ends_said = (
             [f"{self.at_an_end} of {self.optima} optima lie at an end of what was trained"] if self.at_an_end else []
         )
-        return Table(f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said)
+        return Table(
+            f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said, key="power-law"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Its coefficients, one a row, with the intervals of the exponents."""

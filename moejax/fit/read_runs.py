@@ -29,7 +29,7 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.fit.swept_optimum import precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
-from moejax.laws import LAWS
+from moejax.laws import LAWS, called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
@@ -190,7 +190,7 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     """
     if "loss" in law.outputs or loss in law.outputs:
         return loss
-    name = law.__name__ if isinstance(law, type) else type(law).__name__
+    name = called(law if isinstance(law, type) else type(law))
     if loss != "loss":
         raise UserError(
             f"{name} predicts {' and '.join(law.outputs)}, and --loss names the column {loss}; if that holds one of "

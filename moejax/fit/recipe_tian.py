@@ -24,7 +24,7 @@ from moejax.fit.starts import Sobol, Starts
 from moejax.fit.stored_structure import flops_by
 from moejax.float64 import float64
 from moejax.interval import in_percent
-from moejax.laws.leverage import Leverage
+from moejax.laws.leverage import Leverage, optimal_granularity
 from moejax.laws.saturation import saturate
 from moejax.result import Column, Result, Table, percent
 from moejax.wording import told
@@ -170,6 +170,14 @@ class JointLaw:
         """Eq. 4 as fitted."""
         return self.fit.law
 
+    @property
+    def best_granularity(self) -> float | None:
+        """The granularity of greatest leverage; None where none is greatest: at a gamma of 0 or less."""
+        if self.law.granularity_square <= 0:
+            return None
+        # It depends on neither activation ratio nor compute.
+        return float(optimal_granularity(self.law, 0.1, 1e20).value["granularity"])
+
     def table(self) -> Table:
         """Coefficients and errors."""
         fit, tested, left = self.fit, self.held_out, self.residuals
@@ -180,6 +188,8 @@ class JointLaw:
             else f"no leverage of {TRAINED_BELOW:g} or more to test on",
             f"residuals: mean {left.mean:.4f}, SD {left.deviation:.4f}, Shapiro-Wilk p {left.normal:.3g}",
         ]
+        if self.best_granularity is not None:
+            notes.append(f"best granularity at every A and C: G* = {self.best_granularity:.3g}")
         if fit.fixed:
             notes.append(f"fewer than {LEAST_VALUES} granularities: {', '.join(fit.fixed)} are held at 0")
         title = f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"
@@ -468,7 +478,7 @@ def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
     with float64():
         ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
-    return np.round(ratio, 5), np.array([float(f"{g:.2g}") for g in granularity])
+    return np.round(ratio, 6), np.array([float(f"{g:.2g}") for g in granularity])
 
 
 def joint_law(points: Runs, starts: Starts) -> JointLaw:

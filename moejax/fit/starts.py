@@ -16,6 +16,7 @@ from moejax.errors import UserError
 from moejax.fit.objective import FitObjective
 from moejax.fit.objective import points_of as coordinates_of
 from moejax.float64 import float64
+from moejax.laws import called
 from moejax.sobol import sobol
 
 Points = Float[np.ndarray, "starts free"]
@@ -79,7 +80,7 @@ class Grid:
     def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         if missing := [name for name in objective.free if name not in self.values]:
             raise UserError(
-                f"The grid of starts has no values for {', '.join(missing)} of {objective.law.__name__}; choose other "
+                f"The grid of starts has no values for {', '.join(missing)} of {called(objective.law)}; choose other "
                 f"starts, add them, or fix them."
             )
         axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in objective.free), indexing="ij")

@@ -11,7 +11,7 @@ import numpy as np
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.column_names import as_factor, map_option, our_name, quoted
-from moejax.laws import LAWS
+from moejax.laws import LAWS, called
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.run_table import COLUMNS
@@ -224,7 +224,7 @@ def _unread_experts(frame: Any, inputs: Sequence[str], law: type) -> str:
     differ = [name for name in unread if (levels[name].nunique(dropna=False) > 1).any()]
     if not differ:
         return ""
-    said = f"they differ in {listed(differ)}, and {_name(law)} does not read {'them' if len(differ) > 1 else 'it'}"
+    said = f"they differ in {listed(differ)}, and {called(law)} does not read {'them' if len(differ) > 1 else 'it'}"
     remedies = []
     mixtures = int((~dense).sum())
     if mixtures and len(unread) == len(experts.columns) and dense.sum() >= len(fields(law)):
@@ -243,10 +243,6 @@ def _reads(law: Any, frame: Any, inputs: set[str], differ: set[str]) -> bool:
     if "loss" not in law.outputs or not inputs <= needed or not needed & differ or not needed <= set(frame.columns):
         return False
     return bool(np.isfinite(frame[list(needed)].to_numpy(np.float64)).all())
-
-
-def _name(law: type) -> str:
-    return next((name for name, other in LAWS.items() if other is law), law.__name__)
 
 
 def _is_nested(value: Any) -> bool:

@@ -59,3 +59,8 @@ CURVE_LAWS: dict[str, type] = {entry.name: entry.law for entry in OF_CURVES}
 """Every law of loss curves by its name."""
 ALIASES_OF_CURVES: dict[str, str] = {alias: entry.name for entry in OF_CURVES for alias in entry.aliases}
 """Laws of loss curves by the first author of their paper."""
+
+
+def called(law: type) -> str:
+    """A law's name, as a command takes it; its class's where it has none, as a formula."""
+    return next((name for name, other in LAWS.items() if other is law), law.__name__)

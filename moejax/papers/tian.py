@@ -119,7 +119,6 @@ def _leverage() -> Records:
     claim = check(optimal_granularity(LEVERAGE, 0.031, 1e22))
     holds = Reading("holds" if claim.holds else "fails", "log2 of G")
     yield record("Eq. 4", "G* = 2^(-beta/(2 gamma)) is stationary, a maximum of EL", "holds", holds)
-    yield from _activation_ratios()
     reading = "log10 of C and log2 of G"
     for flops in (1e20, 1e22):
         value = Reading(_el(LEVERAGE, 1.0, 2.0, flops), reading, within=1e-3)
@@ -149,30 +148,6 @@ def _leverage() -> Records:
         ("G from 2 to 16", "turns", [_el(LEVERAGE, 0.031, g, 1e20) for g in (2, 4, 8, 12, 16)]),
     ):
         yield record("Section 4.2", f"EL with {variable}", trend_printed, Reading(trend(values), reading))
-
-
-def _activation_ratios() -> Records:
-    """Printed activation ratios, by Table 3's definition; those of the data behind Table 6 leave shared experts out."""
-    note = (
-        "Table 3 has A = (E_a + E_s)/(E + E_s), by which the paper's ratios of 3.1 and 0.8 % are 4.6 and 1.2 %; the "
-        "data of Table 6 are labelled E_a/E, those of Appendix E.1 (E_a + E_s)/E. Which A Eq. 4 was fitted in is not "
-        "said: Table 3's is used here, and the other where a printed label is compared"
-    )
-    for where, printed, experts, routed, shared in (
-        ("Figure 4b", "3.1", 64, 2, 1),
-        ("Section 4.1 and Appendix F.1", "0.8", 256, 2, 1),
-        ("Appendix E.1", "7.8", 64, 4, 1),
-        ("Figure 8", "4.7", 64, 2, 1),
-        ("Figure 8", "10.9", 64, 6, 1),
-        ("Section 5", "3.4", 384, 12, 1),
-    ):
-        values = (
-            100 * (routed + shared) / (experts + shared),
-            Reading(100 * routed / experts, "E_a/E, without the shared experts"),
-            Reading(100 * (routed + shared) / experts, "(E_a + E_s)/E"),
-        )
-        name = f"A of {routed} of {experts} experts and {shared} shared"
-        yield record(where, name, printed, *values, unit="%", note=note)
 
 
 def _allocation() -> Records:

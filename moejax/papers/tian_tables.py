@@ -8,7 +8,7 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.laws.accounting import flops_per_token
-from moejax.laws.conventions import FLOPS
+from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers.record import Number, Reading, Record, Records, recorder, short
@@ -107,6 +107,7 @@ def records() -> Records:
     """Everything that can be computed from the lists."""
     yield from _hyperparameters()
     yield _largest_budget()
+    yield _largest_model()
     yield from _overtraining()
     yield from _granularity()
     yield from _shared_experts()
@@ -149,6 +150,17 @@ def _largest_budget() -> Record:
         note="each of the budgets 1e18 to 3e20 of Appendix F.1 is half of a model's 'Max training FLOPs'; whether "
         "losses are read at half of a training is not said",
         undefined=True,
+    )
+
+
+def _largest_model() -> Record:
+    """The largest size that the abstract's list of findings names: of Table 8, its last group with 256 experts."""
+    layers, width, heads, kv_heads, expert, *_ = GROUPS[-1]
+    largest = _model(layers, heads, kv_heads, width, expert).replace(num_experts=256)
+    with_vocabulary = Reading(PARAMS["exact"].total(largest) / 1e9, "with the vocabulary")
+    size = PARAMS["tian"].total(largest) / 1e9
+    return record(
+        "Section 1 and Table 8", "N of the largest model ('up to 28B')", "28", size, with_vocabulary, unit="B"
     )
 
 

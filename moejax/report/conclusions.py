@@ -93,7 +93,7 @@ def against_naive(check: HeldOutCheck) -> str:
 
 BEST, BRIEF_BEST = 12, 6
 """Best runs that are listed, the last of them the largest; and in a terminal."""
-BRIEF_RECIPE = ("leverage", "joint")
+BRIEF_RECIPE = ("leverage", "joint", "power-law")
 """Tables of a paper's procedure that a terminal is shown."""
 MOST_PREDICTED = 60
 """Predicted losses that are listed."""

@@ -75,7 +75,10 @@ def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: Pr
     drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
         inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
-        found[plot.name] = draw(plot, inputs)
+        figure = draw(plot, inputs)
+        # A document's figure drawn with these coefficients speaks of that document.
+        title = figure.title if plot.source == Plot.source else f"{figure.title}, after {plot.source}"
+        found[plot.name] = replace(figure, title=title)
     return found
 
 

@@ -96,6 +96,7 @@ def test_text_without_a_price_for_repeats_is_a_hard_constraint_and_said(capsys):
     said = capsys.readouterr().out
     assert "No price for repeated tokens: Chinchilla" in said
     assert said.count("Train the first column: ") == 1
+    assert "is as in dense-6.1b" in said
     assert "tokens <= 25B" in said
 
 

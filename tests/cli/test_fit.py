@@ -143,7 +143,10 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--predict", "size=7B"], "A design has no size"),
         (["--law", "chinchilla", *MAPPED, "--profile", "token_exponent"], "did you mean tokens_exponent"),
         (["--law", "chinchilla", *MAPPED, "--influence", "N*"], "--decide flops=…: optimal_params_active (N*)"),
-        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--profile", "E"], "There is no estimand E"),
+        (
+            ["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--profile", "E"],
+            "chinchilla has nothing called E",
+        ),
         (["--law", "chinchilla", *MAPPED, "--by", "model"], "--by model is not known; choose group or run"),
         (["--law", "chinchilla", *MAPPED, "--covariance", "robust"], "sandwich or gauss_newton"),
         (["--law", "isoflop_surface", *MAPPED], "no column params_total"),

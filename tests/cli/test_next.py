@@ -100,7 +100,7 @@ def test_runs_are_proposed_for_a_law_by_formula_with_columns_and_a_budget_of_its
     ("more", "says"),
     [
         (("--target", "deepseek-v3.1"), "deepseek-v3.1:tokens="),
-        (("--target", "M*:flops=1e23"), "There is no estimand M*"),
+        (("--target", "M*:flops=1e23"), "chinchilla has nothing called M*"),
         (("--target", "loss:params_active=7B"), "also give tokens"),
         (("--target", LARGE, "--k", "0"), "--k is 0"),
         (("--target", LARGE, "--form", "loss = E + A/N^a"), "--law and --form are two laws"),

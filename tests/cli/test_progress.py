@@ -2,7 +2,21 @@
 
 import re
 
+import pytest
+
 from moejax.cli import progress
+
+
+@pytest.mark.parametrize(("share", "said"), [(1e-4, False), (0.02, True)])
+def test_what_is_left_is_not_said_of_the_first_steps_after_minutes_of_compiling(monkeypatch, capsys, share, said):
+    """A study of minutes had two days left."""
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.progress_display() as update:
+        update(0.0, "compiling")
+        now = 300.0
+        update(share, "training")
+    assert (" left" in capsys.readouterr().err) == said
 
 
 def test_every_stage_of_a_fit_says_what_is_left_of_it(monkeypatch, capsys):

@@ -189,7 +189,12 @@ def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
         (Chinchilla, {"flops": -1.0}, "flops is -1; give a positive number"),
         (EffectiveParams, {"flops": 1e22, "expansion": 0.5}, "at least 1"),
         (Sparsity, {"flops": 1e22, "sparsity": 1.5}, "below 1"),
-        (LAWS["kaplan"], {"flops": 1e22}, "Kaplan decides nothing by itself"),
+        (LAWS["kaplan"], {"flops": 1e22}, "kaplan decides nothing by itself"),
+        (
+            EffectiveParams,
+            {"flops": 1e22},
+            r"effective_params decides nothing by flops alone; also give expansion \(of params_total and params_",
+        ),
     ],
 )
 def test_what_decides_nothing_is_a_sentence_with_what_would(law, given, words):

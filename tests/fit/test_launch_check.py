@@ -77,7 +77,7 @@ def test_one_coefficient_is_refitted_to_the_larger_runs_and_predicts_the_pilot()
     assert {"corrected", "proxies"} == {*found.fits()}
     row = found.best.predict(runs.design, 0.9)[large].iloc[0]
     assert row["low"] < row["loss"] < row["high"]
-    with pytest.raises(UserError, match="EffectiveParams has no coefficient 'gama' to refit; did you mean"):
+    with pytest.raises(UserError, match="effective_params has no coefficient 'gama' to refit; did you mean"):
         correct(found.fit, runs, "gama")
     dense = runs.where(runs.design.params_total == runs.design.params_active)
     with pytest.raises(UserError, match="expansion_exponent changes the loss of none of the"):

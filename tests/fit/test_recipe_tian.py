@@ -11,10 +11,11 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.config import dump
+from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import load
 from moejax.fit.leverages import leverages
 from moejax.fit.power_laws import allocation_law, hyperparameter_law
-from moejax.fit.recipe_tian import TRAINED_BELOW, _in_logs, joint_law, tian
+from moejax.fit.recipe_tian import TRAINED_BELOW, JointLaw, Residuals, _in_logs, joint_law, tian
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.starts import Sobol
 from moejax.fit.stored_structure import flops_by, with_structure
@@ -23,10 +24,12 @@ from moejax.laws import PUBLISHED
 from moejax.laws.catalogue.tian import DENSE_6B, MOE_MINI
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
-from moejax.laws.leverage import optimal_granularity
+from moejax.laws.law import coefficients
+from moejax.laws.leverage import Leverage, optimal_granularity
 from moejax.laws.loss_compute import LossCompute
 from moejax.papers.synthetic import tian_runs
 from moejax.report import render
+from moejax.report.conclusions import BRIEF_RECIPE
 
 TRUTH = PUBLISHED["leverage"]["tian-2025"].law
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
@@ -234,6 +237,22 @@ def test_of_the_forms_in_granularity_the_saturating_one_is_between_the_line_and_
     assert 0 < start < most
 
 
+@pytest.mark.parametrize(("curvature", "says"), [(TRUTH.granularity_square, "G* = 11.3"), (0.0, None)])
+def test_the_joint_law_names_the_granularity_of_greatest_leverage_where_there_is_one(curvature, says):
+    """Section 4.1: around 12. Without a valley in the power no granularity is best."""
+    law = dataclasses.replace(TRUTH, granularity_square=curvature)
+    with float64():
+        runs = ladder((4, 16, 64, 256), (2, 4, 8, 16), BUDGETS)
+        runs = runs.where(runs.design.num_experts > 0)
+        leverage = np.asarray(jax.vmap(law)(runs.design)["efficiency_leverage"], float)
+    runs = dataclasses.replace(runs, loss=leverage, output="efficiency_leverage")
+    fixed = {name: float(value) for name, value in coefficients(law).items() if name != "flops_slope"}
+    fit = fit_law(Leverage, runs, fixed=fixed)
+    joint = JointLaw(fit=fit, held_out=None, residuals=Residuals(mean=0.0, deviation=0.0, normal=1.0))
+    notes = " ".join(joint.table().notes)
+    assert says in notes if says else "G*" not in notes
+
+
 def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
     """A sweep of model and data alone has no leverage and an allocation; two activation ratios set no joint law."""
     flops, moves = np.repeat(np.geomspace(1e18, 1e20, 4), 5), np.tile(np.linspace(-1, 1, 5), 4)
@@ -252,6 +271,8 @@ def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
     assert "Dense runs" in found.without_leverage
     assert [law.part for law in found.allocation] == ["mixtures"]
     assert set(found.tables()) == {"power_laws", "best_sizes"}
+    # What a study of allocation alone ends with is what its terminal shows.
+    assert [table.key in BRIEF_RECIPE for table in found.summary().tables] == [True]
     shape["num_experts"] = np.repeat([64.0, 128.0], 4)
     few = runs_from(Design(flops=np.full(8, 1e20), **shape), np.full(8, 2.0))
     with pytest.raises(ValueError, match="have 2 activation ratios"):

@@ -249,7 +249,15 @@ def test_of_tian_s_seventeen_figures_some_need_a_table(tmp_path, capsys):
     assert "give one with --runs" in said["16"]["not_drawn"]
     assert said["4"]["files"]
     assert main([*words, "--synthetic"]) == DONE
-    assert "files" in {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}["16"]
+    said = {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
+    assert (said["16"]["synthetic"], said["4"]["synthetic"]) == (True, False)
+
+
+def test_a_figure_of_made_up_points_is_said_to_be_one(tmp_path, capsys):
+    assert main(["plot", "starts", "chinchilla", "--synthetic", "--format", "svg", "--out", str(tmp_path)]) == DONE
+    starts, chinchilla, *_ = sorted(capsys.readouterr().out.splitlines(), reverse=True)
+    assert starts.endswith("(its points are synthetic)")
+    assert "synthetic" not in chinchilla
 
 
 def test_a_missing_table_or_column_is_named():

@@ -14,7 +14,7 @@ from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.config import dump
-from moejax.design.decide import customary
+from moejax.design.decide import customary_model
 from moejax.errors import UserError
 from moejax.experimental_design.candidates import like, of_table
 from moejax.experimental_design.experiment_plan import RunBudget
@@ -168,8 +168,9 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
         # One dense model and one of every kind of mixture is enough: sizes are varied.
         kinds = {(a.is_moe, a.num_shared_experts > 0, a.router): a for a in found}
         return list(kinds.values())
-    say("Shapes are like a published model's; give your own with --arch or --config.")
-    return [customary(SimpleNamespace(inputs=inputs))]
+    name = customary_model(SimpleNamespace(inputs=inputs))
+    say(f"Shapes have the proportions and the vocabulary of {name}; give your own with --arch or --config.")
+    return [CATALOGUE[name].architecture]
 
 
 def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], recipe: dict[str, Any]) -> None:

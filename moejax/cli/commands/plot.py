@@ -32,6 +32,7 @@ from moejax.wording import told
 
 EVIDENCE = ("fit", "profile", "influence", "starts")
 """Figures whose tables are computed from a fit and its runs."""
+SYNTHETIC = "its points are synthetic"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text(found))
     else:
         for name, one in found.items():
-            say(f"{name}: {one['title']}. {', '.join(one['files'])}", file=sys.stdout)
+            made_up = f" ({SYNTHETIC})" if name in given.synthetic else ""
+            say(f"{name}: {one['title']}. {', '.join(one['files'])}{made_up}", file=sys.stdout)
         say(f"Wrote to {arguments.out}.")
     return 0
 
@@ -100,9 +102,11 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     alone = {
         number: given.law_alone[figures.drawn[number]] for number in every if figures.drawn[number] in given.law_alone
     }
+    made_up = {number for number in every if figures.drawn[number] in given.synthetic}
     rows, first = [], {}
     for number in order:
-        said = "; ".join([", ".join(files[number]), *filter(None, [alone.get(number)])]) if number in files else ""
+        about = [alone.get(number), SYNTHETIC if number in made_up else None]
+        said = "; ".join([", ".join(files[number]), *filter(None, about)]) if number in files else ""
         reason = reasons.get(number, "")
         # What several figures lack alike is said once.
         before = first.setdefault(reason, number)
@@ -111,13 +115,15 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     data = {
         "paper": arguments.paper,
         "figures": [
-            {"number": number, "name": figures.drawn[number], "files": files[number], "without_runs": alone.get(number)}
+            {"number": number, "name": figures.drawn[number], "files": files[number]}
+            | {"without_runs": alone.get(number), "synthetic": number in made_up}
             if number in files
             else {"number": number, "not_drawn": reasons[number]}
             for number in order
         ],
     }
     without = f" {len(alone)} of them show none of the runs." if alone else ""
+    without += f" {len(made_up)} of them show synthetic points, which the pictures do not say." if made_up else ""
     said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV.{without}"
     render.show(Result(tables=[Table("", columns, rows)], notes=[said], data=data), as_json=arguments.json)
     return 0
@@ -146,6 +152,8 @@ class _Given:
         self.made: dict[Any, Any] = {}
         self.law_alone: dict[str, str] = {}
         """Figures that draw none of the runs that were given, and why."""
+        self.synthetic: set[str] = set()
+        """Figures whose points are made up to show the form."""
 
     def figure(self, plot: Plot) -> Figure:
         """One figure.
@@ -154,6 +162,8 @@ class _Given:
           UserError: it cannot be drawn, or the table has nothing for it.
         """
         inputs = self.inputs(plot)
+        if inputs.synthetic:
+            self.synthetic.add(plot.name)
         figure = draw(plot, inputs)
         if not figure.rows:
             raise UserError(
@@ -177,6 +187,11 @@ class _Given:
         if self.arguments.synthetic and plot.needs_table:
             return example_of(plot)
         table = self._table(name)
+        if name in EVIDENCE and self.fit is not None and table is None:
+            raise UserError(
+                f"{name} is drawn of a fit and the runs that it was fitted to, and no runs were given; give these with "
+                f"--runs, or the predictions.csv that lies beside {self.arguments.fit}."
+            )
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)
         if plot.from_runs is not None and table is not None and not {*plot.columns} <= {*table}:

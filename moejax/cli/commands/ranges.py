@@ -15,6 +15,7 @@ from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
+from moejax.laws import called
 from moejax.laws.catalogue import find
 from moejax.laws.five_factor import (
     FiveFactor,
@@ -54,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     name, law, known = law_and_source(arguments)
     if not isinstance(law, FiveFactor):
         raise UserError(
-            f"{name} is of the form {type(law).__name__}, and ranges are those of a five-factor law; give --law zhao, "
-            "or the fit that `moejax fit --law zhao --out` or `--recipe zhao` wrote."
+            f"{arguments.law} is of the law {called(type(law))}, and ranges are those of a five-factor law; give "
+            "--law zhao, or the fit that `moejax fit --law zhao --out` or `--recipe zhao` wrote."
         )
     with float64():
         result = ranges(
