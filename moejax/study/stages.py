@@ -267,8 +267,8 @@ def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
         returned = stage.make(before)
     except UserError:
         raise
-    # The function is the reader's.
-    except Exception as error:
+    # The function is the reader's, and may end Python too.
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
             f"({says('Python', error)}); mend its function."

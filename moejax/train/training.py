@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from moejax.architecture import Architecture
-from moejax.config import check_fields, dump
+from moejax.config import check_fields, check_name, dump
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.model import transformer
@@ -245,12 +244,6 @@ class Recipe:
             )
 
 
-def check_name(name: str) -> None:
-    """Raise ``UserError`` if a training or study of this name could not have a folder of this name."""
-    if not _NAME.fullmatch(name):
-        raise UserError(f"name is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class VmapAxes:
     """Axes along which a training becomes several runs, one for every combination. An empty axis has the training's
@@ -321,6 +314,3 @@ class Training:
                 f"the token {depth + 1} places further on, which no sequence has: lower num_mtp_layers, or raise "
                 f"data.sequence_length."
             )
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -263,6 +263,11 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
     ("make", "sentence"),
     [
         (lambda before: before.rows["none"], "depth cannot be made from the rows of width, where wide won .Python"),
+        (lambda before: sys.exit(0), "depth cannot be made from the rows of width, .*SystemExit.*mend its function"),
+        (
+            lambda before: {"models": {"a": before.architecture}, "recipes": {"a": {"data": {"sequence_length": 8}}}},
+            "recipes: a changes data",
+        ),
         (lambda before: {"models": {}}, "the function of depth returned no models"),
         (lambda before: {"modles": {}}, "stages.depth.modles is not known; did you mean models"),
         (
