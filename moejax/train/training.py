@@ -174,6 +174,12 @@ class Recipe:
                 f"{self.data.sequence_length}."
             )
         self.batch_schedule.check(self.data.sequence_length, self.budgets_tokens)
+        largest = max(stage.batch_tokens for stage in self.batch_schedule.stages())
+        if 0 < self.data.unique_tokens < largest:
+            raise UserError(
+                f"data.unique_tokens is {self.data.unique_tokens:,}, fewer than the {largest:,} of one batch, which "
+                f"would have a row twice; raise it, or lower batch_tokens."
+            )
         for stage in self.batch_schedule.stages():
             sequences = stage.batch_tokens // self.data.sequence_length
             if sequences % self.microbatches:
