@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,15 @@ def check_fields(value: Any, where: str = "") -> None:
     """Hold a dataclass that was made in Python to what ``build`` asks of a file: the type and the range of every field,
     also of the dataclasses within. Raises ``UserError``."""
     build(type(value), dump(value), where)
+
+
+def check_name(name: str, where: str = "name") -> None:
+    """Raise ``UserError`` if a folder or file of this name could not be kept in another folder."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{where} is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def dump(value: Any) -> Any:

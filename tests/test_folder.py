@@ -147,7 +147,7 @@ def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
 
 def test_a_file_that_moejax_did_not_write_is_not_replaced(tmp_path):
     (tmp_path / "fit.json").write_text("mine")
-    with pytest.raises(ValueError, match="moejax did not write it; choose another --out"), out_folder(tmp_path):
+    with pytest.raises(ValueError, match="moejax did not write it; name another place"), out_folder(tmp_path):
         write_json(tmp_path / "fit.json", {})
     assert (tmp_path / "fit.json").read_text() == "mine"
 

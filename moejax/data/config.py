@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated
 
-from moejax.config import check_fields, unknown
+from moejax.config import check_fields, check_name, unknown
 from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
 from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, Tokens, whole
@@ -18,7 +18,7 @@ class WeightedSource:
     """One part of a mixture."""
 
     name: str
-    """Under which it is reported."""
+    """Under which it is reported, and its folder in the data's."""
     source: str
     """As ``DataConfig.source``."""
     weight: Scale
@@ -92,7 +92,9 @@ class DataConfig:
                 f"it, or give 0 for all tokens."
             )
         names = [part.name for part in self.mixture]
-        if len(set(names)) < len(names) or not all(names):
+        for number, name in enumerate(names):
+            check_name(name, f"data.mixture[{number}].name")
+        if len(set(names)) < len(names):
             raise UserError(f"data.mixture has the names {names}; give each part a name of its own.")
         if self.mixture and not any(part.weight for part in self.mixture):
             raise UserError(

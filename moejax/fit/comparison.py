@@ -121,9 +121,11 @@ class Comparison:
         if proud.errors.rmse <= AS_GOOD * self.laws[0].errors.rmse:
             return []
         times = proud.errors.rmse / self.laws[0].errors.rmse
+        missed = f"misses held-out ones by {times:.1f} times the lowest error"
+        silent = "gives no number for some held-out run"
         return [
-            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse:.4f}) and misses held-out ones by "
-            f"{times:.1f} times the lowest error: closeness of fit is no reason to trust it."
+            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse:.4f}) and "
+            f"{missed if np.isfinite(times) else silent}: closeness of fit is no reason to trust it."
         ]
 
     def _reach(self) -> list[str]:

@@ -25,7 +25,7 @@ from moejax.fit.runs import Runs
 from moejax.json_text import finite
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame, numbers
-from moejax.wording import listed, some
+from moejax.wording import counted, listed, some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ class Domain:
     loss: Each
     """Nats per token of the domain."""
     share: Each
-    """Of the validation targets; those of all domains sum to 1."""
+    """Of the validation targets; those of all domains sum to 1. 0 of one that is measured by itself alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,19 +213,26 @@ def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> d
             f"rename the column with --map."
         )
     held = {
-        name: np.full(len(frame), float(shares[name])) if shares else _column(frame, f"{SHARE}{name}") for name in names
+        name: np.full(len(frame), float(shares[name])) if shares else _column(frame, f"{SHARE}{name}", or_zero=True)
+        for name in names
     }
     total = sum(held.values(), np.zeros(len(frame)))
+    if len(empty := np.flatnonzero(total == 0)):
+        raise UserError(
+            f"The shares of {listed(names)} are all 0 in row {empty[0] + 1}; leave such rows out with --where, or give "
+            f"--shares NAME=SHARE,…"
+        )
     return {name: Domain(loss=_column(frame, f"{LOSS}{name}"), share=held[name] / total) for name in names}
 
 
-def _column(frame: DataFrame, name: str) -> Each:
+def _column(frame: DataFrame, name: str, *, or_zero: bool = False) -> Each:
     values = numbers(frame[name]).to_numpy(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    wrong = np.flatnonzero(~(np.isfinite(values) & ((values >= 0) if or_zero else (values > 0))))
     if len(wrong):
+        rule = "0 or more" if or_zero else "above 0"
         raise UserError(
-            f"Column {name} is {values[wrong[0]]:g} in row {wrong[0] + 1}, and not above 0 in {len(wrong)} rows; leave "
-            f"them out with --where."
+            f"Column {name} is {values[wrong[0]]:g} in row {wrong[0] + 1}, and not {rule} in "
+            f"{counted(len(wrong), 'row')}; leave such rows out with --where."
         )
     return values
 
@@ -254,12 +261,6 @@ def domain_laws(
       UserError: the law cannot be fitted to what is not held out.
     """
     aggregate = sum((one.share * one.loss for one in domains.values()), np.zeros(len(runs)))
-    off = float(np.abs(aggregate - runs.loss)[runs.weight > 0].max())
-    notes = (
-        (f"The aggregate by these shares is up to {off:.4f} nats from the column loss: that one has other shares.",)
-        if off > OFF
-        else ()
-    )
     together = dataclasses.replace(runs, loss=aggregate)
 
     def fitted(loss: Each) -> FitResult:
@@ -272,5 +273,24 @@ def domain_laws(
         domains=dict(domains),
         single=fitted(aggregate),
         fits={name: fitted(one.loss) for name, one in domains.items()},
-        notes=notes,
+        notes=_beside_the_loss(aggregate, runs, domains),
+    )
+
+
+def _beside_the_loss(aggregate: Each, runs: Runs, domains: Mapping[str, Domain]) -> tuple[str, ...]:
+    """What sets the aggregate apart from the column loss: other shares, or a loss that no shares give."""
+    off = np.where(runs.weight > 0, np.abs(aggregate - runs.loss), 0.0)
+    if off.max() <= OFF:
+        return ()
+    said = f"The aggregate by these shares is up to {off.max():.4f} nats from the column loss"
+    losses = np.stack([one.loss for one in domains.values()])
+    outside = np.maximum(losses.min(0) - runs.loss, runs.loss - losses.max(0))
+    none = (runs.weight > 0) & (outside > OFF)
+    if not none.any():
+        return (f"{said}: that one has other shares.",)
+    first = int(none.argmax())
+    ends = f"{losses[:, first].min():.4f} to {losses[:, first].max():.4f}"
+    return (
+        f"{said}, and no shares give that of {runs.called(none)}: loss {runs.loss[first]:.4f}, and these domains' are "
+        f"{ends}. The columns are of other text, or a domain is missing.",
     )

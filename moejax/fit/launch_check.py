@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.fit.bootstrap import draws_of
 from moejax.fit.correction import Correction, correct, worst_miss
 from moejax.fit.covariance import with_uncertainty
@@ -22,7 +23,9 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
+from moejax.laws.design import known
 from moejax.result import Column, Result, Table
+from moejax.wording import counted, some
 
 FEWEST_PROXIES = 20
 """Groups of runs: budgets of one model share its luck, and count once."""
@@ -129,8 +132,11 @@ def launch_check(
       dropped: which rows of the table were left out, and why.
 
     Raises:
-      UserError: the law cannot be fitted to the proxies, has no such coefficient, or the held-out runs cannot set it.
+      UserError: the law cannot be fitted to the proxies, has no such coefficient, or the held-out runs cannot set it;
+        or the pilot has runs of the table.
     """
+    if pilot is not None:
+        _check_pilot(law, runs, pilot)
     proxies = runs.only(~held_out.held_out)
     fitted = fit_law(law, proxies, seed=seed, progress=progress)
     fit = with_uncertainty(fitted, proxies, dropped=dropped)
@@ -165,6 +171,24 @@ def launch_check(
         by, law_of_it = (fit, "") if corrected is None else (corrected.fit, f" ({corrected.symbol} refitted)")
         checks.append(_predicts(f"the pilot's early curve{law_of_it}", by, pilot, tolerance_nats))
     return LaunchCheck(fit=fit, checks=tuple(checks), correction=corrected)
+
+
+def _check_pilot(law: Any, runs: Runs, pilot: Runs) -> None:
+    """Refuse a pilot that was in the table: a law that knew a run says nothing of one that is to come."""
+
+    def numbers(of: Runs) -> list[tuple[float, ...]]:
+        inputs = known(of.design)
+        columns = [*(inputs[name] for name in law.inputs if name in inputs), of.loss]
+        return list(zip(*(np.broadcast_to(column, len(of)).tolist() for column in columns), strict=True))
+
+    seen = {one for one, weight in zip(numbers(runs), runs.weight, strict=True) if weight > 0}
+    again = [name for name, one in zip(pilot.names, numbers(pilot), strict=True) if one in seen]
+    if again:
+        raise UserError(
+            f"The pilot has {counted(len(again), 'run')} of the table itself ({some(again, most=3)}; the same sizes "
+            f"and loss), and tests no law that was fitted to them; give --pilot the first losses of the large training "
+            f"alone, and leave them out of the table."
+        )
 
 
 def _spans_of_expansion(law: type, proxies: Runs) -> list[Check]:

@@ -59,8 +59,10 @@ Each = Float[np.ndarray, " runs"]
 def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
     """Errors of predictions, however they came about."""
     error = predicted - measured
-    square = np.average(error**2, weights=weight)
-    variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
+    with np.errstate(over="ignore"):
+        # The square of a loss that is no loss, which is said beside the fit.
+        square = np.average(error**2, weights=weight)
+        variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
     with float64():
         penalties = np.asarray(penalties_of(Huber(), predicted, measured))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -71,7 +73,7 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
         mae=float(np.average(np.abs(error), weights=weight)),
         rmse=float(np.sqrt(square)),
         rmse_log=float(np.sqrt(np.average(log_errors**2, weights=weight))),
-        r_squared=float(1 - square / variance) if variance > 0 else float("nan"),
+        r_squared=float(1 - square / variance) if 0 < variance < np.inf else float("nan"),
         max_relative_error=float(np.max(np.abs(error) / measured)),
         huber=float(np.average(penalties, weights=weight)),
     )

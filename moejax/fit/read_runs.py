@@ -387,6 +387,8 @@ def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tup
 
 PREDICTED = "is_predicted"
 """The column that says which losses were not measured."""
+WIDEST = 1e6
+"""Above any standard error of a loss; the squares of larger ones need not be floats."""
 
 
 def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: bool, named: str) -> Any:
@@ -403,11 +405,11 @@ def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: boo
         errors = (
             run_table.numbers(frame[column]).to_numpy(np.float64) if column in frame else np.full(len(frame), np.nan)
         )
-        if not (errors[guessed] > 0).all():
+        if not ((errors[guessed] > 0) & (errors[guessed] < WIDEST)).all():
             raise UserError(
-                f"{named} has predicted losses (column {PREDICTED}) without a standard error above 0 in {column}, by "
-                f"which they would count; leave them out (--where '{PREDICTED} == 0'), or say what they count "
-                f"(--weight COLUMN)."
+                f"{named} has predicted losses (column {PREDICTED}) without a standard error above 0 and below "
+                f"{WIDEST:,.0f} in {column}, by which they would count; leave them out "
+                f"(--where '{PREDICTED} == 0'), or say what they count (--weight COLUMN)."
             )
         errors = np.where(guessed, errors, 0.0)
     elif smooth and column in frame:
@@ -419,12 +421,25 @@ def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: boo
 
 
 def _is_predicted(frame: Any) -> Bool[np.ndarray, " rows"]:
-    """The rows whose loss was not measured, by a column of 0 and 1."""
+    """The rows whose loss was not measured, by a column of 0 and 1, or of false and true.
+
+    Raises:
+      UserError: a row does not say.
+    """
     if PREDICTED not in frame.columns:
         return np.zeros(len(frame), bool)
-    flags = np.asarray(pd.to_numeric(frame[PREDICTED], errors="coerce"), np.float64)
+    words = frame[PREDICTED].map(lambda flag: {"true": 1, "false": 0}.get(str(flag).strip().lower(), flag))
+    flags = np.asarray(pd.to_numeric(words, errors="coerce"), np.float64)
+    says = np.isfinite(flags)
     # A column of predictions, as other tables have under this name, says nothing of how the losses came about.
-    return flags == 1 if np.isin(flags, (0.0, 1.0)).all() else np.zeros(len(frame), bool)
+    if not np.isin(flags[says], (0.0, 1.0)).all():
+        return np.zeros(len(frame), bool)
+    if not says.all():
+        raise UserError(
+            f"Column {PREDICTED} is {frame[PREDICTED].iloc[int(np.argmin(says))]!s} in "
+            f"{rows_in_words(frame.index[~says])}; write 0 where the loss was measured and 1 where it was predicted."
+        )
+    return flags == 1
 
 
 def _predicted(frame: Any, weight: str | None) -> tuple[str, ...]:

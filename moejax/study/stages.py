@@ -264,11 +264,12 @@ def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
     """
     winner = before.winner
     try:
-        returned = stage.make(before)
+        # Rows of its own: what a function does to them changes no result.
+        returned = stage.make(dataclasses.replace(before, rows=[dict(row) for row in before.rows]))
     except UserError:
         raise
-    # The function is the reader's.
-    except Exception as error:
+    # The function is the reader's, and may end Python too.
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
             f"({says('Python', error)}); mend its function."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from moejax.architecture import Architecture
-from moejax.config import build, check_fields, dump, unknown
+from moejax.config import build, check_fields, check_name, dump, unknown
 from moejax.errors import UserError
 from moejax.evaluation.suites import suite_of
 from moejax.fit.score_links import LINKS
@@ -16,7 +16,7 @@ from moejax.laws.design import FIELDS
 from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, whole
 from moejax.study import annealed
 from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Recipe, Training, check_name
+from moejax.train.training import Recipe, Training
 from moejax.train.vmapped_runs import vmapped_runs
 from moejax.wording import listed
 
@@ -246,6 +246,7 @@ class Study:
         for training in trainings:
             if models is None or training.name in models:
                 training.check()
+                self._check_text_of(training)
         annealed.check(self.analysis, trainings)
         budgets = {budget for training in trainings for budget in training.recipe.budgets_tokens}
         if self.analysis.laws and len(budgets) < 2:
@@ -289,14 +290,15 @@ class Study:
                 f"The study {self.name} leaves its corpus to you; name one, prepared or not, with "
                 f"--config.recipe.data.source=PATH (--dry-run needs none)."
             )
-        for training in self.trainings():
-            own = {name: getattr(self.recipe.data, name) for name in OWN_DATA}
-            if replace(training.recipe.data, **own) != self.recipe.data:
-                raise UserError(
-                    f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
-                    f"windows, or their losses could not be compared: change recipe.data. Only {listed(OWN_DATA)} may "
-                    f"differ."
-                )
+
+    def _check_text_of(self, training: Training) -> None:
+        own = {name: getattr(self.recipe.data, name) for name in OWN_DATA}
+        if replace(training.recipe.data, **own) != self.recipe.data:
+            raise UserError(
+                f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
+                f"windows, or their losses could not be compared: change recipe.data. Only {listed(OWN_DATA)} may "
+                f"differ."
+            )
 
 
 def study_of(training: Training) -> Study:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from moejax.architecture import Architecture
-from moejax.config import check_fields, dump
+from moejax.config import check_fields, check_name, dump
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.model import transformer
@@ -175,6 +174,12 @@ class Recipe:
                 f"{self.data.sequence_length}."
             )
         self.batch_schedule.check(self.data.sequence_length, self.budgets_tokens)
+        largest = max(stage.batch_tokens for stage in self.batch_schedule.stages())
+        if 0 < self.data.unique_tokens < largest:
+            raise UserError(
+                f"data.unique_tokens is {self.data.unique_tokens:,}, fewer than the {largest:,} of one batch, which "
+                f"would have a row twice; raise it, or lower batch_tokens."
+            )
         for stage in self.batch_schedule.stages():
             sequences = stage.batch_tokens // self.data.sequence_length
             if sequences % self.microbatches:
@@ -243,12 +248,6 @@ class Recipe:
                 f"keep_every_tokens is {self.keep_every_tokens:,} and checkpoint_tokens {self.checkpoint_tokens:,}; "
                 f"only what is saved can be kept: make it a multiple."
             )
-
-
-def check_name(name: str) -> None:
-    """Raise ``UserError`` if a training or study of this name could not have a folder of this name."""
-    if not _NAME.fullmatch(name):
-        raise UserError(f"name is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +320,3 @@ class Training:
                 f"the token {depth + 1} places further on, which no sequence has: lower num_mtp_layers, or raise "
                 f"data.sequence_length."
             )
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

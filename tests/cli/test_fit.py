@@ -436,10 +436,15 @@ def test_a_number_that_has_no_profile_is_said_beside_those_that_have_one(table, 
     assert found["low"] < found["middle"] < found["high"]
 
 
-def test_a_launch_check_gives_a_verdict(table, capsys):
-    options = ["--recipe", "launch-check", "--hold-out", "params_active", "--pilot", str(table)]
-    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, *options]) == 0
+def test_a_launch_check_gives_a_verdict_and_takes_no_run_for_two(table, tmp_path, capsys):
+    pilot = tmp_path / "pilot.csv"
+    pilot.write_text("Na,step,val,seed\n9e9,30000,2.1,0\n")
+    options = ["--recipe", "launch-check", "--hold-out", "params_active", "--pilot"]
+    check = ["fit", str(table), "--law", "chinchilla", *MAPPED, *options]
+    assert main([*check, str(pilot)]) == 0
     assert capsys.readouterr().out.startswith("Launch check: ")
+    assert main([*check, str(table)]) == 2
+    assert "The pilot has 60 runs of the table itself" in capsys.readouterr().err
 
 
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():

@@ -88,9 +88,12 @@ def test_a_range_narrower_than_its_digits_is_written_with_more():
         ("--params-total 34B --params-active 220M", "10 times in params_total (yours)."),
         ("--params-total 1.33B --params-active 3M", "0.1 times in params_active (yours)."),
         ("--params-total 1B --params-active 200M", None),
+        ("--params-total 1B --params-active 200M --active-experts 20 --shared-share 0", None),
+        ("--params-total 1B --params-active 200M --active-experts 40", "G = 40 (fitted 1 to 20)."),
+        ("--params-total 1B --params-active 200M --shared-share 0.8", "S = 0.8 (fitted 0 to 0.7)."),
     ],
 )
-def test_sizes_beyond_what_the_law_was_fitted_to_are_said(words, far, capsys):
+def test_what_is_beyond_what_the_law_was_fitted_to_is_said(words, far, capsys):
     assert main(["ranges", *shlex.split(words)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert ("Beyond what the law was fitted to" in said) == (far is not None)

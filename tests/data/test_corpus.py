@@ -255,6 +255,13 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
         assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("name", ["../web", "/tmp/web", "..", "", "a/b"])
+def test_a_part_is_kept_in_the_folder_of_the_data_and_nowhere_else(text_folder, name):
+    mixture = (WeightedSource(name=name, source=str(text_folder), weight=1.0),)
+    with pytest.raises(UserError, match=r"data\.mixture\[0\]\.name is .*; it names a folder: use letters"):
+        DataConfig(mixture=mixture, **SMALL).check()
+
+
 def test_the_order_has_a_seed_of_its_own_if_asked(text_folder, tmp_path):
     def first(seed, order_seed):
         config = DataConfig(source=str(text_folder), order_seed=order_seed, **SMALL)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -88,8 +89,15 @@ def test_the_law_that_fits_closest_is_not_trusted_for_that(found):
     best, other = found.laws
     proud = dataclasses.replace(other, fit=best.fit)
     swapped = dataclasses.replace(found, laws=(dataclasses.replace(best, fit=other.fit), proud))
-    assert "chinchilla fits all runs closest" in swapped.verdict
+    assert re.search(r"chinchilla fits all runs closest .* and misses held-out ones by \d+\.\d times", swapped.verdict)
     assert swapped.selection.trusted == "effective_params"
+
+    nothing = [dataclasses.replace(one, predicted=np.full_like(one.predicted, np.nan)) for one in proud.held_out]
+    silent = dataclasses.replace(proud, held_out=tuple(nothing))
+    verdict = dataclasses.replace(swapped, laws=(swapped.laws[0], silent)).verdict
+    assert "chinchilla fits all runs closest" in verdict
+    assert "and gives no number for some held-out run: closeness" in verdict
+    assert "nan" not in verdict
 
 
 def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():

@@ -1,6 +1,7 @@
 """A law per domain: each has its own exponent, and together they predict the aggregate better than one law does."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from moejax.errors import UserError
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW, domain_laws, domains_of
 from moejax.fit.fit_result import load
 from moejax.fit.holdout import largest
+from moejax.fit.metrics import predict
 from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -58,10 +60,37 @@ def test_shares_that_are_given_stand_for_those_of_the_table_and_what_is_missing_
         domains_of(frame, {"web": 0.5, "code": 0.5})
     with pytest.raises(UserError, match="two domains or more, and it has loss_web, loss_math; train on a mixture"):
         domains_of(frame.drop(columns=["share_math"]))
-    with pytest.raises(UserError, match=r"loss_web is nan in row 3, and not above 0 in 1 rows"):
+    with pytest.raises(UserError, match=r"loss_web is nan in row 3, and not above 0 in 1 row;"):
         domains_of(frame.assign(loss_web=frame["loss_web"].where(frame.index != 2)))
     with pytest.raises(UserError, match=r"called '\.\./web'; a name has letters"):
         domains_of(frame.rename(columns={"loss_web": "loss_../web", "share_web": "share_../web"}))
+
+
+def test_a_domain_that_is_measured_alone_has_a_law_and_no_share_of_the_aggregate():
+    frame = table().assign(share_math=0.0, share_web=0.4)
+    frame["loss"] = frame["loss_web"]
+    read = read_runs(frame, Chinchilla)
+    found = domain_laws(Chinchilla, read.runs, largest(read.runs, "tokens", share=0.4), domains_of(read.frame))
+    assert found.notes == ()
+    np.testing.assert_allclose(found.aggregated, predict(found.fits["web"].law, read.runs))
+    assert found.fits["math"].law.tokens_exponent == pytest.approx(BETAS["math"], rel=0.01)
+    with pytest.raises(UserError, match="shares of web and math are all 0 in row 2"):
+        domains_of(frame.assign(share_web=frame["share_web"].where(frame.index != 1, 0.0)))
+    with pytest.raises(UserError, match="share_web is -1 in row 1, and not 0 or more in 45 rows"):
+        domains_of(frame.assign(share_web=-1.0))
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [("loss_web", "that one has other shares"), (9.0, "no shares give that of row 1, row 2.*a domain is missing")],
+)
+def test_a_loss_that_no_shares_give_is_not_explained_by_other_shares(loss, said):
+    frame = table()
+    read = read_runs(
+        frame.assign(loss=frame[loss] if isinstance(loss, str) else loss + 0.001 * frame["loss"]), Chinchilla
+    )
+    found = domain_laws(Chinchilla, read.runs, largest(read.runs, "tokens", share=0.4), domains_of(read.frame))
+    assert re.search(said, found.notes[0])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from known_fit import known_fit, known_runs, sweep
 
 from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import from_json, load
-from moejax.fit.metrics import predict
+from moejax.fit.metrics import errors, predict
 from moejax.fit.objective import FitObjective, Huber, Squared, data_of
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import Grid, Sobol, WarmStart
@@ -213,3 +213,10 @@ def test_a_size_is_found_however_far_from_the_runs_it_lies():
     found = fit_law(type(truth), runs_from(design, exact), starts=Sobol(64))
     assert not found.unidentified
     assert found.coefficients == pytest.approx(coefficients(truth), rel=1e-4)
+
+
+def test_errors_whose_squares_no_float_holds_have_no_r_squared():
+    found = errors(np.array([3.0, 2.9, 2.8]), np.array([3.0, 2.9, 1e308]), np.ones(3))
+    assert found.mae == pytest.approx(1e308 / 3)
+    assert found.rmse == np.inf
+    assert np.isnan(found.r_squared)

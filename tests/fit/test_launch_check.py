@@ -22,7 +22,14 @@ from moejax.report import render
 RUNS = sweep(CHAPTER_002, noise=0.001, doublings=8)
 """In which active parameters and G span two orders of magnitude."""
 HELD_OUT = largest(RUNS, "params_active", share=0.05)
-PILOT = RUNS.where(np.arange(len(RUNS)) < 10)
+
+
+def trained_again(runs):
+    """The same sizes with other noise."""
+    return dataclasses.replace(runs, loss=runs.loss * 1.0005)
+
+
+PILOT = trained_again(RUNS.where(np.arange(len(RUNS)) < 10))
 
 
 def test_a_law_that_made_the_runs_may_be_launched_on():
@@ -67,7 +74,7 @@ def test_one_coefficient_is_refitted_to_the_larger_runs_and_predicts_the_pilot()
     runs, large = RUNS, HELD_OUT.held_out & (RUNS.design.params_total > RUNS.design.params_active)
     loss = np.where(large, predict(drifted, RUNS) * 1.0002, RUNS.loss)
     runs, split = dataclasses.replace(RUNS, loss=loss), dataclasses.replace(HELD_OUT, held_out=large)
-    found = launch_check(EffectiveParams, runs, split, pilot=runs.where(large), correction="gamma")
+    found = launch_check(EffectiveParams, runs, split, pilot=trained_again(runs.where(large)), correction="gamma")
     refit = found.correction
     assert refit is not None
     assert refit.low < 0.25 < refit.high < refit.before
@@ -129,6 +136,12 @@ def test_proxies_are_counted_where_the_law_reads_no_active_parameters():
     found = outcomes(LAWS["sparsity"], PUBLISHED["sparsity"]["abnar-2025"].law, design, models=40)
     assert found["at least 20 proxies"].holds
     assert found["active parameters span a factor of 100"].holds is None
+
+
+def test_runs_of_the_table_are_no_pilot():
+    for known in (~HELD_OUT.held_out, HELD_OUT.held_out):
+        with pytest.raises(UserError, match=r"of the table itself .run .*the same sizes and loss.*give --pilot"):
+            launch_check(EffectiveParams, RUNS, HELD_OUT, pilot=RUNS.where(known))
 
 
 def test_a_pilot_off_its_prediction_stops_the_launch():

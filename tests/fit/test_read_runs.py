@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from moejax.errors import UserError
 from moejax.fit import column_names
 from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
@@ -657,3 +658,18 @@ def test_no_columns_name_moves_the_terminals_cursor():
     with pytest.raises(ValueError, match=r"has no column tokens") as told:
         read_runs(pd.DataFrame({"\x1b[2Jx": [1.0], "params_active": [1.0], "loss": [1.0]}), "chinchilla")
     assert str(told.value).isprintable()
+
+
+def test_a_row_says_whether_its_loss_was_measured():
+    guessed = FRAME.assign(loss_standard_error=0.01)
+    for flags in ([0, 1] * (len(FRAME) // 2), ["false", "True"] * (len(FRAME) // 2)):
+        notes = read_runs(guessed.assign(is_predicted=flags), Chinchilla).notes
+        assert any(f"{len(FRAME) // 2} of {len(FRAME)} losses were not measured" in note for note in notes)
+    for blank in (None, "yes"):
+        flags = pd.Series([1] * (len(FRAME) - 1) + [blank], index=FRAME.index, dtype=object)
+        with pytest.raises(UserError, match=rf"Column is_predicted is .* in row {len(FRAME)}.*; write 0 where"):
+            read_runs(guessed.assign(is_predicted=flags), Chinchilla)
+    with pytest.raises(UserError, match="above 0 and below 1,000,000 in loss_standard_error"):
+        read_runs(guessed.assign(is_predicted=1, loss_standard_error=1e300), Chinchilla)
+    # Another's column of predicted losses is of nothing that was guessed.
+    assert not any("measured" in note for note in read_runs(FRAME.assign(is_predicted=2.7), Chinchilla).notes)

@@ -79,4 +79,4 @@ def test_a_study_that_leaves_its_corpus_open_asks_for_it():
 
 def test_models_of_a_study_read_the_same_data():
     with pytest.raises(ValueError, match="b changes data"):
-        changed(recipes={"b": {"data": {"sequence_length": 128}}}).check_data()
+        changed(recipes={"b": {"data": {"sequence_length": 128}}}).check()

@@ -151,6 +151,23 @@ def test_stages_are_made_of_winners_trained_once_and_reported(study, tmp_path):
     assert trained(study, folder)[0] == trained(found, folder)[0] == []
 
 
+def test_a_function_that_changes_its_rows_changes_no_result(study, tmp_path):
+    def careless(before):
+        made = {"models": {"last": before.architecture}}
+        before.rows[0]["loss"] = 0.5
+        del before.rows[1:]
+        return made
+
+    staged = dataclasses.replace(study, stages=(study.stages[0], Stage(name="depth", make=careless)))
+    assert try_outcomes(staged).tried == 2
+    _, said = trained(staged, tmp_path / "out")
+    kept = json.loads((tmp_path / "out" / "stages" / "depth.json").read_text())
+    assert kept["made_from"] == pytest.approx(
+        {name: LOSSES[name] for name in ("narrow", "wide", "reference")}, rel=1e-3
+    )
+    assert "where wide won" in said[0]
+
+
 def test_a_stage_is_not_made_of_rows_that_are_missing_or_of_other_rows(study, tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(UserError, match=r"1 of 3 trainings failed: wide diverged. The stages depth and end have no"):
@@ -263,6 +280,11 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
     ("make", "sentence"),
     [
         (lambda before: before.rows["none"], "depth cannot be made from the rows of width, where wide won .Python"),
+        (lambda before: sys.exit(0), "depth cannot be made from the rows of width, .*SystemExit.*mend its function"),
+        (
+            lambda before: {"models": {"a": before.architecture}, "recipes": {"a": {"data": {"sequence_length": 8}}}},
+            "recipes: a changes data",
+        ),
         (lambda before: {"models": {}}, "the function of depth returned no models"),
         (lambda before: {"modles": {}}, "stages.depth.modles is not known; did you mean models"),
         (

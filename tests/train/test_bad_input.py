@@ -42,6 +42,10 @@ DATA = {
         ["data.named_mixture=li-2026", "data.source={place}/words"],
         "data.named_mixture li-2026 has 6 parts, and {place}/words lacks WebData-en, Code, Wikipedia, Book, arXiv",
     ),
+    "fewer unique tokens than one batch has": (
+        ["data.unique_tokens=64", "batch_tokens=1024"],
+        "data.unique_tokens is 64, fewer than the 1,024 of one batch",
+    ),
     "weights for the decay of parts that there are not": (
         ["data.decay_mixture={{'math': 0.5}}"],
         "data.decay_mixture has weights of math, and data.mixture has no parts; list there what is read",

@@ -109,7 +109,8 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
     if asked.params_total is None:
         printed = "as Table 3 prints them" if not asked.models else "as their authors state them"
         said.append(f"Sizes are {printed}; embeddings are part of some.")
-    if far := _beyond(models, known.fitted):
+    asked_at = {"active_experts": ("G", asked.active_experts), "shared_share": ("S", asked.shared_share)}
+    if far := ", ".join([*_beyond(models, known.fitted), *_outside(asked_at, known.fitted)]):
         said.append(f"Beyond what the law was fitted to: {far}.")
     return Result(
         tables=[
@@ -131,7 +132,19 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
     )
 
 
-def _beyond(models: list[Model], fitted: Mapping[str, tuple[Any, Any]]) -> str:
+def _outside(asked: Mapping[str, tuple[str, float | None]], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Which of the G and S that N_a/N is asked at lie outside the fitted ones, in words."""
+    given = [
+        (symbol, value, fitted[name]) for name, (symbol, value) in asked.items() if name in fitted and value is not None
+    ]
+    return [
+        f"{symbol} = {value:.4g} (fitted {low:.3g} to {high:.3g})"
+        for symbol, value, (low, high) in given
+        if factor(value, low, high) != 1
+    ]
+
+
+def _beyond(models: list[Model], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
     """How far the farthest of the models lies outside the fitted sizes, in words; empty if none does."""
     farthest: dict[str, tuple[float, str]] = {}
     for model in models:
@@ -140,7 +153,7 @@ def _beyond(models: list[Model], fitted: Mapping[str, tuple[Any, Any]]) -> str:
             times = 1.0 if ends is None else factor(size, *ends)
             if abs(math.log(times)) > abs(math.log(farthest.get(name, (1.0, ""))[0])):
                 farthest[name] = times, model.name
-    return ", ".join(f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items())
+    return [f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items()]
 
 
 def _row(
