@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from moejax.errors import UserError
 from moejax.kernels import quantization
 from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
 from moejax.kernels.linear import ProductTypes, project
@@ -264,3 +265,23 @@ def test_a_program_gets_the_kernel_of_its_chip(kind, platform, quantized, kernel
             assert chosen is load("grouped_matmul_8_bits", kernel)
         else:
             assert chosen.__module__.endswith("grouped_matmul_tokamax_tpu")
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(299_593, False), (299_594, True), (599_186, True), (599_187, False)])
+def test_rows_that_tritons_kernel_would_look_for_elsewhere_are_refused(rows, is_refused):
+    """2^31 numbers are 299,593 rows of 7,168 and a part of one: beyond them, places in 32 bits are negative."""
+    device = AbstractDevice(device_kind="NVIDIA B200", num_cores=1, platform="gpu")
+    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
+    shapes = (jax.ShapeDtypeStruct((rows, 7168), jnp.bfloat16), jax.ShapeDtypeStruct((4, 128, 7168), jnp.bfloat16))
+    sizes = jax.ShapeDtypeStruct((4,), jnp.int32)
+
+    def trace():
+        product = functools.partial(load("grouped_matmul_8_bits", "triton"), quantization="fp8")
+        return jax.eval_shape(product, *shapes, sizes)
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        if is_refused:
+            with pytest.raises(UserError, match=rf"experts' rows are {rows} by 7168 on a device.*raise recipe.microb"):
+                trace()
+        else:
+            assert trace().shape == (rows, 128)
