@@ -79,7 +79,7 @@ def weighted_losses(
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
     """That of several predictions of the same matrix: the sum of each times its share; and each, which has no gradient.
 
-    The gradients of the matrix are added up before devices do so: they send one.
+    All tokens of a device go through the chunks together: it holds, and sends, one gradient of the matrix.
     """
     total, sums = _weighted_losses(hidden, unembedding, targets, weights, shares)
     return total, jax.tree.map(lax.stop_gradient, sums)
@@ -100,15 +100,15 @@ def _losses_and_gradients(
     hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any
 ) -> tuple[tuple[Array, Any], Any]:
     def local(matrix: Array, hidden: Any, targets: Any, weights: Any, shared: Any) -> tuple[Any, Any, Array, Any]:
-        sums, dhidden, losses, dmatrices = [], [], [], []
-        for h, aims, w, in_total in zip(hidden, targets, weights, shared, strict=True):
-            flat = h.reshape(-1, h.shape[2]), matrix, aims.reshape(-1), in_total.reshape(-1)
-            loss, dh, dmatrix = select("cross_entropy", *flat)(*flat)
-            sums.append(_sum((loss * w.reshape(-1)).sum()))
-            dhidden.append(dh.reshape(h.shape))
-            losses.append(loss.reshape(w.shape))
-            dmatrices.append(dmatrix)
-        return tuple(sums), tuple(dhidden), _sum_of_rows(functools.reduce(jnp.add, dmatrices)), tuple(losses)
+        # One after the other, so that there is one gradient of the matrix, in float32, and not one for each.
+        joined = functools.partial(jnp.concatenate, axis=0)
+        flat = joined([h.reshape(-1, h.shape[2]) for h in hidden]), matrix
+        flat += joined([aims.reshape(-1) for aims in targets]), joined([w.reshape(-1) for w in shared])
+        loss, dhidden, dmatrix = select("cross_entropy", *flat)(*flat)
+        losses = tuple(one.reshape(w.shape) for one, w in zip(jnp.split(loss, len(weights)), weights, strict=True))
+        sums = tuple(_sum((one * w).sum()) for one, w in zip(losses, weights, strict=True))
+        dhidden = tuple(one.reshape(h.shape) for one, h in zip(jnp.split(dhidden, len(hidden)), hidden, strict=True))
+        return sums, dhidden, _sum_of_rows(dmatrix), losses
 
     shared = tuple(share * w for share, w in zip(shares, weights, strict=True))
     specs = (P(), P(TOKEN_AXES), P(_rows_axis(matrix)), P(TOKEN_AXES))

@@ -18,12 +18,17 @@ from jax import Array, lax
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int, Shaped
 
+from moejax.errors import UserError
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul_tiles import TritonTile, triton_tile
 from moejax.kernels.quantization import quantize
 from moejax.platform import gpu_generation, platform
 
 F32 = jnp.float32
+
+NUMBERS = 2**31
+"""JAX counts places of an array in 64 bits from 2^32 bytes on, and in signed 32 before: of numbers of 8 bits, half of
+those fall outside."""
 
 
 def supports(*arguments: Any, **options: Any) -> bool:
@@ -147,7 +152,17 @@ def _rows_by_matrices(
 def in_8_bits(
     rows: Float[Array, "R D"], matrices: Float[Array, "G F D"], group_sizes: Int[Array, " G"], quantization: str
 ) -> Float[Array, "R F"]:
-    """``moejax.kernels.quantization.reference``: the scales are multiplied in before a sum is written."""
+    """``moejax.kernels.quantization.reference``: the scales are multiplied in before a sum is written.
+
+    Raises:
+      UserError: an array has numbers that the kernel would look for elsewhere.
+    """
+    for name, array, remedy in (("rows", rows, "recipe.microbatches"), ("matrices", matrices, "mesh.expert")):
+        if platform() == "gpu" and NUMBERS < array.size <= 2 * NUMBERS:
+            raise UserError(
+                f"runtime.matmul_quantization: experts' {name} are {' by '.join(map(str, array.shape))} on a device; "
+                f"of 8 bits, JAX counts up to {NUMBERS:,} rightly, and from {2 * NUMBERS:,} on; raise {remedy}."
+            )
     x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
     product = partial(_rows_by_matrices, transposed=True, dtype=rows.dtype)
     return sequential_vmap(product)(x.values, w.values, group_sizes, x.scale[:, 0], w.scale[..., 0])

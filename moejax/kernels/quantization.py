@@ -14,6 +14,7 @@ token, so results do not depend on how a batch is cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -71,20 +72,23 @@ def rounded_at_random(
     """A gradient whose nearest numbers of 8 bits (``quantize``) are either neighbour of its own, each as often as that
     is near, so that sums over tokens are right; as it is for float8, which has small numbers.
 
-    Int8's 7 bits survive bfloat16. What decides is a hash of a number, its place along ``axes`` and the sum of the bits
-    of all numbers there: the same in every run, whatever devices and batches the tokens are cut over.
+    Int8's 7 bits survive bfloat16. What decides is a hash of a number, its place along ``axes`` and a sum of the bits
+    of all numbers there, each times a number of its place: the same in every run, whatever devices and batches the
+    tokens are cut over. Those of bfloat16 are 16: added up as they are, they would tell 65,536 rows apart, and over
+    more tokens than that each place would have an error of its own that no further token or step takes away.
     """
     if quantization != "int8":
         return gradient
     axes = (axes,) if isinstance(axes, int) else axes
     wide = gradient.astype(F32)
     scale = jnp.maximum(jnp.max(jnp.abs(wide), axes, keepdims=True) / jnp.iinfo(jnp.int8).max, jnp.finfo(F32).tiny)
-    bits = lax.bitcast_convert_type(wide, jnp.uint32)
-    mixed = bits ^ jnp.sum(bits, axes, keepdims=True, dtype=jnp.uint32)
-    for axis in axes:
-        place = lax.broadcasted_iota(jnp.uint32, wide.shape, axis % wide.ndim)
-        mixed = _hashed(mixed + place * jnp.uint32(0x9E3779B9))
-    upwards = (mixed >> 8).astype(F32) * 2.0**-24
+    # Of its own type: of what XLA keeps in float32 between two kernels the last bits would be another program's.
+    own, of_its_size = (gradient, jnp.uint16) if gradient.dtype.itemsize == 2 else (wide, jnp.uint32)
+    bits = lax.bitcast_convert_type(own, of_its_size).astype(jnp.uint32)
+    sizes = [size if axis in {one % wide.ndim for one in axes} else 1 for axis, size in enumerate(wide.shape)]
+    of_place = _hashed(jnp.arange(1, math.prod(sizes) + 1, dtype=jnp.uint32)).reshape(sizes)
+    of_row = jnp.sum(bits * (of_place | 1), axes, keepdims=True, dtype=jnp.uint32)
+    upwards = (_hashed((bits ^ of_row) + of_place) >> 8).astype(F32) * 2.0**-24
     return (jnp.floor(wide / scale + upwards) * scale).astype(gradient.dtype)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from moejax.errors import UserError
 from moejax.kernels import quantization
 from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
 from moejax.kernels.linear import ProductTypes, project
@@ -138,6 +139,24 @@ def test_gradients_are_rounded_the_same_in_every_run_and_however_tokens_are_cut(
     assert 0.3 < drawn[:, 1:].mean(0).std() / drawn[:, 1:].std() * 8 < 2
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_what_rounding_at_random_adds_to_a_mean_over_tokens_falls_with_any_number_of_them(dtype):
+    """As noise of independent draws does: its square over theirs is 1; with 65,536 draws used again it was 99."""
+    tokens, width = 2**19, 24
+    key = jax.random.key(0)
+
+    @jax.jit
+    def of_both():
+        is_other = jnp.arange(width) < 16
+        x = jnp.where(is_other, 40 * jax.random.normal(key, (tokens, width)), 0.05).at[:, 0].set(127).astype(dtype)
+        share = x[0, -1].astype(jnp.float32)
+        error = quantization.rounded_at_random(x, -1, "int8")[:, 16:].astype(jnp.float32) - share
+        return error.sum(0) ** 2 / (tokens * share * (1 - share))
+
+    # A mean over 8 columns; of independent draws it lies in there 99 times in 100.
+    assert 0.1 < of_both().mean() < 2.5
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_zeros_stay_zeros_and_the_largest_and_smallest_numbers_stay_finite(kind):
     x = jnp.asarray([[0.0] * 4, [3e38, -3e38, 1.0, 0.0], [1e-38, 2e-38, -4e-38, 0.0], [-7.0, 7.0, 3.5, 0.1]])
@@ -246,3 +265,23 @@ def test_a_program_gets_the_kernel_of_its_chip(kind, platform, quantized, kernel
             assert chosen is load("grouped_matmul_8_bits", kernel)
         else:
             assert chosen.__module__.endswith("grouped_matmul_tokamax_tpu")
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(299_593, False), (299_594, True), (599_186, True), (599_187, False)])
+def test_rows_that_tritons_kernel_would_look_for_elsewhere_are_refused(rows, is_refused):
+    """2^31 numbers are 299,593 rows of 7,168 and a part of one: beyond them, places in 32 bits are negative."""
+    device = AbstractDevice(device_kind="NVIDIA B200", num_cores=1, platform="gpu")
+    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
+    shapes = (jax.ShapeDtypeStruct((rows, 7168), jnp.bfloat16), jax.ShapeDtypeStruct((4, 128, 7168), jnp.bfloat16))
+    sizes = jax.ShapeDtypeStruct((4,), jnp.int32)
+
+    def trace():
+        product = functools.partial(load("grouped_matmul_8_bits", "triton"), quantization="fp8")
+        return jax.eval_shape(product, *shapes, sizes)
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        if is_refused:
+            with pytest.raises(UserError, match=rf"experts' rows are {rows} by 7168 on a device.*raise recipe.microb"):
+                trace()
+        else:
+            assert trace().shape == (rows, 128)

