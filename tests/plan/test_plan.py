@@ -149,7 +149,8 @@ def cut(one, microbatches):
 @pytest.mark.matrix(1)
 @pytest.mark.slow
 def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat, mtp_layers):
-    """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads."""
+    """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads. Of
+    modules outside the scan it gathers attention and projection once for both passes."""
     one = cut(training(shape, remat=remat), microbatches)
     one = replace(one, architecture=one.architecture.replace(num_mtp_layers=mtp_layers))
     found = measure(one, parse("cpu:8"))
@@ -161,7 +162,7 @@ def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, re
             counter["fsdp" if axes == "fsdp" else "others", "reduce-scatter" if added else kind] += bytes_
     assert estimated.keys() == compiled.keys()
     for what, bytes_ in compiled.items():
-        assert 0.9 <= estimated[what] / bytes_ <= 1.05, what
+        assert 0.9 <= estimated[what] / bytes_ <= (1.1 if mtp_layers else 1.05), what
 
 
 def test_gradients_that_are_added_in_bfloat16_send_half_of_all_but_the_tables():
