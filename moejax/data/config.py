@@ -7,10 +7,14 @@ from pathlib import PurePath
 from typing import Annotated
 
 from moejax.config import check_fields, check_name, unknown
+from moejax.data.interleaving import pattern
 from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
 from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, Tokens, whole
 from moejax.wording import some
+
+SUMMARY = "corpus.json"
+"""The file in the data's folder that says what a training reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,8 @@ class DataConfig:
         names = [part.name for part in self.mixture]
         for number, name in enumerate(names):
             check_name(name, f"data.mixture[{number}].name")
+            if name == SUMMARY:
+                raise UserError(f"data.mixture[{number}].name is {name!r}, a file beside the parts; name it otherwise.")
         if len(set(names)) < len(names):
             raise UserError(f"data.mixture has the names {names}; give each part a name of its own.")
         if self.mixture and not any(part.weight for part in self.mixture):
@@ -101,6 +107,10 @@ class DataConfig:
                 "data.mixture has weights of 0 alone; give a part that training begins with a weight above 0."
             )
         self._check_decay_mixture()
+        decay = [self.decay_mixture.get(part.name, 0.0) for part in self.parts]
+        for weights in ([part.weight for part in self.parts], decay):
+            if any(weights):
+                pattern(weights)
 
     def _check_decay_mixture(self) -> None:
         names = [part.name for part in self.parts]

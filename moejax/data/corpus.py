@@ -13,8 +13,9 @@ import grain
 import numpy as np
 
 from moejax.config import dump, unknown
-from moejax.data.batches import DecayWeights, batches, rows_of_each
-from moejax.data.config import DataConfig, WeightedSource
+from moejax.data.batches import DecayWeights, batches
+from moejax.data.config import SUMMARY, DataConfig, WeightedSource
+from moejax.data.interleaving import rows_of_each
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
@@ -27,8 +28,6 @@ from moejax.progress import ProgressCallback
 from moejax.storage import is_remote
 from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import some
-
-SUMMARY = "corpus.json"
 
 STORE_THREADS = 16
 """Threads that read from a store: they wait for it most of their time, whatever the number of cores."""

@@ -17,13 +17,13 @@ import pandas as pd
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import evaluate
-from moejax.fit.expert_signs import MORE_THAN_DENSE, Sign, sign_of_experts
+from moejax.fit.expert_signs import MORE_THAN_DENSE, ExpertSign, sign_of_experts
 from moejax.float64 import float64
 from moejax.laws.chinchilla import training_flops
 from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law
-from moejax.laws.law import Sign as CoefficientSign
+from moejax.laws.law import Sign
 from moejax.run_table import DataFrame
 from moejax.wording import command, lies, listed, nearest
 
@@ -214,7 +214,9 @@ _BY_SYNONYM |= dict.fromkeys(ONE_SIZE, "one_size")
 _BY_SYNONYM |= {name: name for name in run_table.COLUMNS}
 
 
-def _sign_of_experts(frame: Any, read: Mapping[str, tuple[str, float]], mapping: Mapping[str, str]) -> Sign | None:
+def _sign_of_experts(
+    frame: Any, read: Mapping[str, tuple[str, float]], mapping: Mapping[str, str]
+) -> ExpertSign | None:
     ours = frame.assign(**{name: frame[column] for name, (column, _) in read.items()})
     known = {}
     for name in MORE_THAN_DENSE:
@@ -231,7 +233,7 @@ def _sign_of_experts(frame: Any, read: Mapping[str, tuple[str, float]], mapping:
     return sign_of_experts(known, {column: (words, frame[column]) for column, words in named.items()})
 
 
-def _which_size(column: str, unit: float, sign: Sign) -> str:
+def _which_size(column: str, unit: float, sign: ExpertSign) -> str:
     expression = _expression(column, unit)
     active, total = (map_option(name, expression) for name in ("params_active", "params_total"))
     if sign.active is not None:
@@ -359,7 +361,7 @@ def law_of_formula(
     *,
     mapping: Mapping[str, str] | None = None,
     loss: str = "loss",
-    signs: Mapping[str, CoefficientSign] | None = None,
+    signs: Mapping[str, Sign] | None = None,
     budget: str = "",
 ) -> type[FormulaLaw]:
     """The law of a formula on a table's columns, whatever these are called there.

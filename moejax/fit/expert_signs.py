@@ -28,7 +28,7 @@ NO_EXPERTS = frozenset({"", "0", "1", "none", "no", "false", "dense", "nan", "-"
 
 
 @dataclass(frozen=True)
-class Sign:
+class ExpertSign:
     """Why one size of a table cannot be taken for both counts of its models' parameters."""
 
     reason: str
@@ -36,7 +36,7 @@ class Sign:
     """The column that looks like active parameters, if there is one."""
 
 
-def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozenset[str], Any]]) -> Sign | None:
+def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozenset[str], Any]]) -> ExpertSign | None:
     """The first sign of experts; None if there is none.
 
     A dense model has 0 experts, or 1, whatever other columns say of it.
@@ -53,12 +53,12 @@ def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozens
     active = next((column for column, (words, values) in unread.items() if _looks_active(words, values)), None)
     for name, column in known.items():
         if ((_numbers(column, if_text=np.inf) > MORE_THAN_DENSE[name]) & ~dense).any():
-            return Sign(f"the models have experts (column {name})", active)
+            return ExpertSign(f"the models have experts (column {name})", active)
     if active is not None:
-        return Sign(f"the column {active} looks like active parameters", active)
+        return ExpertSign(f"the column {active} looks like active parameters", active)
     for column, (words, values) in unread.items():
         if words & EXPERT_WORDS and not {str(value).lower().removesuffix(".0") for value in values} <= NO_EXPERTS:
-            return Sign(f"the column {column} looks as if models have experts")
+            return ExpertSign(f"the column {column} looks as if models have experts")
     return None
 
 

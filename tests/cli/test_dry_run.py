@@ -87,7 +87,7 @@ def test_every_chip_has_a_source_and_is_found_in_any_case():
 @pytest.mark.parametrize(
     ("name", "installed", "said"),
     [
-        ("abnar.py:downstream", False, "asks 14 tasks of 157 checkpoints, 2,198 scores. lm-evaluation-harness, whose"),
+        ("abnar.py:downstream", False, "asks 14 tasks of 157 checkpoints, 2,198 scores. lm-evaluation-harness is not"),
         ("abnar.py:tiny-downstream", False, "asks 1 task of 18 checkpoints, 18 scores. They are not in the FLOPs"),
         ("abnar.py:tiny-downstream", True, "18 scores. They are not in the FLOPs"),
         ("zhao.py:table-1", True, None),

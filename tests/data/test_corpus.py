@@ -255,11 +255,22 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
         assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("name", ["../web", "/tmp/web", "..", "", "a/b"])
+@pytest.mark.parametrize("name", ["../web", "/web", "..", "", "a/b", "corpus.json"])
 def test_a_part_is_kept_in_the_folder_of_the_data_and_nowhere_else(text_folder, name):
     mixture = (WeightedSource(name=name, source=str(text_folder), weight=1.0),)
-    with pytest.raises(UserError, match=r"data\.mixture\[0\]\.name is .*; it names a folder: use letters"):
+    with pytest.raises(
+        UserError, match=r"data\.mixture\[0\]\.name is .*(it names a folder: use letters|name it otherwise)"
+    ):
         DataConfig(mixture=mixture, **SMALL).check()
+
+
+@pytest.mark.parametrize("in_decay", [False, True])
+def test_a_weight_of_less_than_a_row_is_refused_before_anything_is_read(text_folder, in_decay):
+    weights = {"large": 1.0, "small": 0.5 if in_decay else 1e-5}
+    mixture = tuple(WeightedSource(name=name, source=str(text_folder), weight=w) for name, w in weights.items())
+    decay = {"large": 1.0, "small": 1e-5} if in_decay else {}
+    with pytest.raises(UserError, match="weight 1e-05 is less than one row in 10,000"):
+        DataConfig(mixture=mixture, decay_mixture=decay, **SMALL).check()
 
 
 def test_the_order_has_a_seed_of_its_own_if_asked(text_folder, tmp_path):

@@ -47,13 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(found: EstimatedDownstream) -> str:
     """What is asked of the checkpoints, in sentences."""
-    harness = {
-        (True, True): " lm-evaluation-harness is installed.",
-        (
-            True,
-            False,
-        ): " lm-evaluation-harness, whose tasks these are, is not installed here; pip install 'moejax[eval]'.",
-    }.get((found.needs_harness, found.has_harness), "")
+    harness = ""
+    if found.needs_harness:
+        lacks = "is not installed here; pip install 'moejax[eval]'"
+        harness = f" lm-evaluation-harness {'is installed' if found.has_harness else lacks}."
     return (
         f"downstream asks {counted(found.tasks, 'task')} of {counted(found.checkpoints, 'checkpoint')}, "
         f"{counted(found.scores, 'score')}.{harness} They are not in the FLOPs: each million tokens of a task's texts "

@@ -170,7 +170,7 @@ def _given(arguments: argparse.Namespace) -> list[str]:
     """The options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    usual = {action.dest: action.default for action in parser._actions if action.dest != "help"}
+    usual = vars(parser.parse_args(["runs.csv"]))
     return [name for name, value in usual.items() if getattr(arguments, name) != value]
 
 
