@@ -40,7 +40,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import jaxopt  # noqa: F401
 
+import hypothesis
 import jax
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("without a clock", deadline=None)
+hypothesis.settings.load_profile("without a clock")
 
 # Traced programs are millions of objects that live on: looking through all of them for cycles again and again took a
 # twentieth of the time.

@@ -91,7 +91,7 @@ def test_a_cell_may_hold_line_breaks_and_half_of_a_pair_of_surrogates_is_a_chara
     assert run_table.read(written(tmp_path, '{"model": "\\ud83d\\ude00"}', "a.jsonl"))["model"].tolist() == ["😀"]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(st.text(st.sampled_from('xy ",\n\r;\u2028'), max_size=20))
 def test_a_csv_file_is_read_cell_by_cell_as_the_csv_module_reads_it_or_is_refused(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "rows.csv"

@@ -119,7 +119,7 @@ def landscape(
             raise UserError(unknown(f"a landscape over {name}", name, coordinates))
     names, values = (first[0], second[0]), [np.geomspace(*ends[1:], count).tolist() for ends in (first, second)]
 
-    def at(pair: tuple[float, float]) -> Problem:
+    def at(pair: Sequence[float]) -> Problem:
         held = [Constraint(name=name, low=value, high=value) for name, value in zip(names, pair, strict=True)]
         others = [constraint for constraint in problem.constraints if constraint.name not in names]
         return replace(problem, constraints=(*others, *held))

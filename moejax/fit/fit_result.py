@@ -100,8 +100,8 @@ class FitResult:
     """The runs whose residual is out of the others' family, the farthest first."""
     undetermined: tuple[Mapping[str, float], ...] = ()
     """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
-    loss_scatter: float = math.nan
-    """Of a score chained to the loss: robust standard deviation of log loss around its law; NaN of any other fit."""
+    loss_scatter: float = 0.0
+    """Of a score chained to the loss: robust standard deviation of log loss around its law; 0 of any other fit."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:

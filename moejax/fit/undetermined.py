@@ -123,13 +123,18 @@ class Probes:
 
     @property
     def laws(self) -> Any:
-        """One law whose coefficients have an entry for each: either side of a direction, one after the other."""
-        steps = [{name: side * STEP * step for name, step in d.items()} for d in self.directions for side in (1, -1)]
-        values = coefficients(self.law)
-        return dataclasses.replace(
-            self.law,
-            **{n: np.asarray([float(value) + step.get(n, 0.0) for step in steps]) for n, value in values.items()},
-        )
+        """One law whose coefficients have an entry for each: either side of a direction, one after the other.
+
+        Coefficients of one sign are moved as their logarithms: a term that keeps its value along a direction does so
+        to higher order than if a scale took the same step itself.
+        """
+        sides = [(direction, side * STEP) for direction in self.directions for side in (1, -1)]
+        signs = {field.name: field.metadata.get("sign") for field in dataclasses.fields(self.law)}
+        beside = {}
+        for name, value in coefficients(self.law).items():
+            steps = np.asarray([size * direction.get(name, 0.0) for direction, size in sides])
+            beside[name] = value + steps if signs[name] == "any" or not value else value * np.exp(steps / value)
+        return dataclasses.replace(self.law, **beside)
 
     def moved(self, answers: Any) -> bool:
         """Whether an answer, by what it is under each of the laws, changes along any direction; or has none there."""

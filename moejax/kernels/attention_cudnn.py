@@ -13,6 +13,7 @@ Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V wid
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -141,11 +142,14 @@ def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[A
         sums = room.at[documents.number, :, documents.place].set(logsumexp)
         none = jnp.zeros(0, query.dtype)
         places = (documents.lengths, documents.lengths, documents.starts, documents.starts)
+        rule: Any = fused._dot_product_attention_bwd_rule
+        # From JAX 0.12 on it also takes a function of scores, here none, and that function's arrays.
+        function, arrays = ([None], [()]) if "score_mod" in inspect.signature(rule).parameters else ([], [])
         with jax.numpy_dtype_promotion("standard"):
-            dquery, dkeys, dvalues, *_ = fused._dot_product_attention_bwd_rule(
+            dquery, dkeys, dvalues, *_ = rule(
                 *(scale, 0, 0.0, (False, False), fused.MaskType.PADDING_CAUSAL, fused.AttentionLayout.BTNH.value, None),
-                *(fused.check_cudnn_version(), False),
-                (query, keys, values, none, *places, none, none, sums, mixed),
+                *(*function, fused.check_cudnn_version(), False),
+                (query, keys, values, none, *places, none, none, *arrays, sums, mixed),
                 dmixed,
             )
         return dquery, *back((dkeys, dvalues))

@@ -53,7 +53,6 @@ def attacked(stored, count, number=None):
         settings(
             max_examples=examples,
             derandomize=number is None,
-            deadline=None,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),

@@ -71,7 +71,7 @@ def test_equal_sets_in_a_mixture_are_shuffled_apart():
 
 
 @pytest.mark.parametrize("name", READ)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(start=st.integers(0, 40), processes=st.sampled_from([1, 2, 4, 8]))
 def test_processes_read_the_rows_of_the_one_global_batch_from_any_step(name, start, processes):
     expected = read(*READ[name], start + 2)[start:]
@@ -81,7 +81,7 @@ def test_processes_read_the_rows_of_the_one_global_batch_from_any_step(name, sta
 
 
 @pytest.mark.parametrize("name", READ)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(lives=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 5)), min_size=1, max_size=5))
 def test_a_state_saved_by_any_number_of_processes_serves_any_other(name, lives):
     """A run stopped and gone on with on other numbers of hosts sees the batches of one that never stopped: MaxText

@@ -20,7 +20,7 @@ class Numbered:
         return self.number, index
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(weights=weights)
 def test_a_period_has_each_set_by_its_weight(weights):
     of_row, counts = pattern(weights)
@@ -29,7 +29,7 @@ def test_a_period_has_each_set_by_its_weight(weights):
     np.testing.assert_allclose(counts / PERIOD, np.array(weights) / sum(weights), atol=1 / PERIOD)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(weights=weights, start=st.integers(0, PERIOD), length=st.integers(1, 500))
 def test_any_stretch_has_each_set_by_its_weight(weights, start, length):
     of_row, counts = pattern(weights)
@@ -38,7 +38,7 @@ def test_any_stretch_has_each_set_by_its_weight(weights, start, length):
     assert np.abs(found - counts / PERIOD * length).max() <= len(weights) + 1
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(weights=weights)
 def test_each_set_is_read_in_its_order_without_gaps(weights):
     mixed = Mixed([Numbered(i) for i in range(len(weights))], weights)
@@ -57,7 +57,7 @@ def test_a_weight_below_one_row_in_a_period_is_refused():
 two = st.integers(2, 5).flatmap(lambda n: st.tuples(*[st.lists(st.floats(0.01, 1), min_size=n, max_size=n)] * 2))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(weights=weights, first=st.integers(0, 3 * PERIOD))
 def test_the_same_weights_again_for_the_decay_change_nothing(weights, first):
     sets = [Numbered(i) for i in range(len(weights))]
@@ -65,7 +65,7 @@ def test_the_same_weights_again_for_the_decay_change_nothing(weights, first):
     assert [plain[row] for row in range(first, first + 200)] == [again[row] for row in range(first, first + 200)]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(both=two, absent=st.integers(0, 1), first=st.integers(0, 3 * PERIOD))
 def test_from_the_decay_on_each_set_goes_on_where_the_rows_before_ended(both, absent, first):
     before, decay = (list(weights) for weights in both)

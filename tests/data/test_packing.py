@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moejax.data import rows as row_cutting
@@ -32,7 +32,6 @@ class Stream:
 documents = st.lists(st.integers(1, 60), max_size=40)
 
 
-@settings(deadline=None)
 @given(lengths=documents, length=st.integers(2, 25), shards=st.integers(1, 3))
 def test_every_token_that_follows_another_is_a_target_exactly_once(lengths, length, shards):
     stream = Stream(lengths, shards)
@@ -45,7 +44,6 @@ def test_every_token_that_follows_another_is_a_target_exactly_once(lengths, leng
     assert sorted(found) == sorted(pair for d in stream.documents for pair in pairwise(d.tolist()))
 
 
-@settings(deadline=None)
 @given(lengths=documents, length=st.integers(2, 25))
 def test_a_segment_is_a_stretch_of_one_document(lengths, length):
     rows = Packed(Stream(lengths), length)
@@ -63,7 +61,6 @@ def test_a_segment_is_a_stretch_of_one_document(lengths, length):
             np.testing.assert_array_equal(np.diff(tokens[segments == segment]), 1)
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=60), capacity=st.integers(3, 25))
 def test_no_two_rows_of_a_block_could_be_one(lengths, capacity):
     _, pieces, rows = plan(Stream(lengths).ends(), capacity)

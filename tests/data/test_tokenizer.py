@@ -13,7 +13,7 @@ from moejax.data.tokenizer import open_tokenizer
 from moejax.data.train_tokenizer import train_tokenizer
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(text=st.text(alphabet=st.characters(codec="utf-8")))
 def test_a_trained_tokenizer_gives_back_every_text_and_counts_its_bytes(bpe, text):
     for tokenizer in (open_tokenizer(str(bpe)), open_tokenizer("bytes")):

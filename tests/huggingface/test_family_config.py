@@ -25,7 +25,7 @@ def test_every_family_is_drawn_here_and_has_several_variants_in_the_parity_tests
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.matrix(3)
 def test_what_is_written_is_read_back_as_the_same_function(family):
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
     @given(ARCHITECTURES[family])
     def check(architecture):
         assume(_can_be_built(architecture))
@@ -49,7 +49,7 @@ def _can_be_built(architecture):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=16)
 @given(
     change=st.sampled_from(
         [

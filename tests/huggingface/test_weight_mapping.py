@@ -33,7 +33,7 @@ def test_axes_regrouped_are_numpys_own():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_number_of_ours_is_in_one_place_of_theirs(family):
-    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(ARCHITECTURES[family])
     def check(architecture):
         try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 numba = pytest.importorskip("numba")
@@ -65,7 +65,6 @@ def test_sigmoids_are_numpys():
     np.testing.assert_allclose(of(sigmoid_of, x), expected, rtol=1e-6, atol=2e-38)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False), min_size=1))
 def test_the_larger_of_many_is_the_largest(numbers):
     assert largest_of(np.asarray(numbers, np.float32)) == np.float32(max(numbers))

@@ -51,7 +51,7 @@ def assert_is_numpys(lengths, transposed, add, beyond=(0, 0, 0), begins=(0, 0, 0
     assert (np.abs(c - expected) <= (k + 2) * 2.0**-24 * size).all()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     lengths=st.tuples(st.integers(1, 2 * TILE + 3), st.integers(1, 2 * PANEL + 3), st.integers(0, 2 * LANES + 3)),
     beyond=st.tuples(*[st.integers(0, 3)] * 3),

@@ -41,7 +41,7 @@ def architectures(draw) -> Architecture:
     )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(architectures())
 def test_the_built_model_has_the_parameters_that_were_counted(architecture):
     counted, built = params(architecture), count(architecture)
@@ -52,7 +52,7 @@ def test_the_built_model_has_the_parameters_that_were_counted(architecture):
     assert (further.total, further.active, further.vocabulary) == modules
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(architectures(), st.booleans())
 def test_products_that_named_activations_spare_are_those_of_the_built_models_matrices(architecture, latent):
     if latent:

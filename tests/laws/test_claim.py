@@ -18,7 +18,7 @@ scales = st.floats(10.0, 1e5)
 budgets = st.floats(18.0, 26.0).map(lambda power: 10.0**power)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(scales, exponents, scales, exponents, budgets)
 def test_hoffmanns_split_is_optimal_for_any_coefficients(a, alpha, b, beta, flops):
     law = dataclasses.replace(
@@ -29,7 +29,7 @@ def test_hoffmanns_split_is_optimal_for_any_coefficients(a, alpha, b, beta, flop
     assert checked.held["flops"] == pytest.approx(flops)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(scales, exponents, scales, exponents, st.floats(0.0, 1.0), st.floats(1.0, 64.0), budgets)
 def test_effective_parameters_split_is_optimal_for_any_coefficients(a, alpha, b, beta, gamma, expansion, flops):
     law = dataclasses.replace(

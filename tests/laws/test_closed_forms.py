@@ -257,7 +257,7 @@ def test_the_closed_forms_hold_with_published_constants():
 
 
 @pytest.mark.parametrize("build", RANDOM, ids=named)
-@settings(deadline=None, max_examples=8, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(st.data())
 @pytest.mark.matrix(4)
 def test_a_closed_form_holds_with_any_coefficients(build, data):

@@ -76,7 +76,7 @@ def test_after_r_d_repeats_one_more_is_worth_1_over_e_of_a_new_token():
         assert float(worth(1e6 * unique)) == pytest.approx(unique * (1 + LAW.tokens_decay))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(any_law(), SIZES, st.floats(0.01, 1.0), st.floats(1.0, 1e6))
 def test_a_model_no_larger_than_its_tokens_ask_for_has_chinchillas_loss_if_no_token_returns(law, tokens, less, more):
     with float64():
@@ -86,7 +86,7 @@ def test_a_model_no_larger_than_its_tokens_ask_for_has_chinchillas_loss_if_no_to
     assert float(found) == pytest.approx(float(plain), rel=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(any_law(), SIZES, SIZES, SIZES, st.floats(1.0, 10.0))
 def test_more_of_anything_never_raises_the_loss(law, params, tokens, unique, more):
     sizes = {"params_active": params, "tokens": tokens, "unique_tokens": unique}

@@ -65,7 +65,7 @@ def test_clarks_effective_parameters_are_those_of_the_dense_model_of_equal_loss(
     assert dense == pytest.approx(routed, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(0.05, 8.0), st.floats(1.0, 20.0), st.floats(0.0, 0.8), st.integers(32, 512))
 def test_wider_experts_in_the_right_number_keep_the_total_and_change_the_active_parameters(u, g, s, experts):
     v = routed_experts_factor(u, g, s, experts)
@@ -77,7 +77,7 @@ def test_wider_experts_in_the_right_number_keep_the_total_and_change_the_active_
     assert expert_params(width * u, s * g, experts * v) == pytest.approx(expert_params(width, s * g, experts))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(9.0, 13.0), st.floats(0.02, 0.9), st.floats(1e-4, 1e-2))
 def test_practical_ranges_end_where_the_loss_has_risen_by_the_tolerance(power, share, tolerance):
     sizes = {"params_total": 10**power, "params_active": share * 10**power, "tokens": 1e12}

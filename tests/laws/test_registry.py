@@ -110,7 +110,7 @@ def test_a_published_set_is_a_law_with_a_source_a_provenance_and_a_range_in_word
 
 
 @pytest.mark.parametrize("name", LAWS)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.data())
 def test_a_law_in_other_units_says_the_same(name, data):
     law, design = data.draw(any_law(name)), data.draw(any_design())
@@ -181,7 +181,7 @@ def test_a_constant_is_no_coefficient_but_has_a_unit():
 
 @pytest.mark.parametrize("name", LAWS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 def test_a_law_says_which_of_its_inputs_is_missing(name, data):
     law, design = data.draw(any_law(name)), data.draw(any_design())
     missing = data.draw(st.sampled_from(law.inputs))

@@ -36,7 +36,7 @@ def looped(query, key, value, *, scale, window, segments, slopes, sinks):
     return out
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     length=st.integers(1, 9),
     groups=st.integers(1, 2),

@@ -20,7 +20,7 @@ TILE = 32
 """Queries of a tile at these widths."""
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     length=st.sampled_from([1, 7, TILE - 1, TILE, TILE + 1, 2 * TILE + 22]),
     heads=st.sampled_from([(1, 1), (2, 1), (4, 2), (3, 3)]),

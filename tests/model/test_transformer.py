@@ -72,7 +72,7 @@ def architectures(draw):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(architectures())
 def test_the_built_model_has_as_many_parameters_as_the_accounting_says(architecture):
     counts, formula = transformer.count(architecture), accounting.params(architecture)

@@ -76,7 +76,7 @@ SHAPES = [(75, 16, 8, 9, 9), (40, 8, 12, 16, 2)]
 
 
 @pytest.mark.parametrize("dispatcher", WAYS)
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     shape=st.sampled_from(SHAPES),
     skew=st.sampled_from(["even", "zipf", "one takes all", "some take none"]),

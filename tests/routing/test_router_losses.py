@@ -186,7 +186,7 @@ def test_padding_adds_nothing_to_a_capacity(factor, router):
     experts=st.integers(1, 512),
     factor=st.integers(1, 800).map(lambda n: n / 100) | st.floats(1e-3, 1e3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_count_in_a_program_has_the_capacity_of_one_on_the_host(assignments, experts, factor):
     exact = expert_capacity(assignments, experts, factor)
     assert int(expert_capacity(jnp.asarray(assignments, jnp.int32), experts, factor)) == exact

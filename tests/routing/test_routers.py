@@ -99,7 +99,7 @@ def test_later_tokens_change_nothing_for_earlier_ones_if_the_router_is_causal(na
 
 
 @pytest.mark.parametrize("name", LEARNING)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(order=st.permutations(range(EXPERTS)))
 def test_renaming_experts_renames_their_assignments(name, order):
     logits = draw_logits(TOKENS, EXPERTS)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from interrupted import lasting, logged, on_one_device, train_killed_at_every_log
 
@@ -28,7 +28,6 @@ def ramped(training):
     return with_ramp(training, *RAMP)
 
 
-@settings(deadline=None)
 @given(steps=st.lists(st.integers(1, 9), max_size=3), at=st.integers(0, 40))
 def test_tokens_and_steps_are_each_others_inverse(steps, at):
     stages, tokens = [], 0

@@ -45,7 +45,7 @@ def test_adamw_is_optax_adamw_at_the_schedules_rate():
     np.testing.assert_allclose(-0.01 * ours["w"], update["w"], rtol=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     shapes=st.lists(st.sampled_from([(), (3,), (2, 5), (0,)]), min_size=1, max_size=4),
     size=st.sampled_from([0.0, 1e-6, 0.1, 1.0, 30.0]),

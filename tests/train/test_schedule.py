@@ -28,7 +28,7 @@ def test_the_rate_warms_up_stays_and_falls_to_its_final_share():
     np.testing.assert_allclose(rates[10:], [0.42, 0.34, 0.26, 0.18, 0.1], rtol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(peak=st.floats(1e-5, 1.0), step=st.integers(0, 30), warmup=st.integers(0, 9))
 def test_the_rate_never_exceeds_its_peak_and_never_is_negative(peak, step, warmup):
     assert 0 <= float(schedule(peak=peak, warmup_steps=float(warmup))(step)) <= peak * (1 + 1e-6)

@@ -30,7 +30,7 @@ def _kinds(arrays):
     return {name: Kind(array.dtype, array.shape) for name, array in arrays.items()}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(arrays=_arrays(), order=st.randoms(use_true_random=False))
 def test_what_is_written_in_any_order_is_read_by_the_safetensors_library_and_by_us(arrays, order, tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "a.safetensors"
@@ -53,7 +53,7 @@ def test_what_is_written_in_any_order_is_read_by_the_safetensors_library_and_by_
                 assert file.read(name, index).tobytes() == np.asarray(array[index]).tobytes()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(shape=hnp.array_shapes(min_dims=0, max_dims=4, max_side=4), data=st.data())
 def test_a_tensor_can_be_written_in_blocks_of_any_shape(shape, data, tmp_path_factory):
     array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
