@@ -116,8 +116,13 @@ class FitResult:
         return self.metrics.rmse_log * math.sqrt(self.metrics.runs / self._degrees_of_freedom)
 
     @property
+    def free(self) -> int:
+        """Coefficients that were fitted."""
+        return len(self.coefficients) - len(self.fixed)
+
+    @property
     def _degrees_of_freedom(self) -> int:
-        return left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
+        return left_by(self.metrics.runs, self.free)
 
     def scatter_at(self, design: Design) -> Any:
         """``scatter`` of runs at a design of arrays; a score chained to the loss has its loss's scatter too."""

@@ -24,6 +24,7 @@ from moejax.fit.starts import Sobol, Starts
 from moejax.fit.stored_structure import flops_by
 from moejax.float64 import float64
 from moejax.interval import in_percent
+from moejax.json_text import finite
 from moejax.laws.leverage import Leverage, optimal_granularity
 from moejax.laws.saturation import saturate
 from moejax.result import Column, Result, Table, percent
@@ -305,11 +306,11 @@ def _leverage_json(measured: MeasuredLeverage) -> dict[str, Any]:
         "leverages": [float(value) for value in measured.points.loss],
         "leverage_intervals": measured.intervals.tolist(),
         "undefined": measured.undefined,
-        "forms": [_finite(dataclasses.asdict(form)) for form in measured.forms],
+        "forms": [finite(form) for form in measured.forms],
         "joint": None if joint is None else joint.fit.to_json(),
         "without_joint": measured.without_joint or None,
-        "held_out": None if joint is None or joint.held_out is None else _finite(dataclasses.asdict(joint.held_out)),
-        "residuals": None if joint is None else _finite(dataclasses.asdict(joint.residuals)),
+        "held_out": None if joint is None or joint.held_out is None else finite(joint.held_out),
+        "residuals": None if joint is None else finite(joint.residuals),
     }
 
 
@@ -605,7 +606,3 @@ LOGS: dict[str, Any] = {
 def _share(measured: np.ndarray, predicted: np.ndarray) -> float:
     spread = np.sum((measured - measured.mean()) ** 2)
     return float(1 - np.sum((measured - predicted) ** 2) / spread) if spread > 0 else float("nan")
-
-
-def _finite(plain: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in plain.items()}
