@@ -12,7 +12,6 @@ from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.validation import fit_in, validate_fit
 from moejax.study.storage import identity
 
-NAME = "report"
 OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 HELP = (
     "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
