@@ -20,7 +20,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.read_runs import ReadRuns, fitted_column
 from moejax.fit.summary import summary
-from moejax.folder import atomic_write, check_replaceable, written_in
+from moejax.folder import check_replaceable, write_text, written_in
 from moejax.interval import check_level
 from moejax.json_text import finite
 from moejax.report import render
@@ -123,13 +123,10 @@ def write_fit(
     predicted = predict(result.law, read.runs, result.output)
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     with out_set(folder):
-        with atomic_write(folder / "summary.txt") as partial:
-            partial.write_text(render.text(summary) + "\n", encoding="utf-8")
-        with atomic_write(folder / "predictions.csv") as partial:
-            partial.write_text(table_file.csv_text(rows), encoding="utf-8")
+        write_text(folder / "summary.txt", render.text(summary) + "\n")
+        write_text(folder / "predictions.csv", table_file.csv_text(rows))
         if held_out is not None:
-            with atomic_write(folder / HELD_OUT) as partial:
-                partial.write_text(table_file.csv_text(held_out), encoding="utf-8")
+            write_text(folder / HELD_OUT, table_file.csv_text(held_out))
         elif HELD_OUT in written_in(folder) and (folder / HELD_OUT).exists():
             # It is of the fit that stood here before.
             check_replaceable(folder / HELD_OUT)

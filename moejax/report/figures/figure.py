@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Drawing
 
 from moejax.fit.objective import compiled_outputs
 from moejax.float64 import float64
-from moejax.folder import atomic_write, one_set
+from moejax.folder import atomic_write, one_set, write_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.report.figures.style import PAPER, RC
@@ -70,8 +70,7 @@ def write_figure(
                     partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
                 )
         written.append(f"{name}.csv")
-        with atomic_write(folder / written[-1]) as partial:
-            partial.write_text(figure.csv(), encoding="utf-8")
+        write_text(folder / written[-1], figure.csv())
     return tuple(written)
 
 
