@@ -109,6 +109,11 @@ class FitResult:
         return {} if self.uncertainty is None else self.uncertainty.ranges
 
     @property
+    def dropped(self) -> tuple[str, ...]:
+        """Which rows were left out of the fit, and why, in sentences."""
+        return () if self.uncertainty is None else self.uncertainty.dropped
+
+    @property
     def scatter(self) -> float:
         """Standard deviation of log loss around the fit; for a file without the robust one, by all residuals alike."""
         if math.isfinite(self.noise):
