@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,18 @@ COVARIANCES = {
     "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
 }
 """What a covariance is, by its name."""
+
+
+class CoefficientRow(NamedTuple):
+    """A coefficient, and how far it may be off."""
+
+    name: str
+    symbol: str
+    meaning: str
+    value: float
+    error: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +113,7 @@ class FitResult:
     undetermined: tuple[Mapping[str, float], ...] = ()
     """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
     loss_scatter: float = math.nan
-    """Of a score chained to the loss: robust standard deviation of log loss around its law; NaN of any other fit."""
+    """Robust standard deviation of log loss around its law, for a score chained to the loss; NaN for any other fit."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
@@ -376,28 +388,28 @@ class FitResult:
             Column("meaning", words=True),
         )
         rows = []
-        for name, symbol, meaning, value, error, low, high in self._coefficient_rows(level):
-            ends = f"[{low:.4g}, {high:.4g}]" if math.isfinite(error) else None
-            rows.append([name, symbol, value, error, ends, self.state(name), meaning])
+        for one in self.coefficient_rows(level):
+            ends = f"[{one.low:.4g}, {one.high:.4g}]" if math.isfinite(one.error) else None
+            rows.append([one.name, one.symbol, one.value, one.error, ends, self.state(one.name), one.meaning])
         return Table("Coefficients", columns, rows, key="coefficients")
 
     def to_latex(self, level: float = 0.9) -> str:
         """Coefficients with intervals as a tabular of LaTeX, for booktabs."""
         about = f"{type(self.law).__name__}, {self.metrics.runs} runs, data {self.data_hash}"
         rows = [
-            (symbol, value, (low, high) if math.isfinite(error) else self.state(name) or "--")
-            for name, symbol, _, value, error, low, high in self._coefficient_rows(level)
+            (one.symbol, one.value, (one.low, one.high) if math.isfinite(one.error) else self.state(one.name) or "--")
+            for one in self.coefficient_rows(level)
         ]
         return latex.tabular(about, level, rows)
 
-    def _coefficient_rows(self, level: float) -> list[tuple[str, str, str, float, float, float, float]]:
-        """Name, symbol, meaning, value, standard error and both ends of every coefficient; NaN where not known."""
+    def coefficient_rows(self, level: float) -> list[CoefficientRow]:
+        """Every coefficient with its standard error and interval; these are NaN where not known."""
         found = self.conf_int(level).to_dict("index") if self.has_covariance else {}
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         rows = []
         for name, value in self.coefficients.items():
             error, low, high = (found.get(name, {}).get(column, math.nan) for column in ("std_err", "low", "high"))
-            rows.append((name, about[name]["symbol"], about[name]["meaning"], value, error, low, high))
+            rows.append(CoefficientRow(name, about[name]["symbol"], about[name]["meaning"], value, error, low, high))
         return rows
 
     def _quality(self) -> Table:

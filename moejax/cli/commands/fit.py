@@ -14,7 +14,7 @@ from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.fit import bootstrap, held_out_runs, holdout
 from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.covariance import coefficient_errors, coefficient_intervals, with_uncertainty
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
@@ -87,12 +87,17 @@ STOPPED = 130
 
 def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What is known besides the fit as soon as it is made, as plain data."""
-    how = {"kind": covariance, "by": arguments.by}
-    errors = coefficient_errors(result, read.runs, **how)
-    intervals = coefficient_intervals(result, read.runs, arguments.level, **how)
+    rows = [row for row in result.coefficient_rows(arguments.level) if row.name not in result.without_error]
+    errors = {
+        "kind": covariance,
+        "by": arguments.by,
+        "values": {row.name: row.error for row in rows},
+        "level": arguments.level,
+        "intervals": {row.name: (row.low, row.high) for row in rows},
+    }
     return {
         "notes": list(read.notes),
-        "standard_errors": finite({**how, "values": errors, "level": arguments.level, "intervals": intervals}),
+        "standard_errors": finite(errors),
         # With predictions.csv, what the same runs are read with again.
         "read": {
             "loss": fitted_column(type(result.law), arguments.loss),
