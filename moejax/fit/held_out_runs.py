@@ -23,8 +23,8 @@ from moejax.run_table import DataFrame
 from moejax.wording import counted
 
 COLUMNS = ("split", "row", "run", "measured", "predicted", "low", "high", "half_ranges", "reason")
-"""Of a table of held-out runs. ``half_ranges`` is how far the measured number lies from the predicted one, in halves of
-the range of log loss and with its sign: beyond 1 it lies outside. ``reason`` says why a run has no range."""
+"""Columns of a table of held-out runs. ``half_ranges`` is how far the measured number lies from the predicted one, in
+halves of the range of log loss and with its sign: beyond 1 it lies outside. ``reason`` says why a run has no range."""
 ROUNDING = 1e-12
 """Half a range of log loss that is narrower is no measure of how far a run lies away."""
 CHANCE = 0.01

@@ -251,7 +251,7 @@ def outputs(law: Any, design: designs.Design, output: str) -> Any:
 
 
 compiled_outputs = jax.jit(outputs, static_argnums=2)
-"""The same as a program of its own."""
+"""``outputs``, compiled."""
 
 
 def _plain(law: Any, data: Mapping[str, Any]) -> Any:

@@ -171,7 +171,7 @@ class _Walk:
         return self._descent(state, target) if polished is None else polished
 
     def _descent(self, state: np.ndarray, target: float) -> np.ndarray | None:
-        """The same by an augmented Lagrangian, each of its minima found by a trust region."""
+        """What ``_constrained`` finds, by an augmented Lagrangian whose minima a trust region finds."""
         from scipy.optimize import minimize
 
         point, multiplier = state[:-1], 0.0

@@ -193,7 +193,7 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
 
 
 def _stored_tables(url: str) -> list[tuple[str, str, Any]]:
-    """The same of an object store: its tables are copied here to be read."""
+    """The tables of curves in an object store, which are copied here to be read."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder, url.rpartition("/")[2])

@@ -28,7 +28,7 @@ class AvailableLaw:
     published: Published | None = None
     """None for a fit of one's own."""
     file: str = ""
-    """Of a fit of one's own."""
+    """Path of a fit of one's own."""
     fit: FitResult | None = None
     """A fit of one's own, with its ranges and its covariance."""
     warnings: tuple[str, ...] = ()

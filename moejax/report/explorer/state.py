@@ -54,7 +54,7 @@ class Knob:
 
     @property
     def name(self) -> str:
-        """Of the coordinate."""
+        """The coordinate's name."""
         return self.coordinate.name
 
     @property

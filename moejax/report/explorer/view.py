@@ -25,7 +25,7 @@ from moejax.report.figures.style import BLUE, INK, ORANGE
 
 POINTS, BUDGETS, CELLS = 81, 41, (41, 33)
 DECADES = 3
-"""Of compute drawn on either side of the budget."""
+"""Powers of ten of compute that are drawn on either side of the budget."""
 MOVES = 1e-9
 """Nats below which a law does not read a knob."""
 VALLEY = 0.35
@@ -76,9 +76,9 @@ class View:
     state: ExplorerState
     available_law: AvailableLaw
     prediction: Prediction
-    """Of the chosen law: what `moejax predict` says."""
+    """What `moejax predict` says by the chosen law."""
     range: RunRange | None
-    """Of a fit of one's own."""
+    """The range of such a run, by a fit of one's own; None for published constants."""
     design: Design
     dense: float
     """Loss of the dense model of equal active parameters and FLOPs."""
@@ -87,7 +87,7 @@ class View:
     effective: float | None
     """Parameters of the dense model that the law takes for the same, where it has such a number."""
     ranges: Sequence[Range]
-    """Of every knob that the law reads, active parameters first."""
+    """How far every knob that the law reads may be turned, active parameters first."""
     dense_best: float
     """Active parameters of the best dense model of the budget."""
     panels: Mapping[str, Panel | Field]
