@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -131,6 +131,7 @@ def _blocks(tokens):
             yield token.type
 
 
+@settings(deadline=None)
 @given(name=TEXTS, other=TEXTS)
 def test_a_page_of_markdown_has_what_the_result_has_whatever_the_names(name, other):
     table = Table(
@@ -146,6 +147,7 @@ def test_a_page_of_markdown_has_what_the_result_has_whatever_the_names(name, oth
     assert [part.strip() for part in read if part] == [part.strip() for part in (*first, *cells, *last) if part.strip()]
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_what_is_shown_can_be_printed_and_is_short(name):
     found = Result(name, [name], [Table(name, [Column(name), Column(name)], [[name, name]], [name])], [name])
