@@ -290,10 +290,15 @@ def _empty(folder: Path, keep: str) -> None:
             child.unlink()
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text, whole."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole."""
-    with atomic_write(path) as partial:
-        partial.write_text(json_text(value) + "\n")
+    write_text(path, json_text(value) + "\n")
 
 
 def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:

@@ -307,6 +307,8 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".csv.gz": table_file.read_csv,
     ".jsonl": table_file.read_json_lines,
 }
+ENDINGS = tuple(_READERS)
+"""Endings of the names of run tables."""
 _WRITERS: dict[str, Callable[[Any, Path], Any]] = {
     ".parquet": lambda frame, path: frame.to_parquet(path, index=False, write_page_checksum=True),
     ".csv": lambda frame, path: path.write_text(table_file.csv_text(frame), encoding="utf-8"),

@@ -20,7 +20,7 @@ from typing import Any
 
 from moejax.config import convert
 from moejax.errors import UserError
-from moejax.folder import atomic_write, differences, open_regular
+from moejax.folder import differences, open_regular, write_text
 from moejax.json_text import json_text
 from moejax.wording import says, some, told
 
@@ -54,8 +54,7 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
       UserError: a number is infinite.
     """
-    with atomic_write(path) as partial:
-        partial.write_text(sealed(value), encoding="utf-8")
+    write_text(path, sealed(value))
 
 
 def sealed(value: Any, *, indent: int | None = 2) -> str:

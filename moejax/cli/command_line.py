@@ -70,7 +70,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def _parser_module(name: str) -> Any:
-    """The module of a command's words: ``NAME``, ``HELP``, ``EXAMPLE`` and ``add_arguments``.
+    """The module of a command's words: ``HELP``, ``EXAMPLE`` and ``add_arguments``.
 
     It may also have ``OUTPUTS``, files that it writes to ``--out``; ``check``, which refuses what needs no
     computing; ``command``, the module of ``moejax.cli.commands`` that does it, if there are several; and ``prepare``,

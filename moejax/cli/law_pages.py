@@ -17,7 +17,7 @@ from typing import Any
 from moejax.cli.command_line import parser_of
 from moejax.cli.commands import predict
 from moejax.errors import UserError
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
 from moejax.laws.claims import CLAIMS
 from moejax.laws.design import FIELDS, KINDS, Design
@@ -107,8 +107,7 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
         if path.is_file() and path.read_text(encoding="utf-8").rstrip().endswith(FOOTER_END):
             path.unlink()
     for path, text in pages.items():
-        with atomic_write(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_text(path, text)
     update(1.0, "written")
     return folder
 

@@ -90,7 +90,7 @@ def clock(seconds: float) -> str:
 
 SECONDS_BETWEEN_LINES = 15.0
 LEAST_SHARE = 0.01
-"""Of a stage, below which nothing is said of what is left: compiling takes minutes, and the first steps none."""
+"""Share of a stage below which no time left is said: compiling takes minutes, and the first steps none."""
 
 
 @contextlib.contextmanager

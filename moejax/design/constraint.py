@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,11 @@ class Constraint:
         if self.low == self.high:
             return f"{self.name} = {low}"
         return (f"{low} <= " if self.low > 0 else "") + self.name + (f" <= {high}" if math.isfinite(self.high) else "")
+
+
+def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
+    """Constraints that hold what they name at its value."""
+    return tuple(Constraint(name=name, low=float(value), high=float(value)) for name, value in given.items())
 
 
 def restated(constraint: Constraint, law: Any, space: Space) -> Constraint:

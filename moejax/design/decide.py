@@ -13,7 +13,6 @@ from moejax.architecture import Architecture
 from moejax.design.build import Built, build, max_tokens_within, measured
 from moejax.design.constraint import Constraint, restated
 from moejax.design.coordinates import UNIQUE_TOKENS, Shapes
-from moejax.design.measures import CostAssumptions
 from moejax.design.problem import Optimum, Problem, optimise
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
 from moejax.float64 import float64
@@ -250,15 +249,3 @@ def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
     """How far an optimum lies outside what a published set of constants, or a fit, was fitted to, by variable."""
     values = {coordinate.name: optimum.values[coordinate.name] for coordinate in optimum.problem.program.coordinates}
     return predict(known, optimum.problem.space.candidate(values).design).extrapolated
-
-
-__all__ = [
-    "CostAssumptions",
-    "DesignResult",
-    "beyond",
-    "customary_model",
-    "decide",
-    "of_shapes",
-    "on_chips",
-    "side_by_side",
-]

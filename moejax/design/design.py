@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.design.constraint import Constraint
+from moejax.design.constraint import Constraint, held
 from moejax.design.decide import DesignResult, decide
 from moejax.design.problem import of_sizes
 from moejax.errors import UserError
@@ -40,7 +40,7 @@ def design(
     """
     known = published(law) if isinstance(law, str) else law
     constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
-    constraints += [Constraint(name=name, low=float(value), high=float(value)) for name, value in (hold or {}).items()]
+    constraints += held(hold or {})
     if not constraints:
         raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
     # A published set and a fit hold a law; a law is one.

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from moejax.config import unknown
-from moejax.design.constraint import Constraint
+from moejax.design.constraint import Constraint, held
 from moejax.design.coordinates import Sizes
-from moejax.design.problem import Optimum, Problem, at_the_end, optimise
-from moejax.design.sensitivity import along, solve_again
+from moejax.design.problem import Optimum, Problem, optimise
+from moejax.design.sensitivity import along, solve_again, within_the_search
 from moejax.errors import UserError
 from moejax.float64 import float64
 
@@ -64,9 +64,8 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
     chosen = [c.name for c in problem.space.coordinates if c.name in DENSE]
     dense: Sequence[Any] = [None] * count
     if chosen:
-        held = Constraint(name=chosen[0], low=1.0, high=1.0)
         others = tuple(constraint for constraint in problem.constraints if constraint.name != chosen[0])
-        dense = _along(replace(problem, constraints=(*others, held)), name, budgets)
+        dense = _along(replace(problem, constraints=(*others, *held({chosen[0]: 1.0}))), name, budgets)
     return [
         Point(budget=b, best=one, dense=two, equal=None if one is None else equal_dense(one))
         for b, one, two in zip(budgets, best, dense, strict=True)
@@ -120,9 +119,8 @@ def landscape(
     names, values = (first[0], second[0]), [np.geomspace(*ends[1:], count).tolist() for ends in (first, second)]
 
     def at(pair: Sequence[float]) -> Problem:
-        held = [Constraint(name=name, low=value, high=value) for name, value in zip(names, pair, strict=True)]
         others = [constraint for constraint in problem.constraints if constraint.name not in names]
-        return replace(problem, constraints=(*others, *held))
+        return replace(problem, constraints=(*others, *held(dict(zip(names, pair, strict=True)))))
 
     middle = optimise(at((values[0][count // 2], values[1][count // 2])))
     pairs = list(itertools.product(*values))
@@ -133,8 +131,7 @@ def landscape(
             number = coordinates.index(name)
             point[number] = problem.space.coordinates[number].scaled(value)
         near.append(replace(middle, point=point))
-    optima = solve_again(near, [at(pair) for pair in pairs])
-    optima = [None if one is None or at_the_end(one) else one for one in optima]
+    optima = within_the_search(solve_again(near, [at(pair) for pair in pairs]))
     return Landscape(
         names=names,
         values=(values[0], values[1]),

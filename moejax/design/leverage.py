@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.design.constraint import Constraint
+from moejax.design.constraint import held as held
 from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
 from moejax.design.problem import Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
@@ -28,11 +29,6 @@ class FamilyLeverage:
     """The first family at the budget."""
     against: Optimum
     """The second, as cheap as it can be at the loss of the first."""
-
-
-def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
-    """A family in which some coordinates keep their values."""
-    return tuple(Constraint(name=name, low=value, high=value) for name, value in given.items())
 
 
 def proportions(law: Any, architecture: Architecture) -> dict[str, float]:

@@ -57,18 +57,15 @@ class Problem:
         measure."""
         program = self.program
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
+        reads = f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}"
         if not program.coordinates:
-            raise UserError(f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}: nothing is to be chosen.")
+            raise UserError(f"{reads}: nothing is to be chosen.")
+        may_be_0 = {"loss", *(c.name for c in program.coordinates if c.linear)}
         for constraint in self.constraints:
             if constraint.name not in known:
                 raise UserError(unknown(constraint.name, constraint.name, known))
-            free = constraint.name == "loss" or constraint.name in {c.name for c in program.coordinates if c.linear}
-            if (
-                math.isnan(constraint.low)
-                or math.isnan(constraint.high)
-                or constraint.high < 0
-                or (constraint.high == 0 and not free)
-            ):
+            above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)
+            if math.isnan(constraint.low) or not above:
                 raise UserError(f"{constraint} cannot be kept by a number above 0; give a bound above 0.")
         for constraint in self.merged_constraints().values():
             if constraint.low > constraint.high:
@@ -79,38 +76,22 @@ class Problem:
             raise UserError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
         if self.goal != "loss" and not any(constraint.name == "loss" for constraint in self.constraints):
             raise UserError(f"The least {self.goal} is that of no model at all; give the loss it must reach.")
-        spends = [
-            constraint.name
-            for constraint in self.constraints
-            if constraint.name in ("flops", "lifetime_flops", "chip_hours")
-        ]
-        silent = {"tokens", "flops"}.isdisjoint(self.law.inputs)
-        if (
-            spends
-            and silent
-            and not any(constraint.name == "tokens" and constraint.low > 0 for constraint in self.constraints)
-        ):
+        spends = [c.name for c in self.constraints if c.name in ("flops", "lifetime_flops", "chip_hours")]
+        held = any(c.name == "tokens" and c.low > 0 for c in self.constraints)
+        if spends and not held and {"tokens", "flops"}.isdisjoint(self.law.inputs):
             raise UserError(
-                f"{type(self.law).__name__} reads {', '.join(self.law.inputs)} and not tokens, so it cannot split "
-                f"{spends[0]} between size and tokens; hold the tokens, or ask another law."
+                f"{reads} and not tokens, so it cannot split {spends[0]} between size and tokens; hold the tokens, or "
+                f"ask another law."
             )
         middle = {c.name: float(c.plain(sum(c.scaled(s) for s in c.starts) / 2)) for c in program.coordinates}
         with jax.enable_x64(True):
             candidate = self.space.candidate(middle)
             for name in program.measured:
                 if MEASURES[name].of(candidate, self.assumptions) is None:
-                    asked = next(
-                        (
-                            constraint.said
-                            for constraint in self.constraints
-                            if constraint.name == name and constraint.said
-                        ),
-                        name,
-                    )
+                    asked = next((c.said for c in self.constraints if c.name == name and c.said), name)
                     raise UserError(
-                        f"{asked} cannot be constrained: {type(self.law).__name__} reads "
-                        f"{', '.join(self.law.inputs)}, and "
-                        f"from these alone it does not follow. Choose a shape (--shape), or leave the constraint out."
+                        f"{asked} cannot be constrained: {reads}, and from these alone it does not follow. Choose a "
+                        f"shape (--shape), or leave the constraint out."
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:

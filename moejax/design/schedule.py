@@ -35,7 +35,7 @@ class BestSchedule:
     """What a law says is best, beside what people use."""
 
     rates: Rates
-    """Of every update."""
+    """Learning rate of every update."""
     loss: float
     """At the horizon, by the law."""
     others: Mapping[str, tuple[Rates, float]]

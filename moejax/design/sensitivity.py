@@ -59,6 +59,11 @@ def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Op
     return [one if solved.holds[i] else None for i, one in enumerate(optima)]
 
 
+def within_the_search(optima: Sequence[Optimum | None]) -> list[Optimum | None]:
+    """Optima, None where one lies at an end of the search that nobody asked for."""
+    return [None if one is None or at_the_end(one) else one for one in optima]
+
+
 def prices(optimum: Optimum) -> list[Price]:
     """Every constraint that binds, dearest first, with its price checked by solving again."""
     problem, constraints = optimum.problem, optimum.problem.merged_constraints()
@@ -123,15 +128,13 @@ def under_laws(optimum: Optimum, laws: Any) -> list[Optimum | None]:
     """The optimum under every law of a stack (as a bootstrap has); None where a law has none."""
     count = len(jax.tree.leaves(laws)[0])
     each = [jax.tree.map(lambda leaf, i=i: float(leaf[i]), laws) for i in range(count)]
-    optima = solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each])
-    return [None if one is None or at_the_end(one) else one for one in optima]
+    return within_the_search(solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each]))
 
 
 def along(optimum: Optimum, name: str, values: Sequence[float]) -> list[Optimum | None]:
     """The optimum with an upper bound at every value in turn, each from its neighbour's."""
     problems = [_with(optimum.problem, Constraint(name=name, high=value)) for value in values]
-    optima = solve_again([optimum] * len(values), problems)
-    return [None if one is None or at_the_end(one) else one for one in optima]
+    return within_the_search(solve_again([optimum] * len(values), problems))
 
 
 def _moved(problem: Problem, constraint: Constraint, by: float) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +25,8 @@ FLAT = 1e-7
 """Length of a gradient, relative to a value above 1, below which a round is at its end."""
 STEPS = 12
 """Newton steps at the end."""
+
+T = TypeVar("T", bound="Solved | _Conditions")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +52,6 @@ class Solved:
         return (
             (np.abs(self.outside).max(axis=1) <= FEASIBLE) & (self.slope < 1e-6) & np.isfinite(self.values) & self.signs
         )
-
-    def where_not_held(self, other: Solved) -> Solved:
-        """The other's lanes wherever these do not hold."""
-        keep = self.holds
-        return Solved(**{f.name: _chosen(keep, getattr(self, f.name), getattr(other, f.name)) for f in fields(Solved)})
 
 
 def solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
@@ -82,7 +79,7 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
         penalty = np.minimum(lanes["penalty"] * np.where(slow, 4.0, 1.0)[:, None], 1e8)
         lanes, missed = {**lanes, "multiplier": np.nan_to_num(multiplier), "penalty": penalty}, outside
         ends = _finish(program, points, lanes["multiplier"], lanes)
-        solved = ends if solved is None else solved.where_not_held(ends)
+        solved = ends if solved is None else _lanes(solved.holds, solved, ends)
         if solved.holds.all():
             break
     assert solved is not None
@@ -160,7 +157,7 @@ def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane
             better = np.linalg.norm(there.wrong, axis=1) < np.linalg.norm(here.wrong, axis=1)
         if not better.any():
             break
-        here = here.where(better, there)
+        here = _lanes(better, there, here)
     return Solved(
         points=here.points,
         measures=here.measures,
@@ -183,12 +180,6 @@ class _Conditions:
     """What is 0 at an optimum."""
     slopes: np.ndarray
     """Its derivatives in point and multipliers."""
-
-    def where(self, taken: np.ndarray, other: _Conditions) -> _Conditions:
-        """The other's lanes where they are taken."""
-        return _Conditions(
-            **{f.name: _chosen(taken, getattr(other, f.name), getattr(self, f.name)) for f in fields(self)}
-        )
 
 
 def _conditions(
@@ -213,6 +204,12 @@ def _step(slopes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     if not (np.isfinite(slopes).all() and np.isfinite(wrong).all()):
         return np.full(len(wrong), np.nan)
     return np.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]
+
+
+def _lanes(keep: np.ndarray, mine: T, others: T) -> T:
+    """The lanes of one where they are kept, and of the other where not."""
+    names = [f.name for f in fields(mine)]
+    return type(mine)(**{name: _chosen(keep, getattr(mine, name), getattr(others, name)) for name in names})
 
 
 def _chosen(keep: np.ndarray, mine: np.ndarray, others: np.ndarray) -> np.ndarray:

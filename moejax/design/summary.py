@@ -21,7 +21,7 @@ from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written
 
 SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
-"""Of names, in tables with many columns."""
+"""Short names for tables with many columns."""
 SIDE_BY_SIDE = (
     *("params_total", "params_active", "expansion", "active_experts", "shared_share", "granularity"),
     *("tokens", "epochs"),

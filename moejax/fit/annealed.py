@@ -191,10 +191,10 @@ def _at_optimum(fit: FitResult, of: str) -> FitResult:
     return fit
 
 
-def _ranged(loss: float, errors: Float[np.ndarray, " branches"], level: float = LEVEL) -> AnnealedLoss:
+def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss:
     """A prediction with the range of its measured loss by the errors of predictions that were made alike."""
     deviation = float(np.sqrt(np.mean(errors**2)))
-    reach = float(scipy.special.stdtrit(len(errors), (1 + level) / 2)) * deviation
+    reach = float(scipy.special.stdtrit(len(errors), (1 + LEVEL) / 2)) * deviation
     return AnnealedLoss(
         loss=loss, low=loss * math.exp(-reach), high=loss * math.exp(reach), standard_error=loss * deviation
     )

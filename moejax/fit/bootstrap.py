@@ -118,10 +118,7 @@ def draws_of(runs: Runs, by: str) -> int:
 
 def too_few(result: FitResult, draws: int, by: str) -> str:
     """That a fit has no more draws than coefficients, as the start of a sentence; empty otherwise."""
-    free = len(result.coefficients) - len(result.fixed)
-    if draws > free:
-        return ""
-    return f"{counted(draws, by)} cannot carry {counted(free, 'coefficient')}"
+    return "" if draws > result.free else f"{counted(draws, by)} cannot carry {counted(result.free, 'coefficient')}"
 
 
 def bootstrap(

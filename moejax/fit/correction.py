@@ -111,15 +111,16 @@ def worst_miss(fit: FitResult, runs: Runs) -> float:
     return float(misses[np.argmax(np.abs(misses))])
 
 
-def _with(law: Any, name: str, value: Any) -> Any:
-    return dataclasses.replace(law, **{name: value})
-
-
 def _slopes(law: Any, runs: Runs, name: str, output: str) -> np.ndarray:
     """How the predicted loss of every run goes with a coefficient."""
     with float64():
         value = jnp.asarray(getattr(law, name), jnp.float64)
-        return np.asarray(jax.jacfwd(lambda one: outputs(_with(law, name, one), runs.design, output))(value))
+        return np.asarray(jax.jacfwd(lambda one: _predicted(law, name, one, runs, output))(value))
+
+
+def _predicted(law: Any, name: str, value: Any, runs: Runs, output: str) -> Any:
+    """What a law gives every run with another value of a coefficient."""
+    return outputs(dataclasses.replace(law, **{name: value}), runs.design, output)
 
 
 def _with_uncertainty(
@@ -137,7 +138,7 @@ def _with_uncertainty(
         """A Newton step from where the misfit is least: it goes with its arguments as the coefficient itself does."""
 
         def misfit(value: Any) -> Any:
-            predicted = outputs(_with(law, name, value), larger.design, proxies.output)
+            predicted = _predicted(law, name, value, larger, proxies.output)
             return jnp.sum(larger.weight * (jnp.log(predicted) - log_loss) ** 2)
 
         return at - jax.grad(misfit)(at) / jax.lax.stop_gradient(jax.hessian(misfit)(at))

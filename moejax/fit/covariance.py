@@ -20,7 +20,6 @@ from moejax.fit.intervals import (
     Leverages,
     Spread,
     alone,
-    keeps_sign,
     left_by,
     parts,
     satterthwaite,
@@ -172,30 +171,6 @@ def coefficient_slopes(at: FitDerivatives) -> dict[str, np.ndarray]:
     """Derivatives of every coefficient that was searched in the coordinates."""
     slopes, names = at.slopes(_itself), [*at.objective.signs]
     return {name: slopes[names.index(name)] for name in at.objective.free}
-
-
-def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> dict[str, float]:
-    """Standard errors of the coefficients that the runs determine; the others are not there.
-
-    Raises:
-      UserError: as ``standard_errors``.
-    """
-    errors = coefficients(standard_errors(result, runs, _itself, kind=kind, by=by))
-    return {name: float(e) for name, e in errors.items() if name not in result.without_error}
-
-
-def coefficient_intervals(
-    result: FitResult, runs: Runs, level: float = 0.9, *, kind: str = "sandwich", by: str = "group"
-) -> dict[str, tuple[float, float]]:
-    """Intervals of the coefficients that the runs determine, as ``confidence_interval`` makes them.
-
-    Raises:
-      UserError: as ``standard_errors``.
-    """
-    signs = np.asarray([*keeps_sign(result.law).values()])
-    low, high = confidence_interval(result, runs, _itself, level, one_sign=signs, kind=kind, by=by)
-    pairs = zip(coefficients(low).items(), coefficients(high).values(), strict=True)
-    return {name: (float(one), float(other)) for (name, one), other in pairs if name not in result.without_error}
 
 
 def confidence_interval(

@@ -41,13 +41,10 @@ class Diagnosis:
         if self.excess > WORSE:
             said.append(f"The objective is {self.excess:.1%} above the optimum's: the search stopped early.")
         said += [
-            f"{name} is {value:.6g}, a value it was started from: it never moved." for name, value in self._at_start
+            f"{name} is {value:.6g}, a value it was started from: it never moved."
+            for name, value in self.at_start.items()
         ]
         return tuple(said)
-
-    @property
-    def _at_start(self) -> list[tuple[str, float]]:
-        return list(self.at_start.items())
 
 
 def diagnose(law: Any, runs: Runs, *, penalty: Penalty | None = None, grid: Grid | None = None) -> Diagnosis:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.covariance import coefficient_intervals, with_uncertainty
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
@@ -49,7 +49,7 @@ class Domain:
     loss: Each
     """Nats per token of the domain."""
     share: Each
-    """Of the validation targets; those of all domains sum to 1. 0 of one that is measured by itself alone."""
+    """Its share of the validation targets; all domains' sum to 1. 0 for a domain that is only measured by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,16 +161,11 @@ class DomainLaws:
         rows = []
         for name, fit in self.all_fits().items():
             share = float(self.domains[name].share.mean()) if name in self.domains else 1.0
-            low, high = self.intervals(fit).get(EXPONENT, (None, None))
-            rows.append([name, share, *(fit.coefficients[one] for one in symbols), *((low, high) if symbol else ())])
+            found = {row.name: row for row in fit.coefficient_rows(0.9)}
+            interval = (found[EXPONENT].low, found[EXPONENT].high) if symbol else ()
+            rows.append([name, share, *(found[one].value for one in symbols), *interval])
         note = f"{symbol}: 90 % intervals by standard errors." if symbol else ""
         return Table("Coefficients by domain", columns, rows, [note] if note else [], key="domains")
-
-    def intervals(self, fit: FitResult) -> dict[str, tuple[float, float]]:
-        """90 % intervals of the coefficients that the fitted runs determine."""
-        own = next((self.domains[name].loss for name, one in self.fits.items() if one is fit), self.runs.loss)
-        fitted = dataclasses.replace(self.runs.only(~self.held_out.held_out), loss=own)
-        return coefficient_intervals(fit, fitted)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

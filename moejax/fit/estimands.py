@@ -51,12 +51,20 @@ def where_in_words(given: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {format(v) if 1e-3 <= v < 1e15 else f'{v:.4g}'}" for name, v in given.items())
 
 
+@dataclass(frozen=True)
+class CoefficientOf:
+    """The functional that is one coefficient; equal for equal names, so that it is compiled once."""
+
+    name: str
+
+    def __call__(self, law: Any) -> Any:
+        return getattr(law, self.name)
+
+
 def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand]:
     """The coefficients that are fitted."""
     return [
-        Estimand(
-            name=f.name, symbol=f.metadata["symbol"], given={}, functional=functools.partial(_coefficient, name=f.name)
-        )
+        Estimand(name=f.name, symbol=f.metadata["symbol"], given={}, functional=CoefficientOf(f.name))
         for f in fields(law)
         if not f.metadata.get("static") and f.name not in set(fixed)
     ]
@@ -157,10 +165,6 @@ def _estimand(rule: DecisionRule, name: str, given: Mapping[str, float]) -> Esti
         functional=functools.partial(_decided, rule, tuple(used.items()), name),
         rule=rule,
     )
-
-
-def _coefficient(law: Any, name: str) -> Any:
-    return getattr(law, name)
 
 
 def _decided(rule: DecisionRule, given: Iterable[tuple[str, float]], name: str, law: Any) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INPUTS = EffectiveParams.inputs
 CELLS = 41, 31
-"""Of the grid, over active parameters and over G."""
+"""Points of the grid along active parameters and along G."""
 COLUMNS = ("part", "params_active", "expansion", "flops", "loss")
 
 

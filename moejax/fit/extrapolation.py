@@ -79,7 +79,7 @@ def in_words(times: Mapping[str, float]) -> str:
 
 
 def sentences(times: Mapping[str, float]) -> list[str]:
-    """The same as sentences, if there is something to say."""
+    """What lies beyond the runs, in at most two sentences."""
     above, below = ({name: one for name, one in times.items() if (one > 1) == larger} for larger in (True, False))
     said = {"Beyond the largest": above, "Below the smallest": below}
     return [f"{where} fitted run: {in_words(part)}." for where, part in said.items() if part]

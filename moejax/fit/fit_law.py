@@ -29,6 +29,7 @@ from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
+from moejax.wording import counted
 
 FLATTEST = 1e-6
 """Share of the steepest direction's slope below which a direction is not stretched further."""
@@ -137,12 +138,13 @@ def fit_law(
     if cls in NOT_SEARCHED:
         raise UserError(f"{called(cls)} is not searched: {NOT_SEARCHED[cls]}")
     objective = FitObjective(cls, penalty or Huber(), tuple(sorted(fixed)), output or runs.output)
-    _check(objective, runs, fixed)
+    _check_law(objective, fixed)
+    _check_runs(objective, runs, fixed)
     data = data_of(objective, runs, fixed)
     points = (starts or Sobol(seed=seed))(objective, data)
     if not isinstance(law, type):
         points = np.concatenate([WarmStart((law,))(objective, data), points])
-    lanes, began = _search(objective, data, runs.weight, points, search or Search(), progress or (lambda *_: None))
+    lanes, began = _search(objective, data, runs, points, search or Search(), progress or (lambda *_: None))
     best = int(np.argmin(lanes.values))
     # Along a long valley a search in the coordinates crawls: it goes on where all directions weigh alike.
     reparametrised = minimise_reparametrised(
@@ -158,7 +160,7 @@ def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search:
     objective = objective_of(result)
     data = data_of(objective, runs, result.fixed)
     points = (starts or Sobol(seed=result.seed))(objective, data)
-    lanes, _ = _search(objective, data, runs.weight, points, search or Search(), lambda *_: None)
+    lanes, _ = _search(objective, data, runs, points, search or Search(), lambda *_: None)
     values = np.asarray(lanes.values, np.float64) * float(data["scale"])
     return np.sort(values[np.isfinite(values)])
 
@@ -178,24 +180,24 @@ def objective_of(result: FitResult) -> FitObjective:
 
 
 def _search(
-    objective: FitObjective, data: Any, weights: Any, points: np.ndarray, search: Search, progress: Progress
+    objective: FitObjective, data: Any, runs: Runs, points: np.ndarray, search: Search, progress: Progress
 ) -> tuple[minimise.Lanes, np.ndarray]:
     """The polished lanes, and where each of them started."""
     began = points
     if search.screened is not None and len(points) > search.screened:
-        values = minimise.values(objective, points, data, weights, progress=lambda *n: progress("screening", *n))
+        values = minimise.values(objective, points, data, runs.weight, progress=lambda *n: progress("screening", *n))
         order = np.argsort(values)[: search.screened]
         if not np.isfinite(values[order[0]]):
-            raise UserError(_no_start(objective, data, points[0]))
+            raise UserError(_no_start(objective, data, runs, points[0]))
         points = began = points[order[np.isfinite(values[order])]]
     for iterations, kept in search.rounds:
         if len(points) > kept:
-            ended = _descend(objective, data, weights, points, iterations, search, progress, "first steps")
+            ended = _descend(objective, data, runs.weight, points, iterations, search, progress, "first steps")
             order = np.argsort(ended.values)[:kept]
             points, began = ended.points[order], began[order]
-    lanes = _descend(objective, data, weights, points, search.max_iterations, search, progress, "polishing")
+    lanes = _descend(objective, data, runs.weight, points, search.max_iterations, search, progress, "polishing")
     if not np.isfinite(lanes.values).any():
-        raise UserError(_no_start(objective, data, points[0]))
+        raise UserError(_no_start(objective, data, runs, points[0]))
     return lanes, began
 
 
@@ -271,7 +273,7 @@ def _result(
     )
 
 
-def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> None:
+def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
     if objective.output not in objective.law.outputs:
         raise UserError(
             f"{called(objective.law)} predicts {' and '.join(objective.law.outputs)}, and what would be fitted is the "
@@ -292,6 +294,9 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
             raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {called(objective.law)}.")
     if not objective.free:
         raise UserError(f"Every coefficient of {called(objective.law)} is fixed; leave at least one to fit.")
+
+
+def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> None:
     if missing := [name for name in objective.law.inputs if value_of(runs.design, name) is None]:
         raise UserError(
             f"{called(objective.law)} reads {', '.join(objective.law.inputs)}, and the runs have no "
@@ -304,11 +309,13 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
         if (wrong := np.flatnonzero(~finite & (runs.weight > 0))).size:
             first = values[wrong[0]].ravel()
             bad = first[~np.isfinite(first)][0]
-            raise UserError(f"{name} is {bad} in {runs.names[wrong[0]]}, and not finite in {len(wrong)} runs in all.")
+            raise UserError(
+                f"{name} is {bad} in {runs.names[wrong[0]]}, and not finite in {counted(len(wrong), 'run')} in all."
+            )
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
         raise UserError(
-            f"The {objective.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in "
-            f"{len(wrong)} runs."
+            f"The {objective.output} is {runs.loss[wrong[0]]} in {runs.names[wrong[0]]}, and not above 0 in "
+            f"{counted(len(wrong), 'run')} in all."
         )
     lowest = float(runs.loss[runs.weight > 0].min(initial=np.inf))
     if objective.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
@@ -324,12 +331,12 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
         )
     if kept < len(objective.free):
         raise UserError(
-            f"{kept} run{'s' * (kept != 1)} cannot set the {len(objective.free)} free coefficients of "
+            f"{counted(kept, 'run')} cannot set the {len(objective.free)} free coefficients of "
             f"{called(objective.law)}; train more, choose a smaller law, or fix coefficients."
         )
 
 
-def _no_start(objective: FitObjective, data: Any, point: np.ndarray) -> str:
+def _no_start(objective: FitObjective, data: Any, runs: Runs, point: np.ndarray) -> str:
     """Why no start has a finite objective."""
     with float64():
         wrong = np.flatnonzero(~np.isfinite(np.asarray(objective.penalties(point, data))))
@@ -340,6 +347,6 @@ def _no_start(objective: FitObjective, data: Any, point: np.ndarray) -> str:
     first = wrong[0]
     return (
         f"No start has a finite objective: {called(objective.law)} gives no number for {len(wrong)} of "
-        f"{len(data['loss'])} runs, as run {first + 1} with {objective.output} {float(data['loss'][first]):.4g}; check "
-        f"their sizes and losses, or give starts nearer to the answer."
+        f"{len(runs)} runs, as {runs.names[first]} with {objective.output} {runs.loss[first]:.4g}; check their sizes "
+        f"and losses, or give starts nearer to the answer."
     )

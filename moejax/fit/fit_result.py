@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,18 @@ COVARIANCES = {
     "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
 }
 """What a covariance is, by its name."""
+
+
+class CoefficientRow(NamedTuple):
+    """A coefficient, and how far it may be off."""
+
+    name: str
+    symbol: str
+    meaning: str
+    value: float
+    error: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +113,17 @@ class FitResult:
     undetermined: tuple[Mapping[str, float], ...] = ()
     """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
     loss_scatter: float = 0.0
-    """Of a score chained to the loss: robust standard deviation of log loss around its law; 0 of any other fit."""
+    """Robust standard deviation of log loss around its law, for a score chained to the loss; 0 for any other fit."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
         """Smallest and largest value of each variable in the fitted runs, by its name in ``Design``, where known."""
         return {} if self.uncertainty is None else self.uncertainty.ranges
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Which rows were left out of the fit, and why, in sentences."""
+        return () if self.uncertainty is None else self.uncertainty.dropped
 
     @property
     def scatter(self) -> float:
@@ -116,8 +133,13 @@ class FitResult:
         return self.metrics.rmse_log * math.sqrt(self.metrics.runs / self._degrees_of_freedom)
 
     @property
+    def free(self) -> int:
+        """Coefficients that were fitted."""
+        return len(self.coefficients) - len(self.fixed)
+
+    @property
     def _degrees_of_freedom(self) -> int:
-        return left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
+        return left_by(self.metrics.runs, self.free)
 
     def scatter_at(self, design: Design) -> Any:
         """``scatter`` of runs at a design of arrays; a score chained to the loss has its loss's scatter too."""
@@ -366,28 +388,28 @@ class FitResult:
             Column("meaning", words=True),
         )
         rows = []
-        for name, symbol, meaning, value, error, low, high in self._coefficient_rows(level):
-            ends = f"[{low:.4g}, {high:.4g}]" if math.isfinite(error) else None
-            rows.append([name, symbol, value, error, ends, self.state(name), meaning])
+        for one in self.coefficient_rows(level):
+            ends = f"[{one.low:.4g}, {one.high:.4g}]" if math.isfinite(one.error) else None
+            rows.append([one.name, one.symbol, one.value, one.error, ends, self.state(one.name), one.meaning])
         return Table("Coefficients", columns, rows, key="coefficients")
 
     def to_latex(self, level: float = 0.9) -> str:
         """Coefficients with intervals as a tabular of LaTeX, for booktabs."""
         about = f"{type(self.law).__name__}, {self.metrics.runs} runs, data {self.data_hash}"
         rows = [
-            (symbol, value, (low, high) if math.isfinite(error) else self.state(name) or "--")
-            for name, symbol, _, value, error, low, high in self._coefficient_rows(level)
+            (one.symbol, one.value, (one.low, one.high) if math.isfinite(one.error) else self.state(one.name) or "--")
+            for one in self.coefficient_rows(level)
         ]
         return latex.tabular(about, level, rows)
 
-    def _coefficient_rows(self, level: float) -> list[tuple[str, str, str, float, float, float, float]]:
-        """Name, symbol, meaning, value, standard error and both ends of every coefficient; NaN where not known."""
+    def coefficient_rows(self, level: float) -> list[CoefficientRow]:
+        """Every coefficient with its standard error and interval; these are NaN where not known."""
         found = self.conf_int(level).to_dict("index") if self.has_covariance else {}
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         rows = []
         for name, value in self.coefficients.items():
             error, low, high = (found.get(name, {}).get(column, math.nan) for column in ("std_err", "low", "high"))
-            rows.append((name, about[name]["symbol"], about[name]["meaning"], value, error, low, high))
+            rows.append(CoefficientRow(name, about[name]["symbol"], about[name]["meaning"], value, error, low, high))
         return rows
 
     def _quality(self) -> Table:

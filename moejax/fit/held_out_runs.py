@@ -8,7 +8,7 @@ fails beyond them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ import scipy.special
 from moejax.fit.holdout import HeldOut
 from moejax.fit.prediction import predict_runs
 from moejax.interval import in_percent
+from moejax.json_text import finite
 from moejax.run_table import DataFrame
 from moejax.wording import counted
 
 COLUMNS = ("split", "row", "run", "measured", "predicted", "low", "high", "half_ranges", "reason")
-"""Of a table of held-out runs. ``half_ranges`` is how far the measured number lies from the predicted one, in halves of
-the range of log loss and with its sign: beyond 1 it lies outside. ``reason`` says why a run has no range."""
+"""Columns of a table of held-out runs. ``half_ranges`` is how far the measured number lies from the predicted one, in
+halves of the range of log loss and with its sign: beyond 1 it lies outside. ``reason`` says why a run has no range."""
 ROUNDING = 1e-12
 """Half a range of log loss that is narrower is no measure of how far a run lies away."""
 CHANCE = 0.01
@@ -123,17 +124,12 @@ def coverage(table: DataFrame) -> Coverage:
 def to_json(table: DataFrame) -> dict[str, Any]:
     """The table and its coverage as plain data; what is not finite is null."""
     tested = coverage(table)
-    runs = [
-        {name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in row.items()}
-        for row in table[list(COLUMNS)].to_dict("records")
-    ]
-    counts = {"inside": tested.inside, "ranged": tested.ranged, "level": tested.level, "groups": tested.groups}
     return {
         "output": str(table["output"].iloc[0]),
-        **counts,
+        **asdict(tested),
         "too_few": tested.too_few,
         "said": tested.sentence,
-        "runs": runs,
+        "runs": finite(table[list(COLUMNS)].to_dict("records")),
     }
 
 

@@ -84,7 +84,7 @@ class Spread:
         return ends(self.middle, self._reach(level), one_sign)
 
     def share_ends(self, level: float) -> tuple[Numbers, Numbers]:
-        """The same of shares.
+        """Both ends of shares, which stay between 0 and 1.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.

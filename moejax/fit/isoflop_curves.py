@@ -22,6 +22,7 @@ from moejax.fit.runs import Runs, budgets
 from moejax.float64 import float64
 from moejax.interval import DECISIVE_FACTOR, interval
 from moejax.json_text import finite
+from moejax.wording import counted
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
 WIDEST = 1.25
@@ -104,8 +105,8 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
     if (wrong := np.flatnonzero((sparsity < 0) | (sparsity >= 1) | ~np.isfinite(sparsity))).size:
         design, first = runs.design, wrong[0]
         raise UserError(
-            f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in run {first + 1}: a "
-            f"sparsity 1 - top_k / num_experts lies from 0 to below 1. It does not in {len(wrong)} runs."
+            f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in {runs.names[first]}: a "
+            f"sparsity 1 - top_k / num_experts lies from 0 to below 1. It does not in {counted(len(wrong), 'run')}."
         )
     return sparsity
 

@@ -4,15 +4,13 @@ number of coefficients.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from moejax.fit.objective import Huber, outputs, penalties_of
+from moejax.fit.objective import Huber, compiled_outputs, penalties_of
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 
@@ -39,12 +37,7 @@ class Metrics:
 def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
     """What a law gives every run, in float64."""
     with float64():
-        return np.asarray(_predict(output, law, runs.design), np.float64)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _predict(output: str, law: Any, design: Any) -> Any:
-    return outputs(law, design, output)
+        return np.asarray(compiled_outputs(law, runs.design, output), np.float64)
 
 
 def metrics(law: Any, runs: Runs, output: str = "loss") -> Metrics:

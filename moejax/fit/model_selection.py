@@ -42,11 +42,6 @@ class Compared:
         return pooled(self.held_out)
 
     @property
-    def free(self) -> int:
-        """Coefficients that were fitted."""
-        return len(self.fit.coefficients) - len(self.fit.fixed)
-
-    @property
     def misses(self) -> str:
         """Why the law predicts the held-out runs too badly to be trusted beyond them; empty if it does not."""
         errors = self.errors
@@ -64,11 +59,9 @@ class Compared:
         if self.fit.unidentified or self.fit.unidentified_directions:
             count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
             return f"{count} of its coefficients or their combinations are not set by the data"
-        fitted = min(split.fit.metrics.runs for split in self.held_out)
-        if fitted < RUNS_PER_COEFFICIENT * self.free:
-            return (
-                f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} for each of its {self.free} coefficients"
-            )
+        fitted, free = min(split.fit.metrics.runs for split in self.held_out), self.fit.free
+        if fitted < RUNS_PER_COEFFICIENT * free:
+            return f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} for each of its {free} coefficients"
         return ""
 
 
@@ -150,7 +143,7 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     tied = [law for law in others if not behind(law, best).low > 0 or law.errors.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
     determined = [law for law in close if not law.undetermined] or close
-    fewest = [law for law in determined if law.free == min(law.free for law in determined)]
+    fewest = [law for law in determined if law.fit.free == min(law.fit.free for law in determined)]
     # By their held-out error, as all are sorted.
     simplest = fewest[0]
     names = tuple(law.name for law in tied)
@@ -180,18 +173,12 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
         return selection("undetermined", f"No law is named for extrapolation: these runs are too few for it ({why}).")
     if tied:
-        several = len(fewest) > 1
         of_them = "them" if len(determined) == len(close) else "those that these runs determine"
-        least = (
-            f"the simplest of {of_them} {'are' if several else 'is'} {listed([law.name for law in fewest])}, of "
-            f"{simplest.free} coefficients"
-            + (f" each, and of these {simplest.name} has the lowest held-out error" if several else "")
-        )
         return selection(
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs cannot tell {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE holds 0, or it is below {AS_GOOD - 1:.0%}), so they name no law for extrapolation; "
-            f"{least}.",
+            f"the simplest of {of_them} {_simplest(fewest)}.",
         )
     if best.misses:
         return selection(
@@ -205,3 +192,11 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted ones.",
         best.name,
     )
+
+
+def _simplest(fewest: Sequence[Compared]) -> str:
+    """Which laws have the fewest coefficients, and, of several, which of them is best, in words."""
+    said = f"{listed([law.name for law in fewest])}, of {fewest[0].fit.free} coefficients"
+    if len(fewest) == 1:
+        return f"is {said}"
+    return f"are {said} each, and of these {fewest[0].name} has the lowest held-out error"

@@ -129,10 +129,14 @@ class FitObjective:
         searched = (f for f in dataclasses.fields(self.law) if not f.metadata.get("static"))
         return {f.name: "any" if f.name in self.plain else f.metadata["sign"] for f in searched}
 
+    @functools.cached_property
+    def logarithmic(self) -> np.ndarray:
+        """Which coordinates are logarithms: those of coefficients of one sign."""
+        return np.array([self.signs[name] != "any" for name in self.free])
+
     def near_zero(self, points: Any) -> Any:
         """Which coordinates (the last axis) are of coefficients of one sign that have come to nearly 0."""
-        bounded = np.array([self.signs[name] != "any" for name in self.free])
-        return bounded & (np.asarray(_bounded(points, self.widest)) < np.log(NEAR_ZERO))
+        return self.logarithmic & (np.asarray(_bounded(points, self.widest)) < np.log(NEAR_ZERO))
 
     @functools.cached_property
     def widest(self) -> np.ndarray:
@@ -144,8 +148,7 @@ class FitObjective:
 
     def at_an_end(self, points: Any) -> Any:
         """Which coordinates (the last axis) lie at an end of what is searched, where nothing depends on them."""
-        bounded = np.array([self.signs[name] != "any" for name in self.free])
-        return bounded & (np.abs(points) > AT_AN_END * self.widest)
+        return self.logarithmic & (np.abs(points) > AT_AN_END * self.widest)
 
     @functools.cached_property
     def _scales(self) -> frozenset[str]:
@@ -245,6 +248,10 @@ def outputs(law: Any, design: designs.Design, output: str) -> Any:
     """One output of a law for a design of arrays."""
     predicted = jax.vmap(law)(design)
     return predicted[output] if isinstance(predicted, dict) else predicted
+
+
+compiled_outputs = jax.jit(outputs, static_argnums=2)
+"""``outputs``, compiled."""
 
 
 def _plain(law: Any, data: Mapping[str, Any]) -> Any:

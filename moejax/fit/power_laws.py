@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,13 +110,11 @@ def hyperparameter_law(
     """
     if learning_rate is None or batch_tokens is None:
         return ()
-    family = np.zeros(len(runs), int) if family is None else family
     laws = []
     for part, mask in parts.items():
         kept = np.zeros(len(runs), bool)
         at_an_end = []
-        for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
-            here = mask & (budget == number) & (family == own) & (runs.weight > 0)
+        for here in _cells(mask & (runs.weight > 0), budget, family):
             tried = len(set(zip(learning_rate[here], batch_tokens[here], strict=True)))
             if tried >= LEAST_TRIED:
                 lowest = runs.loss[here].min()
@@ -144,8 +142,7 @@ def hyperparameter_law(
                 "batch_tokens": batch_tokens[kept],
                 "loss": runs.loss[kept],
             }
-            found = _laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends)
-            laws.append(replace(found, optima=len(at_an_end), at_an_end=sum(at_an_end)))
+            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends, at_an_end))
     return tuple(laws)
 
 
@@ -158,20 +155,19 @@ def allocation_law(
 ) -> tuple[PowerLaws, ...]:
     """Eq. 6 and Table 5 of every part: M = C/D and D of the lowest loss of a family, which all runs are if not given,
     at each budget that was split in ``LEAST_SPLITS`` ways."""
-    family = np.zeros(len(runs), int) if family is None else family
     tokens, spent = runs.design.tokens, runs.design.flops
     if tokens is None:
         return ()
     laws = []
     for part, mask in parts.items():
-        best, at_an_end = [], 0
-        for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
-            here = np.flatnonzero(mask & (budget == number) & (family == own) & (runs.weight > 0))
-            split = budgets(tokens[here])[0] if len(here) else np.zeros(0, int)
+        best, at_an_end = [], []
+        for cell in _cells(mask & (runs.weight > 0), budget, family):
+            here = np.flatnonzero(cell)
+            split = budgets(tokens[here])[0]
             if len(np.unique(split)) >= LEAST_SPLITS:
                 lowest = np.argmin(runs.loss[here])
                 best.append(here[lowest])
-                at_an_end += split[lowest] in (0, split.max())
+                at_an_end.append(split[lowest] in (0, split.max()))
         best = np.asarray(best, int)
         if enough(budget[best]):
             points = {
@@ -185,9 +181,17 @@ def allocation_law(
                 model_scale=scale[0], model_exponent=scale[1], tokens_scale=data[0], tokens_exponent=data[1]
             )
             ends = {"model_exponent": scale[2], "tokens_exponent": data[2]}
-            found = _laws(f"allocation of {part} (Eq. 6)", part, law, points, budget[best], ends)
-            laws.append(replace(found, at_an_end=int(at_an_end)))
+            laws.append(_laws(f"allocation of {part} (Eq. 6)", part, law, points, budget[best], ends, at_an_end))
     return tuple(laws)
+
+
+def _cells(
+    mask: Bool[np.ndarray, " runs"], budget: Int[np.ndarray, " runs"], family: Int[np.ndarray, " runs"] | None
+) -> Iterator[Bool[np.ndarray, " runs"]]:
+    """The runs of each budget of each family, which all are if none is given."""
+    family = np.zeros_like(budget) if family is None else family
+    for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
+        yield mask & (budget == number) & (family == own)
 
 
 def enough(budget: Int[np.ndarray, " runs"]) -> bool:
@@ -211,17 +215,22 @@ def power_through(
 
 
 def _laws(
-    name: str, part: str, law: Any, points: Mapping[str, Any], budget: np.ndarray, ends: dict[str, tuple[float, float]]
+    name: str,
+    part: str,
+    law: Any,
+    points: Mapping[str, Any],
+    budget: np.ndarray,
+    ends: dict[str, tuple[float, float]],
+    at_an_end: Sequence[bool],
 ) -> PowerLaws:
-    spent = len(np.unique(budget))
     return PowerLaws(
         name=name,
         part=part,
         law=law,
         points=points,
         runs=len(budget),
-        budgets=spent,
+        budgets=len(np.unique(budget)),
         exponents=ends,
-        optima=len(budget),
-        at_an_end=0,
+        optima=len(at_an_end),
+        at_an_end=int(sum(at_an_end)),
     )

@@ -43,8 +43,7 @@ def predict_runs(
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
     """
     if resampled is not None:
-        free = len(result.coefficients) - len(result.fixed)
-        return result.prediction_intervals(design, level, lambda functional: _over(resampled, functional, free))
+        return result.prediction_intervals(design, level, lambda functional: _over(resampled, functional, result.free))
     if runs is None:
         return result.prediction_intervals(design, level)
     uncertain = uncertainty(result, runs, kind=covariance, by=by)

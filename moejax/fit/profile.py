@@ -48,10 +48,7 @@ def profile(result: FitResult, runs: Runs, functional: Functional, level: float 
     """
     walk = _walk(result, runs, functional, level)
     middle = walk.middle
-    low, high = (
-        float(walk.back(_end(walk.at, walk.functional, walk.start, sign * walk.unit, walk.limit)))
-        for sign in (-1.0, 1.0)
-    )
+    low, high = (float(walk.back(walk.end(sign))) for sign in (-1.0, 1.0))
     low = -np.inf if middle > 0 and low == 0 else low
     return Interval(low=low, middle=middle, high=high, deviation=walk.deviation, undefined=0.0)
 
@@ -78,17 +75,16 @@ def curve(result: FitResult, runs: Runs, functional: Functional, level: float = 
       UserError: as ``profile``.
     """
     walk = _walk(result, runs, functional, level)
-    lowest = float(_at(walk.at, walk.functional, np.append(walk.at.point, 0.0), walk.start, walk.unit)[0])
     points = [(walk.middle, 0.0)]
     for sign in (-1.0, 1.0):
-        state, place = np.append(walk.at.point, 0.0), walk.start
+        state, place = walk.first, walk.start
         for _ in range(round(2 * farthest)):
             target = place + sign * 0.5 * walk.unit
-            reached = _reached(walk.at, walk.functional, state, (place, target), walk.unit)
+            reached = walk.reached(state, place, target)
             if reached is None:
                 break
             state, place = reached, target
-            rise = float(_at(walk.at, walk.functional, state, walk.start, walk.unit)[0]) - lowest
+            rise = walk.rise(state)
             points.append((float(walk.back(place)), rise))
             if rise > 2.5 * walk.limit:
                 break
@@ -114,6 +110,122 @@ class _Walk:
     back: Any
     limit: float
     deviation: float
+
+    @functools.cached_property
+    def first(self) -> np.ndarray:
+        """The fit's own point, with the multiplier of what is held."""
+        return np.append(self.at.point, 0.0)
+
+    def rise(self, state: np.ndarray) -> float:
+        """How far the objective is above the fit's."""
+        return float(self._equations(state, self.start)[0]) - self._lowest
+
+    @functools.cached_property
+    def _lowest(self) -> float:
+        return float(self._equations(self.first, self.start)[0])
+
+    def end(self, sign: float) -> float:
+        """Where the profile crosses the limit, walking in steps that grow, each refit starting from the last.
+
+        Infinite if it does not within ``FARTHEST`` steps, or cannot be pushed on to where it would.
+        """
+        # Takes longer to import than a fit without a profile takes to compute.
+        from scipy.optimize import root_scalar
+
+        state, inside, step = self.first, 0.0, sign * self.unit
+
+        def excess(steps: float) -> float:
+            nonlocal state, inside
+            reached = self.reached(state, self.start + inside * step, self.start + steps * step)
+            if reached is None:
+                return float("nan")
+            if (value := self.rise(reached) - self.limit) < 0 and steps > inside:
+                state, inside = reached, steps
+            return value
+
+        stride = 0.5
+        while inside < FARTHEST and stride > SHORTEST:
+            outside = inside + stride
+            value = excess(outside)
+            if value >= 0:
+                return self.start + step * root_scalar(excess, bracket=(inside, outside), rtol=1e-4).root
+            stride = 0.25 * stride if np.isnan(value) else 0.5 * outside
+        return float(np.copysign(np.inf, sign))
+
+    def reached(self, state: np.ndarray, begin: float, end: float, halvings: int = 5) -> np.ndarray | None:
+        """The constrained point at the end of a way that starts at ``state``, by halves where one leap fails."""
+        reached = self._constrained(state, end)
+        if reached is not None or not halvings:
+            return reached
+        middle = (begin + end) / 2
+        halfway = self.reached(state, begin, middle, halvings - 1)
+        return None if halfway is None else self.reached(halfway, middle, end, halvings - 1)
+
+    def _constrained(self, state: np.ndarray, target: float) -> np.ndarray | None:
+        """The point of least objective where the functional is ``target``, with its multiplier; None if none is near.
+
+        Newton's steps go to and fro where the residual of a run passes Huber's threshold, and there the way of least
+        objectives may end and go on elsewhere; a descent finds where.
+        """
+        polished = self._newton(state, target)
+        return self._descent(state, target) if polished is None else polished
+
+    def _descent(self, state: np.ndarray, target: float) -> np.ndarray | None:
+        """What ``_constrained`` finds, by an augmented Lagrangian whose minima a trust region finds."""
+        from scipy.optimize import minimize
+
+        point, multiplier = state[:-1], 0.0
+        scale = float(self.at.data["scale"])
+        stiffness = STIFFNESS * self.at.dispersion / scale
+
+        # SciPy asks for the value and its derivatives one by one, at one point.
+        @functools.lru_cache(maxsize=2)
+        def evaluated(here: bytes, multiplier: float) -> tuple[float, np.ndarray, np.ndarray, float]:
+            both = np.append(np.frombuffer(here), multiplier)
+            value, slope, second = self._equations(both, target, stiffness)
+            missed = float(slope[-1])
+            lagrangian = float(value) / scale + multiplier * missed + 0.5 * stiffness * missed**2
+            finite = np.isfinite(slope).all() and np.isfinite(second).all() and np.isfinite(lagrangian)
+            return lagrangian if finite else np.inf, slope[:-1], second[:-1, :-1], missed
+
+        for _ in range(8):
+            minimum = minimize(
+                lambda x, m=multiplier: evaluated(x.tobytes(), m)[0],
+                point,
+                jac=lambda x, m=multiplier: evaluated(x.tobytes(), m)[1],
+                hess=lambda x, m=multiplier: evaluated(x.tobytes(), m)[2],
+                method="trust-exact",
+                options={"gtol": 1e-9, "maxiter": 300},
+            )
+            missed = evaluated(minimum.x.tobytes(), multiplier)[3]
+            if not np.isfinite(missed):
+                return None
+            point, multiplier = minimum.x, multiplier + stiffness * missed
+            if abs(missed) < CLOSE:
+                return np.append(point, multiplier)
+        return None
+
+    def _newton(self, state: np.ndarray, target: float) -> np.ndarray | None:
+        """Newton on Lagrange's equations, from a state near their solution."""
+        for _ in range(NEWTON_STEPS):
+            _, residual, jacobian = self._equations(state, target)
+            if not (np.isfinite(residual).all() and np.isfinite(jacobian).all()):
+                # The step led to a law under which the functional is no number, as an optimum that is not there.
+                return None
+            step = np.linalg.lstsq(jacobian, residual, rcond=1e-13)[0]
+            state = state - step / max(1.0, float(np.abs(step[:-1]).max()))
+            if not np.isfinite(state).all():
+                return None
+            if np.abs(step[:-1]).max() < 1e-9:
+                return state
+        return None
+
+    def _equations(self, state: np.ndarray, target: float, stiffness: float = 0.0) -> tuple[Any, Any, Any]:
+        """What ``_lagrange`` says of a point and a multiplier."""
+        held = target, self.unit, stiffness
+        with float64():
+            parts = _lagrange(self.at.objective, self.functional, state, self.at.data, self.at.weight, held)
+        return tuple(map(np.asarray, parts))
 
 
 def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -> _Walk:
@@ -147,128 +259,6 @@ class _Logarithm:
 
     def __call__(self, law: Any) -> Any:
         return jnp.log(ravel_pytree(self.functional(law))[0][0])
-
-
-def _end(at: FitDerivatives, functional: Functional, middle: float, step: float, limit: float) -> float:
-    """Where the profile crosses the limit, walking in steps that grow, each refit starting from the last.
-
-    Infinite if it does not within ``FARTHEST`` steps, or cannot be pushed on to where it would.
-    """
-    # Takes longer to import than a fit without a profile takes to compute.
-    from scipy.optimize import root_scalar
-
-    state, inside = np.append(at.point, 0.0), 0.0
-    lowest = float(_at(at, functional, state, middle, step)[0])
-
-    def excess(steps: float) -> float:
-        nonlocal state, inside
-        reached = _reached(at, functional, state, (middle + inside * step, middle + steps * step), step)
-        if reached is None:
-            return float("nan")
-        if (value := float(_at(at, functional, reached, middle, step)[0]) - lowest - limit) < 0 and steps > inside:
-            state, inside = reached, steps
-        return value
-
-    stride = 0.5
-    while inside < FARTHEST and stride > SHORTEST:
-        outside = inside + stride
-        value = excess(outside)
-        if value >= 0:
-            return middle + step * root_scalar(excess, bracket=(inside, outside), rtol=1e-4).root
-        stride = 0.25 * stride if np.isnan(value) else 0.5 * outside
-    return float(np.copysign(np.inf, step))
-
-
-def _reached(
-    at: FitDerivatives,
-    functional: Functional,
-    state: np.ndarray,
-    way: tuple[float, float],
-    unit: float,
-    halvings: int = 5,
-) -> np.ndarray | None:
-    """The constrained point at the end of a way that starts at ``state``, by halves where one leap fails."""
-    begin, end = way
-    reached = _constrained(at, functional, state, end, unit)
-    if reached is not None or not halvings:
-        return reached
-    halfway = _reached(at, functional, state, (begin, (begin + end) / 2), unit, halvings - 1)
-    return None if halfway is None else _reached(at, functional, halfway, ((begin + end) / 2, end), unit, halvings - 1)
-
-
-def _constrained(
-    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
-) -> np.ndarray | None:
-    """The point of least objective at which the functional is ``target``, with its multiplier; None if none is near.
-
-    Newton's steps go to and fro where the residual of a run passes Huber's threshold, and there the way of least
-    objectives may end and go on elsewhere; a descent finds where.
-    """
-    polished = _newton(at, functional, state, target, unit)
-    return _descent(at, functional, state, target, unit) if polished is None else polished
-
-
-def _descent(
-    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
-) -> np.ndarray | None:
-    """The same by an augmented Lagrangian, each of its minima found by a trust region."""
-    from scipy.optimize import minimize
-
-    point, multiplier = state[:-1], 0.0
-    stiffness = STIFFNESS * at.dispersion / float(at.data["scale"])
-
-    # SciPy asks for the value and its derivatives one by one, at one point.
-    @functools.lru_cache(maxsize=2)
-    def evaluated(here: bytes, multiplier: float) -> tuple[float, np.ndarray, np.ndarray, float]:
-        both = np.append(np.frombuffer(here), multiplier)
-        value, slope, second = _at(at, functional, both, target, unit, stiffness)
-        missed = float(slope[-1])
-        lagrangian = float(value) / float(at.data["scale"]) + multiplier * missed + 0.5 * stiffness * missed**2
-        finite = np.isfinite(slope).all() and np.isfinite(second).all() and np.isfinite(lagrangian)
-        return lagrangian if finite else np.inf, slope[:-1], second[:-1, :-1], missed
-
-    for _ in range(8):
-        minimum = minimize(
-            lambda x, m=multiplier: evaluated(x.tobytes(), m)[0],
-            point,
-            jac=lambda x, m=multiplier: evaluated(x.tobytes(), m)[1],
-            hess=lambda x, m=multiplier: evaluated(x.tobytes(), m)[2],
-            method="trust-exact",
-            options={"gtol": 1e-9, "maxiter": 300},
-        )
-        missed = evaluated(minimum.x.tobytes(), multiplier)[3]
-        if not np.isfinite(missed):
-            return None
-        point, multiplier = minimum.x, multiplier + stiffness * missed
-        if abs(missed) < CLOSE:
-            return np.append(point, multiplier)
-    return None
-
-
-def _newton(
-    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
-) -> np.ndarray | None:
-    """Newton on Lagrange's equations, from a state near their solution."""
-    for _ in range(NEWTON_STEPS):
-        _, residual, jacobian = _at(at, functional, state, target, unit)
-        if not (np.isfinite(residual).all() and np.isfinite(jacobian).all()):
-            # The step led to a law under which the functional is no number, as an optimum that does not exist there.
-            return None
-        step = np.linalg.lstsq(jacobian, residual, rcond=1e-13)[0]
-        state = state - step / max(1.0, float(np.abs(step[:-1]).max()))
-        if not np.isfinite(state).all():
-            return None
-        if np.abs(step[:-1]).max() < 1e-9:
-            return state
-    return None
-
-
-def _at(
-    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float, stiffness: float = 0.0
-) -> tuple[Any, Any, Any]:
-    with float64():
-        parts = _lagrange(at.objective, functional, state, at.data, at.weight, (target, unit, stiffness))
-    return tuple(map(np.asarray, parts))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

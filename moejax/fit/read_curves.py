@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.read_runs import mapped
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import Points, sums_of_curve
 from moejax.storage import is_remote, open_storage, reaching
@@ -193,7 +193,7 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
 
 
 def _stored_tables(url: str) -> list[tuple[str, str, Any]]:
-    """The same of an object store: its tables are copied here to be read."""
+    """The tables of curves in an object store, which are copied here to be read."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder, url.rpartition("/")[2])
@@ -402,18 +402,11 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
     width = max(part[0]["drop"].shape[1] for part in parts)
     columns = {name: np.concatenate([_wide(part[0][name], width, name) for part in parts]) for name in parts[0][0]}
     group = [f"{curve.name}, {block}" for curve, part in zip(curves.curves, parts, strict=True) for block in part[3]]
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(group))}
     loss = np.concatenate([part[2] for part in parts])
     names = [curve.name for curve, part in zip(curves.curves, parts, strict=True) for _ in part[1]]
     steps = np.concatenate([part[1] for part in parts])
-    return Runs(
-        design=Design(columns=columns),
-        loss=loss,
-        weight=np.ones_like(loss),
-        group=np.asarray([numbers[label] for label in group], np.int64),
-        labels=tuple(f"{name} at step {step}" for name, step in zip(names, steps, strict=True)),
-        models=tuple(names),
-    )
+    labels = tuple(f"{name} at step {step}" for name, step in zip(names, steps, strict=True))
+    return replace(runs_from(Design(columns=columns), loss, group=group), labels=labels, models=tuple(names))
 
 
 def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:

@@ -139,12 +139,14 @@ def read_runs(
         frame, repeated = _once(frame, told_apart_by, loss)
         dropped += repeated
     design = design_from({name: frame[name].to_numpy(np.float64) for name in known})
-    label = group or ("group" if "group" in frame.columns else None)
-    if group is None and label and len(frame) > 1 and frame[label].nunique(dropna=False) == 1:
-        notes += ("Column group is the same in all rows: runs that share their sizes are a group instead.",)
-        label = None
+    label = group
     if group:
         _require(frame, (group,), named, ours)
+    elif "group" in frame.columns:
+        if len(frame) > 1 and frame["group"].nunique(dropna=False) == 1:
+            notes += ("Column group is the same in all rows: runs that share their sizes are a group instead.",)
+        else:
+            label = "group"
     runs = runs_from(
         design,
         frame[loss].to_numpy(np.float64),
@@ -152,11 +154,7 @@ def read_runs(
         group=None if label is None else list(frame[label]),
         output=output,
     )
-    called, models = {row: f"row {row + 1}" for row in frame.index}, ()
-    if name := next((column for column in ("model", "name", "run") if column in frame.columns), None):
-        models = tuple(map(str, frame[name]))
-        called = {row: f"{said} ({model})" for (row, said), model in zip(called.items(), models, strict=True)}
-    runs = replace(runs, labels=tuple(called.values()), models=models)
+    runs = _labelled(runs, frame)
     used = [name for name in (label, weight) if name is not None]
     believed = frame.drop(columns=list(wrong))
     unsure = () if trust_units else gaps(believed, told_apart_by)
@@ -219,6 +217,17 @@ def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Se
     if asked:
         raise UserError(f"{named}: {'; '.join(asked)}. If the numbers are right as they are, pass --trust-units.")
     return wrong
+
+
+def _labelled(runs: Runs, frame: Any) -> Runs:
+    """The runs under their rows in the file, and under the models that a column names."""
+    rows = [f"row {row + 1}" for row in frame.index]
+    name = next((column for column in ("model", "name", "run") if column in frame.columns), None)
+    if name is None:
+        return replace(runs, labels=tuple(rows))
+    models = tuple(map(str, frame[name]))
+    labels = tuple(f"{row} ({model})" for row, model in zip(rows, models, strict=True))
+    return replace(runs, labels=labels, models=models)
 
 
 def _theirs_or_ours(name: str, frame: Any) -> str:

@@ -24,6 +24,7 @@ from moejax.fit.starts import Sobol, Starts
 from moejax.fit.stored_structure import flops_by
 from moejax.float64 import float64
 from moejax.interval import in_percent
+from moejax.json_text import finite
 from moejax.laws.leverage import Leverage, optimal_granularity
 from moejax.laws.saturation import saturate
 from moejax.result import Column, Result, Table, percent
@@ -305,11 +306,11 @@ def _leverage_json(measured: MeasuredLeverage) -> dict[str, Any]:
         "leverages": [float(value) for value in measured.points.loss],
         "leverage_intervals": measured.intervals.tolist(),
         "undefined": measured.undefined,
-        "forms": [_finite(dataclasses.asdict(form)) for form in measured.forms],
+        "forms": [finite(form) for form in measured.forms],
         "joint": None if joint is None else joint.fit.to_json(),
         "without_joint": measured.without_joint or None,
-        "held_out": None if joint is None or joint.held_out is None else _finite(dataclasses.asdict(joint.held_out)),
-        "residuals": None if joint is None else _finite(dataclasses.asdict(joint.residuals)),
+        "held_out": None if joint is None or joint.held_out is None else finite(joint.held_out),
+        "residuals": None if joint is None else finite(joint.residuals),
     }
 
 
@@ -351,18 +352,14 @@ def tian(
     Raises:
       UserError: a field is missing, or the runs set neither a leverage nor a law of hyperparameters or allocation.
     """
-    starts = starts or Sobol(seed=seed)
     ratio, granularity = _architecture(runs)
     budget, flops = budgets(runs.design.flops)
-    hyperparameters = hyperparameter_law(
-        runs, budget, flops, _parts(ratio), learning_rate, batch_tokens, _families(ratio, granularity)
-    )
-    allocation = allocation_law(runs, budget, flops, _parts(ratio), _families(ratio, granularity))
+    parts, family = _parts(ratio), _families(ratio, granularity)
+    hyperparameters = hyperparameter_law(runs, budget, flops, parts, learning_rate, batch_tokens, family)
+    allocation = allocation_law(runs, budget, flops, parts, family)
     leverage, reason = None, ""
     try:
-        leverage = _measured(
-            runs, ratio, granularity, budget, flops, starts=starts, level=level, seed=seed, progress=progress
-        )
+        leverage = _measured(runs, starts or Sobol(seed=seed), level=level, seed=seed, progress=progress)
     except UserError as error:
         reason = told(error)
         if not hyperparameters and not allocation:
@@ -378,7 +375,7 @@ def leverage_table(runs: Runs) -> pd.DataFrame:
     Raises:
       UserError: they give no leverage.
     """
-    return _of_runs(runs).frame()
+    return _measured(runs, Sobol()).frame()
 
 
 def curve_table(runs: Runs) -> pd.DataFrame:
@@ -387,7 +384,7 @@ def curve_table(runs: Runs) -> pd.DataFrame:
     Raises:
       UserError: they give no leverage.
     """
-    return _as_frame(_of_runs(runs).curves())
+    return _as_frame(_measured(runs, Sobol()).curves())
 
 
 def size_table(runs: Runs) -> pd.DataFrame:
@@ -403,12 +400,6 @@ def size_table(runs: Runs) -> pd.DataFrame:
             f"Fewer than three budgets of these runs were split in {LEAST_SPLITS} ways into model scale and tokens."
         )
     return points_of(laws)
-
-
-def _of_runs(runs: Runs) -> MeasuredLeverage:
-    ratio, granularity = _architecture(runs)
-    own = budgets(runs.design.flops)
-    return _measured(runs, ratio, granularity, *own, starts=Sobol(), level=0.9, seed=0, progress=None)
 
 
 def _as_frame(table: Table) -> pd.DataFrame:
@@ -427,22 +418,15 @@ def _families(ratio: np.ndarray, granularity: np.ndarray) -> np.ndarray:
 
 
 def _measured(
-    runs: Runs,
-    ratio: np.ndarray,
-    granularity: np.ndarray,
-    budget: Int[np.ndarray, " runs"],
-    flops: np.ndarray,
-    *,
-    starts: Starts,
-    level: float,
-    seed: int,
-    progress: Progress | None,
+    runs: Runs, starts: Starts, *, level: float = 0.9, seed: int = 0, progress: Progress | None = None
 ) -> MeasuredLeverage:
     """Leverages, and the laws fitted to them.
 
     Raises:
       UserError: no dense family has enough budgets, or no leverage is defined.
     """
+    ratio, granularity = _architecture(runs)
+    budget, flops = budgets(runs.design.flops)
     measured = leverages(runs, ratio, granularity, budget, flops, level=level, seed=seed, progress=progress)
     defined = np.isfinite(measured.value) & (measured.value > 0)
     rows, leverage = measured.rows[defined], measured.value[defined]
@@ -605,7 +589,3 @@ LOGS: dict[str, Any] = {
 def _share(measured: np.ndarray, predicted: np.ndarray) -> float:
     spread = np.sum((measured - measured.mean()) ** 2)
     return float(1 - np.sum((measured - predicted) ** 2) / spread) if spread > 0 else float("nan")
-
-
-def _finite(plain: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in plain.items()}

@@ -83,6 +83,11 @@ class ZhaoRecipe:
     """90 % intervals of the decisions, if resamples were asked for."""
 
     @property
+    def laws(self) -> tuple[Fitted, ...]:
+        """Every law that was fitted."""
+        return (*self.nested, *self.rivals)
+
+    @property
     def law(self) -> FiveFactor:
         """Eq. 11 as fitted."""
         return self.nested[-1].fit.law
@@ -94,10 +99,7 @@ class ZhaoRecipe:
           dropped: which rows of the table were left out, and why.
         """
         kept = self.runs.only(~self.held_out.held_out)
-        return {
-            NAMES[type(one.fit.law)]: with_uncertainty(one.fit, kept, dropped=dropped)
-            for one in (*self.nested, *self.rivals)
-        }
+        return {NAMES[type(one.fit.law)]: with_uncertainty(one.fit, kept, dropped=dropped) for one in self.laws}
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Marginal coefficients, coefficients of the laws, and the predicted beside the measured losses."""
@@ -105,12 +107,10 @@ class ZhaoRecipe:
 
         laws = [
             {"law": one.name, "class": type(one.fit.law).__name__, "coefficient": name, "value": value}
-            for one in (*self.nested, *self.rivals)
+            for one in self.laws
             for name, value in one.fit.coefficients.items()
         ]
-        predictions = [
-            predictions_of(one.name, one.fit, self.runs, self.held_out) for one in (*self.nested, *self.rivals)
-        ]
+        predictions = [predictions_of(one.name, one.fit, self.runs, self.held_out) for one in self.laws]
         return {
             "marginal_coefficients": coefficient_table(self.margins, self.active, self.structures),
             "coefficients": pd.DataFrame(laws),
@@ -121,7 +121,7 @@ class ZhaoRecipe:
         """Margins, laws, decisions."""
         laws = [
             [one.name, type(one.fit.law).__name__, len(one.fit.coefficients), one.error, one.held_out_error]
-            for one in (*self.nested, *self.rivals)
+            for one in self.laws
         ]
         law_columns = (
             Column("law"),

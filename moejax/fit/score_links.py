@@ -138,7 +138,7 @@ def _fitted(law: type[FormulaLaw], runs: Runs, seed: int) -> FitResult:
 
 def _transfer(fit: FitResult, level: float) -> Interval | None:
     """The coefficient with its interval; None where the runs do not determine it."""
-    if fit.uncertainty is None or not fit.uncertainty.axes:
+    if not fit.has_covariance:
         return None
     one = fit.conf_int(level).loc["transfer"]
     if not math.isfinite(one["std_err"]):

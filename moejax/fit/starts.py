@@ -40,8 +40,7 @@ class Sobol:
         powers = math.ceil(math.log2(self.count))
         cube = sobol(len(boxes), 2**powers, self.seed)[: self.count]
         logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
-        either = np.array([objective.signs[name] == "any" for name in objective.free])
-        return np.where(either, np.exp(boxes[:, 1]) * (2 * cube - 1), logs)
+        return np.where(objective.logarithmic, logs, np.exp(boxes[:, 1]) * (2 * cube - 1))
 
 
 def _box(objective: FitObjective, name: str) -> tuple[float, float]:
@@ -63,7 +62,7 @@ def middle_and_spread(
     So an exponent, and a term's share of the loss, is known to a factor of 10 before any run.
     """
     ends = np.log([_box(objective, name) for name in objective.free])
-    ends = np.where([[objective.signs[name] == "any"] for name in objective.free], np.exp(ends[:, 1:]) * [-1, 1], ends)
+    ends = np.where(objective.logarithmic[:, None], ends, np.exp(ends[:, 1:]) * [-1, 1])
     return ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 2
 
 
@@ -88,7 +87,7 @@ class Grid:
         fixed = {name: np.full(len(combinations), value) for name, value in data["fixed"].items()}
         law = objective.law(**{name: combinations[:, i] for i, name in enumerate(objective.free)}, **fixed)
         points = points_of(objective, data, law)
-        return np.where(_logarithmic(objective), np.maximum(points, np.log(SMALLEST)), points)
+        return np.where(objective.logarithmic, np.maximum(points, np.log(SMALLEST)), points)
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,4 @@ def points_of(objective: FitObjective, data: Mapping[str, Any], stacked: Any) ->
         points = np.asarray(coordinates_of(objective, stacked, data))
     zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in objective.free], axis=1)
     reachable = np.where(zero, np.log(SMALLEST), np.clip(points, -OUTERMOST, OUTERMOST))
-    return np.where(_logarithmic(objective), reachable, points)
-
-
-def _logarithmic(objective: FitObjective) -> Any:
-    return np.array([objective.signs[name] != "any" for name in objective.free])
+    return np.where(objective.logarithmic, reachable, points)

@@ -67,7 +67,7 @@ class StoredUncertainty:
             exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
             middle, values = np.asarray(numbers(exact)), coefficients(exact)
             steps = [
-                _with(exact, {name: np.float64(axis.get(name, 0.0)) * value for name, value in values.items()})
+                dataclasses.replace(exact, **{n: np.float64(axis.get(n, 0.0)) * value for n, value in values.items()})
                 for axis in self.axes
             ]
             contrasts = np.array([jax.jvp(numbers, (exact,), (step,))[1] for step in steps]).T
@@ -111,7 +111,7 @@ class StoredUncertainty:
             else 1 + folds[name]
             for name, sign in signed.items()
         }
-        laws = _with(law, {name: float(value) * shares[name] for name, value in values.items()})
+        laws = dataclasses.replace(law, **{name: float(value) * shares[name] for name, value in values.items()})
         return Drawn(laws=laws, steps=steps, uncertainty=self)
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +171,3 @@ def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
     if lengths != {len(stored.axes)}:
         raise UserError(f"uncertainty has {len(stored.axes)} axes, and deviations or leverages of another number.")
     return stored
-
-
-def _with(law: Any, values: Mapping[str, Any]) -> Any:
-    return dataclasses.replace(law, **values)

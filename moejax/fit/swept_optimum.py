@@ -168,13 +168,7 @@ def smooth_best_by(
     Raises:
       UserError: a setting holds what has no logarithm, nothing is left, or no group has a run to spare for the noise.
     """
-    x = {name: run_table.numbers(frame[name], where=named).to_numpy(np.float64) for name in settings}
-    for name, values in x.items():
-        if not (np.isfinite(values).all() and (values > 0).all()):
-            raise UserError(
-                f"{named}: --smooth takes logarithms of {name}, and not all of its values are numbers above 0; leave "
-                f"those rows out with --where, or leave {name} out of --best-by."
-            )
+    x = {name: _above_0(frame, name, named) for name in settings}
     logs = np.log(np.column_stack(list(x.values())))
     losses = run_table.numbers(frame[loss], where=named).to_numpy(np.float64)
     known = np.isfinite(losses)
@@ -221,6 +215,16 @@ def smooth_best_by(
             table[column] = [optimum.settings[index] * factor for optimum in optima]
             table[standard_error_column(column)] = [optimum.relative_standard_errors[index] for optimum in optima]
     return table, _notes(table, len(frame), loss, settings, inputs, math.sqrt(noise), refused)
+
+
+def _above_0(frame: Any, name: str, named: str) -> np.ndarray:
+    values = run_table.numbers(frame[name], where=named).to_numpy(np.float64)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise UserError(
+            f"{named}: --smooth takes logarithms of {name}, and not all of its values are numbers above 0; leave "
+            f"those rows out with --where, or leave {name} out of --best-by."
+        )
+    return values
 
 
 def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:

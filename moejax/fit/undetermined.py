@@ -38,7 +38,7 @@ def directions_of(
     objective: FitObjective, data: Any, point: Float[np.ndarray, " free"], flat: Float[np.ndarray, "directions free"]
 ) -> tuple[dict[str, float], ...]:
     """Directions of the searched coordinates as steps of the law's coefficients."""
-    bounded = np.array([objective.signs[name] != "any" for name in objective.free])
+    bounded = objective.logarithmic
     # Near an end of what is searched a coordinate hardly moves its coefficient; at the end not at all.
     farthest = FARTHEST * objective.widest
     at = np.where(bounded, np.clip(point, -farthest, farthest), point)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from moejax.laws import ENTRIES
-from moejax.laws.claim import Checked, Claim, check
+from moejax.laws.claim import Claim
 
 CLAIMS: dict[str, Callable[[], Claim]] = {
     f"{entry.law.__module__.rpartition('.')[2]}.{name}": make
@@ -13,8 +13,3 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
     for name, make in entry.claims.items()
 }
 """Claims with published constants by file and function; forms without any are claims too, but not here."""
-
-
-def check_all() -> dict[str, Checked]:
-    """Every claim of ``CLAIMS``, checked."""
-    return {name: check(make()) for name, make in CLAIMS.items()}

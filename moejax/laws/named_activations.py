@@ -13,7 +13,7 @@ from moejax.ranges import Number
 
 
 class NamedActivation(NamedTuple):
-    """Of one token, summed over layers."""
+    """What a named activation costs for one token, summed over layers."""
 
     values: Number
     """Numbers that are kept."""

@@ -228,7 +228,7 @@ def annealed_tables(found: Findings) -> list[Table]:
 
 
 def _annealed_brief(found: Findings) -> list[Table]:
-    """The same in a line, and of which models nothing is predicted."""
+    """Annealed losses in a line, and the models of which nothing is predicted."""
     annealed = found.concluded.annealed
     if annealed is None:
         return []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from moejax.fit.derivatives import Functional
+from moejax.fit.estimands import CoefficientOf
 from moejax.fit.fit_law import ends
 from moejax.fit.fit_result import FitResult
 from moejax.fit.influence import influence
@@ -21,23 +21,7 @@ from moejax.laws.design import value_of
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
     """Every coefficient that was searched and that the data determine, as something to ask the law for."""
-    return {name: _Coefficient(name) for name in result.coefficients if not result.state(name)}
-
-
-class _Coefficient:
-    """The functional that is one coefficient; equal for equal names, so that it is compiled once."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __call__(self, law: Any) -> Any:
-        return getattr(law, self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Coefficient) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    return {name: CoefficientOf(name) for name in result.coefficients if not result.state(name)}
 
 
 def labels(read: ReadRuns) -> list[str]:

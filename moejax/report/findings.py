@@ -87,7 +87,7 @@ def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
 
 
 def at_largest_budget(table: run_table.DataFrame) -> run_table.DataFrame:
-    """Of runs, or of anything else that has a model and tokens, what belongs to each model's largest budget."""
+    """The rows of each model's largest budget, of runs or of anything else that has a model and tokens."""
     return table[table["tokens"] == table.groupby("model")["tokens"].transform("max")]
 
 

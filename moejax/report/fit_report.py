@@ -25,7 +25,7 @@ from moejax.report.report import PAGE, TEXT, write_pages
 from moejax.result import Result
 
 FIGURES = 6
-"""Of the law's named figures, at most."""
+"""The most of the law's named figures that are drawn."""
 
 
 def write_fit_report(
@@ -64,7 +64,7 @@ def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: ProgressCallback) -> dict[str, Figure]:
-    """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
+    """Predictions for the runs beside the fit, what it rests on, and the law's figures with its coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
     if tested := read_plain(source).get("held_out_runs"):

@@ -15,7 +15,7 @@ from matplotlib import rc_context
 from PIL import Image
 
 from moejax import run_table
-from moejax.folder import atomic_write
+from moejax.folder import atomic_write, write_text
 from moejax.progress import ProgressCallback
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import PAPER, RC
@@ -41,8 +41,7 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = 
             partial.write_bytes(small_png(figure))
         entries[plot.section].append(_entry(plot, figure, data))
     text = [_INTRODUCTION, *(f"## {heading}\n\n" + "\n".join(own) for heading, own in entries.items())]
-    with atomic_write(docs / PAGE) as partial:
-        partial.write_text("\n".join(text), encoding="utf-8")
+    write_text(docs / PAGE, "\n".join(text))
     update(1.0, "drawn")
     return docs / PAGE
 

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib import rc_context
 
 from moejax.fit.column_names import with_derived
-from moejax.folder import atomic_write, one_set, write_json
+from moejax.folder import one_set, write_json, write_text
 from moejax.json_text import finite
 from moejax.report import render, sources
 from moejax.report.conclusions import conclusions
@@ -106,8 +106,7 @@ def write_pages(folder: Path, text: Mapping[str, str], data: Any) -> None:
     """Write a report's files by name, and its data last."""
     with one_set():
         for name, content in text.items():
-            with atomic_write(folder / name) as partial:
-                partial.write_text(content, encoding="utf-8")
+            write_text(folder / name, content)
         write_json(folder / DATA, data)
 
 

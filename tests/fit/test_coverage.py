@@ -10,7 +10,7 @@ import pytest
 
 from moejax.fit import estimates
 from moejax.fit.bootstrap import bootstrap, to_json
-from moejax.fit.covariance import coefficient_errors, coefficient_intervals, draws_at, uncertainty, with_uncertainty
+from moejax.fit.covariance import draws_at, uncertainty, with_uncertainty
 from moejax.fit.derivatives import derivatives
 from moejax.fit.estimands import decision_estimands
 from moejax.fit.fit_law import fit_law
@@ -161,7 +161,7 @@ def test_runs_that_leave_no_residual_give_no_standard_error_and_it_is_said():
     runs = runs_from(design, exact * np.array([1.001, 0.999, 1.002, 1.0]), group=np.arange(4))
     four = fit_law(Chinchilla, runs, fixed={"irreducible": 1.69}, starts=WarmStart((HOFFMANN_2022,)), penalty=Squared())
     for kind in ("sandwich", "gauss_newton"):
-        assert all(np.isnan(error) for error in coefficient_errors(four, runs, kind=kind).values())
+        assert not with_uncertainty(four, runs, covariance=kind).has_covariance
     (said,) = warnings(four, runs)
     assert "Standard errors are not known" in said
 
@@ -187,8 +187,8 @@ def test_what_one_group_alone_tells_apart_is_said_and_has_an_error_as_if_its_luc
     result, runs = lone([1.0] * 11 + [32.0] + [1.0])
     (said,) = warnings(result, runs)
     assert said.startswith("Only one group (run 45, run 46, run 47 and 1 more) tells expansion_exponent apart")
-    errors = coefficient_errors(result, runs)
-    alike = coefficient_errors(result, runs, kind="gauss_newton")
+    errors = with_uncertainty(result, runs).conf_int()["std_err"]
+    alike = with_uncertainty(result, runs, covariance="gauss_newton").conf_int()["std_err"]
     assert errors["expansion_exponent"] > 0.5 * alike["expansion_exponent"]
 
 
@@ -205,8 +205,8 @@ def test_with_every_run_its_own_group_the_covariance_is_hc2():
 
 def test_an_interval_is_of_one_sign_and_holds_the_fit():
     result, runs = fitted(coverage.Setting(6, 4, 0.01, 0.01))
-    for name, (low, high) in coefficient_intervals(result, runs).items():
-        assert 0 < low < result.coefficients[name] < high, name
+    for name, one in with_uncertainty(result, runs).conf_int().iterrows():
+        assert 0 < one["low"] < result.coefficients[name] < one["high"], name
 
 
 def test_no_more_groups_than_coefficients_is_said_of_standard_errors_and_of_the_bootstrap():
@@ -249,7 +249,7 @@ def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_o
 def test_one_group_says_nothing_of_how_groups_differ():
     result, runs = fitted(coverage.Setting(8, 4, 0.0, 0.01))
     alone = dataclasses.replace(runs, group=np.zeros(len(runs), int))
-    assert all(np.isnan(error) for error in coefficient_errors(result, alone).values())
+    assert not with_uncertainty(result, alone).has_covariance
 
 
 def fitted_as_nothing():
@@ -276,8 +276,8 @@ def test_what_luck_makes_vanish_may_be_off_and_widens_what_makes_up_for_it():
     slopes = np.stack(each, axis=1) / 2
     miss = log_losses() - np.log(runs.loss)
     expected = np.sqrt(np.diag(np.linalg.inv(slopes.T @ slopes)) * (miss @ miss) / (len(runs) - 5)) * [*steps.values()]
-    errors = coefficient_errors(result, runs, kind="gauss_newton")
-    assert "irreducible" not in errors
+    errors = with_uncertainty(result, runs, covariance="gauss_newton").conf_int()["std_err"]
+    assert np.isnan(errors["irreducible"])
     for name, error in zip(values, expected, strict=True):
         assert name == "irreducible" or errors[name] == pytest.approx(error, rel=1e-3), name
     low, high = with_uncertainty(result, runs).conf_int().loc["params_exponent", ["low", "high"]]

@@ -167,7 +167,7 @@ def test_a_curve_that_ends_above_where_it_began_is_refused_by_its_name(cut):
 def test_a_column_that_is_not_finite_is_named_by_its_first_such_number():
     runs = runs_of(curves())
     runs.design.columns["drop_sum"][7, 3] = np.inf
-    with pytest.raises(ValueError, match=r"^drop_sum is inf in constant at step \d+, and not finite in 1 runs in all"):
+    with pytest.raises(ValueError, match=r"^drop_sum is inf in constant at step \d+, and not finite in 1 run in all"):
         fit_law(MultiPower, runs)
 
 

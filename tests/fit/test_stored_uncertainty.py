@@ -11,11 +11,12 @@ from known_fit import known_fit, known_runs
 from moejax.__main__ import main
 from moejax.design.design import design
 from moejax.fit import metrics
-from moejax.fit.covariance import coefficient_intervals, standard_errors, uncertainty, with_uncertainty
+from moejax.fit.covariance import confidence_interval, standard_errors, uncertainty, with_uncertainty
 from moejax.fit.estimands import decision_estimands
 from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import SCHEMA, from_json, load
+from moejax.fit.intervals import keeps_sign
 from moejax.fit.objective import Squared
 from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
@@ -179,16 +180,18 @@ def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("law", [Routed, EffectiveParams], ids=lambda law: law.__name__)
-def test_the_table_of_a_fit_and_its_notebook_have_the_same_intervals(law):
+def test_a_fit_has_by_what_it_stores_the_intervals_that_its_runs_give(law):
     fit, runs = (routed()[0], routed()[1]) if law is Routed else (stored_fit(), known_runs())
-    printed, table = coefficient_intervals(fit, runs), fit.conf_int()
-    for name, ends in printed.items():
-        np.testing.assert_allclose(table.loc[name, ["low", "high"]], ends, rtol=1e-6)
+    signs = np.asarray([*keeps_sign(fit.law).values()])
+    low, high = map(coefficients, confidence_interval(fit, runs, lambda law: law, one_sign=signs))
+    table = fit.conf_int()
+    for name in set(fit.coefficients) - fit.without_error:
+        np.testing.assert_allclose(table.loc[name, ["low", "high"]], [low[name], high[name]], rtol=1e-6)
         assert table.loc[name, "low"] < fit.coefficients[name] < table.loc[name, "high"]
 
 
 def test_a_coefficient_of_either_sign_that_runs_do_not_tell_from_nothing_has_an_interval_that_holds_0():
-    low, high = coefficient_intervals(routed()[0], routed()[1])["coupling"]
+    low, high = routed()[0].conf_int().loc["coupling", ["low", "high"]]
     assert low < 0 < high
     drawn = coefficients(routed()[0].uncertainty.draws(routed()[0].law, 1000).laws)
     assert 0.05 < np.mean(np.sign(drawn["coupling"]) != np.sign(routed()[0].law.coupling)) < 0.5

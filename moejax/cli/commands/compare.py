@@ -15,7 +15,7 @@ from moejax.cli.progress import progress
 from moejax.errors import UserError
 from moejax.fit.comparison import Comparison, compare, of_the_loss, summary
 from moejax.fit.read_runs import ReadRuns
-from moejax.folder import atomic_write, write_json
+from moejax.folder import write_json, write_text
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.laws.formula_law import FormulaLaw
@@ -94,7 +94,6 @@ def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> N
     )
     words = read.runs.output.replace("_", " ")
     image = f"\n![Predicted against measured {words}, a panel per law]({figure[0]})\n"
-    with atomic_write(folder / "compare.md") as partial:
-        partial.write_text(render.markdown(replace(result, notes=())) + image, encoding="utf-8")
+    write_text(folder / "compare.md", render.markdown(replace(result, notes=())) + image)
     write_json(folder / "compare.json", result.data)
     say(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.")

@@ -22,7 +22,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, knows_drops, predict_curve
 from moejax.fit.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
 from moejax.float64 import float64
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws.predict import factor
@@ -134,14 +134,6 @@ def _best(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
     return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
 
 
-def _gain(result: FitResult, best: BestSchedule, other: Any, level: float) -> tuple[float, float, float]:
-    """Loss under another schedule less that under the best, with its interval by the coefficients' covariance."""
-    with float64():
-        found = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))
-    (low,), (high,) = found.ends(level, False)
-    return float(found.middle[0]), float(low), float(high)
-
-
 def _summary(
     result: FitResult,
     fitted: Curves,
@@ -151,17 +143,10 @@ def _summary(
     level: float,
 ) -> Result:
     base, data = result.summary(level), {}
-    tables, notes = list(base.tables), list(base.notes)
-    notes.insert(0, "A draw is a stretch of a curve: its neighbours' residuals are alike.")
-    ranged = f"{in_percent(level)} range"
+    tables = list(base.tables)
+    notes = ["A draw is a stretch of a curve: its neighbours' residuals are alike.", *base.notes]
     if held_out:
-        heads = (Column("curve"), Column("points"), Column("R²", ".4f"), *(Column(n, ".5f") for n in ("MAE", "RMSE")))
-        heads = (*heads, Column("largest", percent(2)), Column("at the end", "+.5f"), Column("in range", percent(0)))
-        heads = (*heads, Column("beyond", ".3g"))
-        rows = [
-            [h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond] for h in held_out
-        ]
-        tables.append(Table("Curves that were not fitted, errors in nats/token", heads, rows, key="held-out"))
+        tables.append(_held_out_table(held_out))
         data["held_out"] = [
             {
                 "name": h.name,
@@ -178,47 +163,14 @@ def _summary(
             for h in held_out
         ]
     if answers:
-        rows = [[text, a["loss"], _range(a), a["beyond"], a["reason"]] for text, a in answers.items()]
-        heads = (Column("schedule", words=True), Column("loss", ".4f"), Column(ranged), Column("beyond", ".3g"))
-        tables.append(
-            Table("Loss at the end of a schedule, nats/token", (*heads, Column("why no range", words=True)), rows)
-        )
-        highest = max(float(curve.loss.max()) for curve in fitted.curves)
-        above = [text for text, a in answers.items() if a["loss"] > highest]
-        if above:
-            notes.append(
-                f"! At the end of {listed(above)} the law has more than the highest loss that was measured, "
-                f"{highest:.4g}: it is a power of the sum of rates, and so small a sum is none that it describes."
-            )
+        tables.append(_answers_table(answers, level))
+        notes += _too_high(answers, max(float(curve.loss.max()) for curve in fitted.curves))
         data["predictions"] = {text: finite(a) for text, a in answers.items()}
     if best is not None:
-        rows = [["best", best.loss, None, ""]]
         gains = {name: _gain(result, best, rates, level) for name, (rates, _) in best.others.items()}
-        rows += [
-            [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]"] for name, (gain, low, high) in gains.items()
-        ]
-        heads = (
-            Column("schedule"),
-            Column("loss", ".4f"),
-            Column("best is lower by", ".4f"),
-            Column(f"{in_percent(level)} interval"),
-        )
-        steps = len(best.rates)
-        tables.append(
-            Table(
-                f"The best schedule for {steps:,} steps under the law, nats/token",
-                heads,
-                rows,
-                notes=[
-                    f"It decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) on, to "
-                    f"{best.final_share:.2g} of the peak. It is an extrapolation: no curve had this schedule, and it "
-                    f"lies where the law lets it. Intervals know the coefficients' uncertainty, and nothing of how the "
-                    f"form fails; train it beside the usual one."
-                ],
-            )
-        )
+        tables.append(_best_table(best, gains, level))
         data["best"] = {
-            "steps": steps,
+            "steps": len(best.rates),
             "loss": best.loss,
             "decays_from": best.decays_from,
             "final_share": best.final_share,
@@ -234,8 +186,75 @@ def _summary(
     )
 
 
+def _held_out_table(held_out: list[HeldOutCurve]) -> Table:
+    columns = (
+        Column("curve"),
+        Column("points"),
+        Column("R²", ".4f"),
+        Column("MAE", ".5f"),
+        Column("RMSE", ".5f"),
+        Column("largest", percent(2)),
+        Column("at the end", "+.5f"),
+        Column("in range", percent(0)),
+        Column("beyond", ".3g"),
+    )
+    rows = [[h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond] for h in held_out]
+    return Table("Curves that were not fitted, errors in nats/token", columns, rows, key="held-out")
+
+
+def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
+    columns = (
+        Column("schedule", words=True),
+        Column("loss", ".4f"),
+        Column(f"{in_percent(level)} range"),
+        Column("beyond", ".3g"),
+        Column("why no range", words=True),
+    )
+    rows = [[text, a["loss"], _range(a), a["beyond"], a["reason"]] for text, a in answers.items()]
+    return Table("Loss at the end of a schedule, nats/token", columns, rows)
+
+
 def _range(found: dict[str, Any]) -> str:
     return "" if found["reason"] or not np.isfinite(found["low"]) else f"[{found['low']:.4f}, {found['high']:.4f}]"
+
+
+def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
+    above = [text for text, a in answers.items() if a["loss"] > highest]
+    if not above:
+        return []
+    return [
+        f"! At the end of {listed(above)} the law has more than the highest loss that was measured, "
+        f"{highest:.4g}: it is a power of the sum of rates, and so small a sum is none that it describes."
+    ]
+
+
+def _gain(result: FitResult, best: BestSchedule, other: Any, level: float) -> tuple[float, float, float]:
+    """Loss under another schedule less that under the best, with its interval by the coefficients' covariance."""
+    with float64():
+        found = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))
+    (low,), (high,) = found.ends(level, False)
+    return float(found.middle[0]), float(low), float(high)
+
+
+def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, float]], level: float) -> Table:
+    columns = (
+        Column("schedule"),
+        Column("loss", ".4f"),
+        Column("best is lower by", ".4f"),
+        Column(f"{in_percent(level)} interval"),
+    )
+    rows = [["best", best.loss, None, ""]]
+    rows += [
+        [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]"] for name, (gain, low, high) in gains.items()
+    ]
+    steps = len(best.rates)
+    note = (
+        f"It decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) on, to {best.final_share:.2g} of "
+        f"the peak. It is an extrapolation: no curve had this schedule, and it lies where the law lets it. Intervals "
+        f"know the coefficients' uncertainty, and nothing of how the form fails; train it beside the usual one."
+    )
+    title = f"The best schedule for {steps:,} steps under the law, nats/token"
+    return Table(title, columns, rows, notes=[note])
 
 
 def _write(
@@ -258,15 +277,12 @@ def _write(
     table = pd.concat(parts, ignore_index=True)
     with out_set(folder):
         write_json(folder / "fit.json", summary.data)
-        with atomic_write(folder / "summary.txt") as partial:
-            partial.write_text(render.text(summary) + "\n", encoding="utf-8")
-        with atomic_write(folder / "predictions.csv") as partial:
-            partial.write_text(table_file.csv_text(table), encoding="utf-8")
+        write_text(folder / "summary.txt", render.text(summary) + "\n")
+        write_text(folder / "predictions.csv", table_file.csv_text(table))
         written = ["fit.json", "summary.txt", "predictions.csv"]
         written += write_figure(folder, "curves", lambda: loss_curves.draw(table, best, level))
         if best is not None:
             rows = {"step": np.arange(1, len(best.rates) + 1), "lr": best.rates}
-            with atomic_write(folder / "schedule.csv") as partial:
-                partial.write_text(table_file.csv_text(pd.DataFrame(rows)), encoding="utf-8")
+            write_text(folder / "schedule.csv", table_file.csv_text(pd.DataFrame(rows)))
             written.append("schedule.csv")
     return written

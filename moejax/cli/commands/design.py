@@ -9,7 +9,7 @@ from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.design_constraints import assumptions_of, constraints_of, range_of
-from moejax.cli.commands.predict import named_law
+from moejax.cli.commands.predict import law_and_constants
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
 from moejax.design.build import config_text
@@ -29,7 +29,7 @@ from moejax.design.summary import (
 from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.fit_result import FitResult, load
-from moejax.folder import atomic_write, write_json, written_in
+from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.interval import OPEN
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import convention
@@ -74,13 +74,10 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """Name, law, and what was published or fitted."""
     if Path(arguments.law).suffix == ".json":
         result = load(arguments.law)
-        dropped = () if result.uncertainty is None else result.uncertainty.dropped
-        for sentence in (*result.warnings, *dropped):
+        for sentence in (*result.warnings, *result.dropped):
             say(f"! {sentence}")
         return type(result.law).__name__, result.law, result
-    name, constants = named_law(arguments.law), arguments.constants
-    if constants is None:
-        constants = next((key for key in PUBLISHED[name] if key.startswith(arguments.law.lower())), None)
+    name, constants = law_and_constants(arguments.law, arguments.constants)
     known = published(name, constants)
     return f"{name} ({known.source})", known.law, known
 
@@ -105,8 +102,7 @@ def _one_law(arguments: argparse.Namespace) -> Result:
         says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
         sequence = decision.optimum.problem.assumptions.sequence_length
         text = config_text(decision.built, "designed", says, sequence)
-        with atomic_write(arguments.out / "config.py") as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_text(arguments.out / "config.py", text)
         plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
         say(f"Its plan: {plan}")
     result = with_assumptions(summary(name, decision), {type(law).__name__: problem}, arguments.unique_tokens)

@@ -8,7 +8,7 @@ from typing import Any
 from moejax.cli.number import pairs
 from moejax.cli.parsers.design_constraints import AT_MOST
 from moejax.config import unknown
-from moejax.design.constraint import Constraint
+from moejax.design.constraint import Constraint, held
 from moejax.design.measures import CostAssumptions
 from moejax.errors import UserError
 from moejax.laws.conventions import FLOPS
@@ -48,7 +48,7 @@ def constraints_of(arguments: argparse.Namespace, *, least: int = 1) -> tuple[Co
     if arguments.days is not None:
         found.append(Constraint(name="chip_hours", high=arguments.days * 24 * chips))
     for name, text in pairs(arguments.hold, "--hold"):
-        found.append(Constraint(name=name.replace("-", "_"), low=parse(text), high=parse(text)))
+        found += held({name.replace("-", "_"): parse(text)})
     for text in arguments.range:
         name, low, high = range_of(text, "--range")
         found.append(Constraint(name=name, low=low, high=high))

@@ -14,13 +14,13 @@ from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.fit import bootstrap, held_out_runs, holdout
 from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.covariance import coefficient_errors, coefficient_intervals, with_uncertainty
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.read_runs import ReadRuns, fitted_column
 from moejax.fit.summary import summary
-from moejax.folder import atomic_write, check_replaceable, written_in
+from moejax.folder import check_replaceable, write_text, written_in
 from moejax.interval import check_level
 from moejax.json_text import finite
 from moejax.report import render
@@ -87,12 +87,17 @@ STOPPED = 130
 
 def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What is known besides the fit as soon as it is made, as plain data."""
-    how = {"kind": covariance, "by": arguments.by}
-    errors = coefficient_errors(result, read.runs, **how)
-    intervals = coefficient_intervals(result, read.runs, arguments.level, **how)
+    rows = [row for row in result.coefficient_rows(arguments.level) if row.name not in result.without_error]
+    errors = {
+        "kind": covariance,
+        "by": arguments.by,
+        "values": {row.name: row.error for row in rows},
+        "level": arguments.level,
+        "intervals": {row.name: (row.low, row.high) for row in rows},
+    }
     return {
         "notes": list(read.notes),
-        "standard_errors": finite({**how, "values": errors, "level": arguments.level, "intervals": intervals}),
+        "standard_errors": finite(errors),
         # With predictions.csv, what the same runs are read with again.
         "read": {
             "loss": fitted_column(type(result.law), arguments.loss),
@@ -123,13 +128,10 @@ def write_fit(
     predicted = predict(result.law, read.runs, result.output)
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     with out_set(folder):
-        with atomic_write(folder / "summary.txt") as partial:
-            partial.write_text(render.text(summary) + "\n", encoding="utf-8")
-        with atomic_write(folder / "predictions.csv") as partial:
-            partial.write_text(table_file.csv_text(rows), encoding="utf-8")
+        write_text(folder / "summary.txt", render.text(summary) + "\n")
+        write_text(folder / "predictions.csv", table_file.csv_text(rows))
         if held_out is not None:
-            with atomic_write(folder / HELD_OUT) as partial:
-                partial.write_text(table_file.csv_text(held_out), encoding="utf-8")
+            write_text(folder / HELD_OUT, table_file.csv_text(held_out))
         elif HELD_OUT in written_in(folder) and (folder / HELD_OUT).exists():
             # It is of the fit that stood here before.
             check_replaceable(folder / HELD_OUT)

@@ -25,7 +25,7 @@ from moejax.fit.read_runs import ReadRuns
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
 from moejax.fit.runs import Runs
 from moejax.fit.stored_structure import with_structure
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.papers.plots import ALL
 from moejax.quantities import parse
 from moejax.report import render
@@ -197,8 +197,7 @@ def write_recipe(
         for name in ("fits", "figures"):
             (folder / name).mkdir(exist_ok=True)
         for name, table in tables.items():
-            with atomic_write(folder / f"{name}.csv") as partial:
-                partial.write_text(table_file.csv_text(table), encoding="utf-8")
+            write_text(folder / f"{name}.csv", table_file.csv_text(table))
         for name, fit in fits.items():
             fit.save(folder / "fits" / f"{name}.json")
         if best in fits:
@@ -227,8 +226,7 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     if arguments.out:
         with out_set(arguments.out):
             for suffix, content in (("txt", render.text(summary)), ("json", render.json(summary))):
-                with atomic_write(arguments.out / f"{name}.{suffix}") as partial:
-                    partial.write_text(content + "\n", encoding="utf-8")
+                write_text(arguments.out / f"{name}.{suffix}", content + "\n")
     render.show(summary, as_json=arguments.json)
     return 0
 

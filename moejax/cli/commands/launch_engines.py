@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -45,7 +46,7 @@ def slurm(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SlurmE
     return executor, tasks
 
 
-def _slurm_resources(arguments: argparse.Namespace, study: Study):
+def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, ResourceRequest]:
     memory = int(arguments.memory or 0)
     if arguments.chip == "cpu":
         nodes = arguments.nodes or 1
@@ -57,21 +58,19 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study):
             minutes=arguments.minutes or MOST_MINUTES,
         )
         return dict.fromkeys(study.models, one)
-    per_node, found = arguments.chips_per_node, {}
+    per_node = arguments.chips_per_node
     sizes = [arguments.nodes * per_node] if arguments.nodes else gpu_sizes(per_node)
-    by_name = {one.model: one for one in estimate(study, find(arguments.chip or "h100"), mfu=arguments.mfu).trainings}
-    for training in study.trainings():
-        chips = chips_for(training, by_name[training.name], sizes)
-        found[training.name] = ResourceRequest(
-            chips=chips,
-            nodes=math.ceil(chips / per_node),
-            # JAX's processes under Slurm have one GPU each.
-            processes=chips,
+    return {
+        # JAX's processes under Slurm have one GPU each.
+        name: replace(
+            one,
+            processes=one.chips,
             cores=arguments.cores or 8,
             memory_bytes=memory,
-            minutes=arguments.minutes or minutes_for(by_name[training.name], chips),
+            minutes=arguments.minutes or one.minutes,
         )
-    return found
+        for name, one in _gpu_resources(arguments, study, arguments.chip or "h100", sizes).items()
+    }
 
 
 def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngine | XpkEngine, list[Task]]:
@@ -104,7 +103,7 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
     return XpkEngine(gke=engine, cluster=arguments.xpk) if arguments.xpk else engine, tasks
 
 
-def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
+def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> dict[str, ResourceRequest]:
     """A slice for every training: the one that is asked for, or the smallest that holds it.
 
     Raises:
@@ -148,7 +147,7 @@ def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngin
     if arguments.topology or chip in GKE_ACCELERATORS:
         resources = _tpu_resources(arguments, study, chip)
     elif chip in GPUS:
-        resources = _gpu_resources(arguments, study, chip)
+        resources = _gpu_resources(arguments, study, chip, gpu_sizes(arguments.chips_per_node))
     else:
         raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
     engine = SkyEngine(
@@ -164,12 +163,15 @@ def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngin
     return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
 
 
-def _gpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
+def _gpu_resources(
+    arguments: argparse.Namespace, study: Study, chip: str, sizes: Sequence[int]
+) -> dict[str, ResourceRequest]:
+    """The fewest GPUs of ``sizes`` that hold each training."""
     by_name = {one.model: one for one in estimate(study, find(chip), mfu=arguments.mfu).trainings}
     found = {}
     for training in study.trainings():
         one = by_name[training.name]
-        chips = chips_for(training, one, gpu_sizes(arguments.chips_per_node))
+        chips = chips_for(training, one, sizes)
         nodes = math.ceil(chips / arguments.chips_per_node)
         # One process on each machine has all its GPUs.
         found[training.name] = ResourceRequest(

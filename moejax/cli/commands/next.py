@@ -22,7 +22,7 @@ from moejax.experimental_design.propose import propose
 from moejax.experimental_design.summary import study_text, summary
 from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.read_runs import read_runs
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
@@ -184,8 +184,7 @@ def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], r
             law, what = arguments.form or arguments.law, ", ".join(arguments.target)
             says = f"{len(chosen)} runs that make {what} more certain under {law}."
             text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
-            with atomic_write(arguments.out / "study.py") as partial:
-                partial.write_text(text, encoding="utf-8")
+            write_text(arguments.out / "study.py", text)
             written.append("study.py")
         write_json(arguments.out / "next.json", data)
     say(f"Wrote {' and '.join(written)} to {arguments.out}.")

@@ -103,11 +103,20 @@ def named_law(text: str) -> str:
         raise error
 
 
-def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
-    law = named_law(name)
+def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
+    """The law that ``--law`` names, with its paper's constants if it is named by its paper and none are asked for.
+
+    Raises:
+      UserError: there is no such law.
+    """
+    law = named_law(text)
     if constants is None:
-        # A law asked by its paper's name is asked with that paper's constants, if it has some.
-        constants = next((key for key in PUBLISHED[law] if key.startswith(name.lower())), None)
+        constants = next((key for key in PUBLISHED[law] if key.startswith(text.lower())), None)
+    return law, constants
+
+
+def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
+    law, constants = law_and_constants(name, constants)
     chosen = published(law, constants)
     said = predict(chosen, design)
     return {

@@ -32,7 +32,6 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
         raise UserError(f"The law of {file} reads no column {unread[0]}; {did_you_mean(unread[0], fit.law.inputs)}")
     said = predict(fit, design)
     ranged = range_of(fit, design)
-    dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
     answer = {
         "law": type(fit.law).__name__,
         "constants": file,
@@ -43,7 +42,7 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
         "interval": ranged.interval,
         "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
-        "dropped": list(dropped),
-        "remark": " ".join([range_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
+        "dropped": list(fit.dropped),
+        "remark": " ".join([range_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *fit.dropped]),
     }
     return [answer], {}

@@ -250,7 +250,7 @@ def inward(digits: int) -> Callable[[list[float]], str]:
 
 def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFactor], Any], level: float) -> str | None:
     """The interval of an optimum by a fit's covariance; None of published constants."""
-    if fit is None or fit.uncertainty is None or not fit.uncertainty.axes:
+    if fit is None or not fit.has_covariance:
         return None
     spread = fit.spread(decide)
     low, high = (float(np.ravel(end)[0]) for end in spread.ends(level, np.array([False])))

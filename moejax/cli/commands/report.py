@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from moejax import run_table
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_folder
-from moejax.cli.parsers.report import TABLES, out_of
+from moejax.cli.parsers.report import out_of
 from moejax.cli.progress import progress_display
 from moejax.cli.validation import fit_in
 from moejax.fit.fit_result import load
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if source.name.endswith(".json"):
         return _of_fit(source, arguments)
 
-    of_table = source.name.endswith(TABLES)
+    of_table = source.name.endswith(run_table.ENDINGS)
     # A study's own folder is moejax's; there, its report is renewed.
     with out_folder(out_of(source, arguments) if of_table else None), progress_display() as update:
         concluded = _of_table(source, arguments, update) if of_table else conclude(source, update)

@@ -8,7 +8,7 @@ from typing import Any
 
 from moejax.cli.out_folder import check_outputs, out_file
 from moejax.cli.progress import progress_display
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.json_text import json_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
 from moejax.papers.errata import errata
@@ -63,8 +63,8 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, text: str) -> None:
-    with out_file(path), atomic_write(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    with out_file(path):
+        write_text(path, text)
 
 
 def summary(records: list[Any]) -> Result:

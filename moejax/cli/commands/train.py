@@ -123,7 +123,7 @@ def _stdout_is_ours() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_alone(group: ProcessGroup) -> Iterator[None]:
-    """Of several processes, one that meets something alone ends at once: the others cannot be asked any more."""
+    """End a process at once where it alone of several fails: the others cannot be asked any more."""
     try:
         yield
     except CoordinatedError:

@@ -10,7 +10,6 @@ from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments,
 from moejax.cli.process import compile_quickly
 from moejax.run_sources.source import source
 
-NAME = "compare"
 OUTPUTS = ("compare.json", "compare.md", "predicted_vs_actual.csv")
 HELP = "Fit every law that a table of runs allows, and test all on the same held-out runs."
 EXAMPLE = """\

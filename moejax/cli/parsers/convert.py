@@ -9,7 +9,6 @@ from moejax.cli.number import whole_number
 from moejax.errors import UserError
 from moejax.folder import check_new_folder
 
-NAME = "convert"
 HELP = "Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."
 EXAMPLE = """\
   moejax convert --from hf Mixtral-8x7B-v0.1 --out weights/mixtral

@@ -6,7 +6,6 @@ import argparse
 
 from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
 
-NAME = "count"
 HELP = "Count parameters, FLOPs and bytes of an architecture, by part and as every paper counts."
 EXAMPLE = "  moejax count --arch deepseek-v3.1 --sequence-length 4096"
 

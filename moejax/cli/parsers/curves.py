@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import LENGTHS, SEEDS, count, number, whole_number
+from moejax.cli.number import LENGTHS, SEEDS, count, whole_number
+from moejax.cli.parsers.options import add_level, add_repeated
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
-NAME = "curves"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "curves.png", "curves.svg", "curves.csv", "schedule.csv")
 HELP = "Fit a law to loss curves: what any schedule of learning rates leads to, and which is best."
 EXAMPLE = """\
@@ -31,42 +31,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--law", default="multi_power", metavar="NAME", help="multi_power or momentum (%(default)s)")
     reading = parser.add_argument_group("reading")
-    reading.add_argument(
-        "--map",
-        action="append",
-        default=[],
-        metavar="OURS=THEIRS",
-        help="a column by theirs, or by arithmetic on theirs",
-    )
+    add_repeated(reading, "--map", "OURS=THEIRS", "a column by theirs, or by arithmetic on theirs")
     reading.add_argument("--loss", metavar="COLUMN", help="the losses, such as validation_loss (loss)")
-    reading.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="curves to read, such as 'small/*' (all)"
-    )
+    add_repeated(reading, "--only", "PATTERN", "curves to read, such as 'small/*' (all)")
     reading.add_argument(
         "--warmup", type=count(0), metavar="STEPS", help="in which the rate rose from 0, where that is not logged"
     )
-    parser.add_argument(
-        "--fix", action="append", default=[], metavar="NAME=VALUE", help="a coefficient that is given and not fitted"
-    )
+    add_repeated(parser, "--fix", "NAME=VALUE", "a coefficient that is given and not fitted")
     trust = parser.add_argument_group("trusting")
-    trust.add_argument(
-        "--hold-out", action="append", default=[], metavar="PATTERN", help="curves to predict and not to fit"
-    )
+    add_repeated(trust, "--hold-out", "PATTERN", "curves to predict and not to fit")
     trust.add_argument(
         "--blocks",
         type=whole_number,
         metavar="COUNT",
         help="stretches of a curve that count as one draw each; 1 where curves are many (8)",
     )
-    trust.add_argument("--level", type=number, default=0.9, metavar="SHARE", help="coverage of ranges (%(default)s)")
+    add_level(trust, "ranges")
     trust.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of the starts (%(default)s)")
     asking = parser.add_argument_group("asking the fitted law")
-    asking.add_argument(
+    add_repeated(
+        asking,
         "--predict",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,…",
-        help="a schedule: steps, and decay_share, decay_shape, final_share, warmup, peak; may be repeated",
+        "NAME=VALUE,…",
+        "a schedule: steps, and decay_share, decay_shape, final_share, warmup, peak; may be repeated",
     )
     asking.add_argument("--best", type=LENGTHS, metavar="STEPS", help="the schedule of least loss after so many steps")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")

@@ -8,7 +8,6 @@ from pathlib import Path
 from moejax.cli.number import WORKERS, count, number, whole_number
 from moejax.errors import UserError
 
-NAME = "data"
 HELP = """\
 Prepare text for training. `prepare` tokenises it once, in parallel, and goes on where it was stopped; `tokenizer`
 learns a vocabulary from it; `show` says what a prepared set holds."""

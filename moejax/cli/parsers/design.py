@@ -7,14 +7,13 @@ from pathlib import Path
 
 from moejax.cli.number import number, resamples
 from moejax.cli.parsers.design_constraints import add_constraint_arguments
-from moejax.cli.parsers.options import add_architecture_arguments
+from moejax.cli.parsers.options import add_architecture_arguments, add_level
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 from moejax.run_sources.source import source
 
-NAME = "design"
 OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
 HELP = (
     "Choose what to train for a budget: sizes, shape, tokens; with the price of every constraint and the flat region "
@@ -74,9 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs", type=source, metavar="RUNS", help="the table that the law was fitted to, for intervals"
     )
     around.add_argument("--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples of --runs")
-    around.add_argument(
-        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
-    )
+    add_level(around, "the intervals")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write design.json, and config.py to train it")

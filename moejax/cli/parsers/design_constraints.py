@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import LENGTHS, number, whole_number
-from moejax.cli.parsers.options import add_active_convention, add_sequence_length
+from moejax.cli.parsers.options import add_active_convention, add_repeated, add_sequence_length
 
 AT_MOST = {
     "flops": "training FLOPs",
@@ -35,14 +35,13 @@ def add_constraint_arguments(parser: argparse.ArgumentParser) -> None:
         "--chips", type=whole_number, metavar="COUNT", help="number of chips that --memory and --days count with"
     )
     other = parser.add_argument_group("also")
-    other.add_argument(
+    add_repeated(
+        other,
         "--hold",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="fix a variable, by its name or by its letter in the law's paper: sparsity=0.9, S=0.9",
+        "NAME=VALUE",
+        "fix a variable, by its name or by its letter in the law's paper: sparsity=0.9, S=0.9",
     )
-    other.add_argument("--range", action="append", default=[], metavar="NAME=LOW:HIGH", help="bounds of a variable")
+    add_repeated(other, "--range", "NAME=LOW:HIGH", "bounds of a variable")
     counted = parser.add_argument_group("counting")
     counted.add_argument(
         "--convention", default="exact", metavar="NAME", help="how a shape's FLOPs are counted (%(default)s)"

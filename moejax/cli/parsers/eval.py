@@ -9,7 +9,6 @@ from moejax.cli.number import SEEDS, whole_number
 from moejax.errors import UserError
 from moejax.evaluation.suites import SUITES, suite_of
 
-NAME = "eval"
 HELP = "Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."
 EXAMPLE = """\
   moejax eval runs/mine --tasks lambada_openai,arc_easy

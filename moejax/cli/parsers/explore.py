@@ -6,7 +6,6 @@ import argparse
 
 from moejax.cli.number import whole_number
 
-NAME = "explore"
 HELP = (
     "A page with sliders over the laws, published or your own fit's: loss, frontier, slices, optimum and practical "
     "range move at once. It is served on this machine alone (pip install 'moejax[explore]')."

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.number import number, resamples
+from moejax.cli.number import resamples
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
+from moejax.cli.parsers.options import add_level, add_repeated
 from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments, add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 from moejax.run_sources.source import source
 from moejax.wording import listed
 
-NAME = "fit"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
 HELP = "Fit a law to a table of runs."
 RECIPES = {
@@ -69,9 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples for intervals (0)"
     )
     trust.add_argument("--by", default="group", metavar="WHAT", help="what is resampled: group or run (%(default)s)")
-    trust.add_argument(
-        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
-    )
+    add_level(trust, "the intervals")
     add_split_arguments(trust)
     _add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))
     whole = parser.add_argument_group("a whole procedure instead")
@@ -90,34 +88,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_answer_arguments(group: Any) -> None:
-    group.add_argument(
+    add_repeated(
+        group,
         "--decide",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,…",
-        help="what the law says is best there, such as flops=1e24 or flops=1e24,expansion=16",
+        "NAME=VALUE,…",
+        "what the law says is best there, such as flops=1e24 or flops=1e24,expansion=16",
     )
-    group.add_argument(
+    add_repeated(
+        group,
         "--predict",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,…",
-        help="a run that is not trained yet, such as params_active=7B,tokens=1T, and where its loss should fall",
+        "NAME=VALUE,…",
+        "a run that is not trained yet, such as params_active=7B,tokens=1T, and where its loss should fall",
     )
-    group.add_argument(
+    add_repeated(
+        group,
         "--profile",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="values that the runs do not reject, of a coefficient, of a decision (N*, D*, …), of a predicted loss",
+        "NAME",
+        "values that the runs do not reject, of a coefficient, of a decision (N*, D*, …), of a predicted loss",
     )
-    group.add_argument(
-        "--influence",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="the three runs that decide it, checked by fitting without them",
-    )
+    add_repeated(group, "--influence", "NAME", "the three runs that decide it, checked by fitting without them")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -187,4 +176,4 @@ def command(arguments: argparse.Namespace) -> str:
     """The module of ``moejax.cli.commands`` that does it."""
     if arguments.loss_law is not None:
         return "fit_chained"
-    return NAME if arguments.recipe is None else "fit_recipes"
+    return "fit" if arguments.recipe is None else "fit_recipes"

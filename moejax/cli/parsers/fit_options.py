@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from moejax.cli.number import SEEDS, number
+from moejax.cli.parsers.options import add_repeated
 
 
 def add_law_argument(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def add_objective_arguments(group: Any) -> None:
         metavar="NAME",
         help="residual of log loss (log) or of loss (nats) (%(default)s)",
     )
-    group.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="hold a coefficient at a value")
+    add_repeated(group, "--fix", "NAME=VALUE", "hold a coefficient at a value")
     group.add_argument(
         "--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of starts and resamples (%(default)s)"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "init"
 HELP = """\
 Copy moejax's own configs (a tiny training, the quickstart, the studies of five papers, plans of published models) to
 DIR/configs, to run and to change. A file that is there already is left as it is. A config that is not changed needs no

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import count, share
-from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
+from moejax.cli.parsers.options import add_config_argument, add_exportable_argument, add_repeated
 from moejax.cli.settings import STUDY, TRAINING
 from moejax.errors import UserError
 
-NAME = "launch"
 HELP = """\
 Hand a training, or the trainings of a study that are not done yet, to an engine. Without --submit it prints what it
 would hand over (with --json as data), and writes nothing. Run again, it goes on with what failed or was interrupted;
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     slurm.add_argument(
         "--at-a-time", type=count(1, 100_000), default=256, metavar="N", help="jobs at most (%(default)s)"
     )
-    slurm.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further option of sbatch")
+    add_repeated(slurm, "--set", "KEY=VALUE", "a further option of sbatch")
     slurm.add_argument("--wait", action="store_true", help="until all have ended, and write the run table")
     gke = engines.add_parser("gke", parents=[both], help="JobSets on TPU slices", allow_abbrev=False)
     gke.add_argument("--topology", metavar="CHIP:AxBxC", help="of every training (default: the smallest that holds it)")

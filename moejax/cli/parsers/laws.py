@@ -7,7 +7,6 @@ from pathlib import Path
 
 from moejax.errors import UserError
 
-NAME = "laws"
 HELP = "List the laws with what they read and their published constants, show one law whole, or write their pages."
 EXAMPLE = """\
   moejax laws show five_factor

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import SEEDS, number, resamples
+from moejax.cli.parsers.options import add_level
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 from moejax.run_sources.source import source
 
-NAME = "leverage"
 HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
 EXAMPLE = """\
 moejax leverage 'runs.parquet:num_experts>0' 'runs.parquet:num_experts==0'
@@ -38,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"
     )
-    parser.add_argument(
-        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
-    )
+    add_level(parser, "the intervals")
     parser.add_argument(
         "--runs", type=source, metavar="RUNS", help="the table that the law was fitted to, for an interval"
     )

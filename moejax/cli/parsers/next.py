@@ -13,7 +13,6 @@ from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 from moejax.run_sources.source import source
 
-NAME = "next"
 OUTPUTS = ("next.json", "study.py")
 HELP = "Propose the runs to train next: those that make an answer of a fitted law, or the choice of law, most certain."
 EXAMPLE = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from moejax.cli.number import LENGTHS
+from moejax.cli.number import LENGTHS, number
 from moejax.cli.settings import ARCHITECTURE
 
 
@@ -34,6 +34,17 @@ def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
         help="refuse, before training, an architecture that moejax convert --to hf cannot write (in any family, or in "
         "FAMILY)",
     )
+
+
+def add_repeated(group: Any, name: str, metavar: str, meaning: str) -> None:
+    """Add an option that may be given several times; without it the list is empty."""
+    group.add_argument(name, action="append", default=[], metavar=metavar, help=meaning)
+
+
+def add_level(group: Any, what: str) -> None:
+    """Add ``--level``, the share of answers that some ranges hold."""
+    said = f"coverage of {what} (%(default)s)"
+    group.add_argument("--level", type=number, default=0.9, metavar="SHARE", help=said)
 
 
 def add_active_convention(group: Any) -> None:

@@ -9,7 +9,6 @@ from moejax.cli.parsers.options import add_config_argument
 from moejax.cli.settings import TRAINING
 from moejax.errors import UserError
 
-NAME = "plan"
 OUTPUTS = ("plan.json", "program.txt")
 HELP = "Compile a training's step for a pod without having one: memory, communication, time, cost."
 EXAMPLE = """\

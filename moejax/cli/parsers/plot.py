@@ -9,7 +9,6 @@ from moejax.cli.parsers.options import add_active_convention
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.errors import UserError
 
-NAME = "plot"
 HELP = (
     "Draw figures by name: the papers' own from their laws, or from your fit and runs, and pictures of a fit or a run."
 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import number
-from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments, add_sequence_length
+from moejax.cli.parsers.options import (
+    add_active_convention,
+    add_architecture_arguments,
+    add_repeated,
+    add_sequence_length,
+)
 from moejax.cli.process import compile_quickly
 from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 
-NAME = "predict"
 HELP = "Predict what published laws say of a model and a number of training tokens, and how far they extrapolate."
 EXAMPLE = "  moejax predict --law all --arch deepseek-v3.1 --tokens 14.8T"
 DESIGN_OPTIONS = {
@@ -49,13 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--loss", type=number, metavar="NUMBER", help="the loss, nats per token, for what laws of scores say of it"
     )
     add_active_convention(design)
-    design.add_argument(
-        "--column",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="another column that a fitted formula reads; may be repeated",
-    )
+    add_repeated(design, "--column", "NAME=VALUE", "another column that a fitted formula reads; may be repeated")
     parser.add_argument("--json", action="store_true", help="print machine-readable numbers")
 
 
@@ -77,7 +75,7 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 def command(arguments: argparse.Namespace) -> str:
     """The module of ``moejax.cli.commands`` that does it."""
-    return "predict_fit" if is_fit(arguments.law) else NAME
+    return "predict_fit" if is_fit(arguments.law) else "predict"
 
 
 def is_fit(law: str) -> bool:

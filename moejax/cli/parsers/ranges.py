@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import number, share
+from moejax.cli.parsers.options import add_level
 from moejax.cli.process import compile_quickly
 from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 
-NAME = "ranges"
 HELP = (
     "Practical ranges under a five-factor law: active experts G and shared share S within a loss of the best, and the "
     "active share N_a/N up to which more active parameters pay (Tables 3 and 4, Algorithm 1 of Zhao et al.)."
@@ -57,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shared-share", type=number, metavar="SHARE", help="S at which N_a/N is asked (the law's best)"
     )
-    parser.add_argument(
-        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of a fit's intervals (%(default)s)"
-    )
+    add_level(parser, "a fit's intervals")
     # Known, so that it gets a sentence.
     parser.add_argument("--flops", type=number, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")

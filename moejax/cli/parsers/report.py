@@ -12,14 +12,11 @@ from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.validation import fit_in, validate_fit
 from moejax.study.storage import identity
 
-NAME = "report"
 OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 HELP = (
     "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
     "which laws are fitted), or from the folder or fit.json of moejax fit."
 )
-TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
-"""Endings of the names of run tables."""
 EXAMPLE = """\
   moejax report runs/quickstart
   moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
@@ -52,7 +49,7 @@ def check(arguments: argparse.Namespace) -> None:
     source = fit_in(Path(arguments.source))
     if source.name.endswith(".json"):
         validate_fit(source)
-    elif source.name.endswith(TABLES):
+    elif source.name.endswith(run_table.ENDINGS):
         run_table.check_source(source)
     else:
         identity(source)

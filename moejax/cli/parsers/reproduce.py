@@ -6,7 +6,6 @@ import argparse
 
 from moejax.cli.parsers.options import add_active_convention
 
-NAME = "reproduce"
 HELP = (
     "Recompute every computable number of five documents on Mixture-of-Experts scaling and hold it to what is printed. "
     "Exit status 1 if a verdict is not the one on record."

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from moejax.cli.number import count
+from moejax.cli.parsers.options import add_repeated
 
 RUNS_HELP = (
     "CSV, Parquet or JSON-lines file, one row per run; a study's folder; or where a tracker keeps runs: a folder or "
@@ -16,19 +17,12 @@ RUNS_HELP = (
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a table of runs is read with."""
     table = parser.add_argument_group("reading the table")
-    table.add_argument(
-        "--map",
-        action="append",
-        default=[],
-        metavar="OURS=THEIRS",
-        help="take our column from theirs, or from arithmetic on theirs",
-    )
-    table.add_argument(
+    add_repeated(table, "--map", "OURS=THEIRS", "take our column from theirs, or from arithmetic on theirs")
+    add_repeated(
+        table,
         "--where",
-        action="append",
-        default=[],
-        metavar="CONDITION",
-        help="keep the rows for which it holds, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
+        "CONDITION",
+        "keep the rows for which it holds, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
     )
     table.add_argument("--loss", default="loss", metavar="COLUMN", help="column of the loss (%(default)s)")
     table.add_argument(
@@ -60,12 +54,11 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_split_arguments(group: Any) -> None:
     """Add what says which runs are kept from a fit to test it."""
-    group.add_argument(
+    add_repeated(
+        group,
         "--hold-out",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="test on the runs with the largest value in COLUMN; COLUMN:LEAST: LEAST or more; COLUMN=VALUE: VALUE",
+        "COLUMN",
+        "test on the runs with the largest value in COLUMN; COLUMN:LEAST: LEAST or more; COLUMN=VALUE: VALUE",
     )
     group.add_argument(
         "--each", metavar="COLUMN", help="hold out each value of COLUMN in turn; `group` holds out each architecture"

@@ -7,7 +7,6 @@ import argparse
 from moejax.cli.number import SEEDS, count, number
 from moejax.errors import UserError
 
-NAME = "sample"
 HELP = "Continue a prompt with a trained or converted model."
 EXAMPLE = """\
   moejax sample runs/tiny --prompt "def main("

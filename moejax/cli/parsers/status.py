@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "status"
 HELP = "How a training stands, running or not, or every model of a study: from the files in its folder."
 EXAMPLE = """\
   moejax status runs/tiny

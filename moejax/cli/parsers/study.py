@@ -11,7 +11,6 @@ from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.study.storage import identity
 
-NAME = "study"
 ACTIONS = ("status", "gather")
 HELP = "Train a family of models, fit laws to its runs, decide, report. Run again, it goes on where it was stopped."
 EXAMPLE = """\
@@ -81,4 +80,4 @@ def command(arguments: argparse.Namespace) -> str:
     """The module of ``moejax.cli.commands`` that does it."""
     if arguments.action:
         return "study_status"
-    return "study_estimate" if arguments.dry_run else NAME
+    return "study_estimate" if arguments.dry_run else "study"

@@ -12,7 +12,6 @@ from moejax.cli.validation import is_one_of_many
 from moejax.errors import UserError
 from moejax.train.allocator import computes_on_cpu, keep_memory
 
-NAME = "train"
 MOST_THREADS = 1024
 MOST_HERE = 256
 """Processes of one training that are started on one machine."""
@@ -134,7 +133,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def command(arguments: argparse.Namespace) -> str:
     """The module of ``moejax.cli.commands`` that does it."""
-    return "train_processes" if _starts_processes(arguments) else NAME
+    return "train_processes" if _starts_processes(arguments) else "train"
 
 
 def prepare(arguments: argparse.Namespace) -> None:

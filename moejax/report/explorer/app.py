@@ -18,16 +18,17 @@ def _():
 
     import marimo as mo  # type: ignore[import-not-found]
 
+    from moejax.laws.catalogue import CATALOGUE
     from moejax.report.explorer import page
     from moejax.report.explorer.available import find_available
     from moejax.report.explorer.config import config
     from moejax.report.explorer.serve import SOURCE
-    from moejax.report.explorer.state import KNOBS, PRESETS, models, of_link
+    from moejax.report.explorer.state import KNOBS, PRESETS, of_link
     from moejax.report.explorer.view import view
     from moejax.wording import told
 
     available = find_available(os.environ.get(SOURCE, ""))
-    return KNOBS, PRESETS, config, mo, models, of_link, available, page, replace, told, view
+    return CATALOGUE, KNOBS, PRESETS, config, mo, of_link, available, page, replace, told, view
 
 
 @app.cell
@@ -121,10 +122,10 @@ def _(get_tokens, slider):
 
 
 @app.cell
-def _(choose, get_model, mo, models, now):
+def _(CATALOGUE, choose, get_model, mo, now):
     model_menu = [
         mo.ui.dropdown(
-            options={"none": "", **{name: name for name in models()}},
+            options={"none": "", **{name: name for name in CATALOGUE}},
             value=get_model().model or "none",
             label="published model",
             full_width=True,

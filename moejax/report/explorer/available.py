@@ -18,8 +18,6 @@ from moejax.laws.published import Published
 from moejax.report.explorer.state import ExplorerState
 from moejax.run_table import DataFrame
 
-TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
-
 
 @dataclass(frozen=True, kw_only=True)
 class AvailableLaw:
@@ -30,7 +28,7 @@ class AvailableLaw:
     published: Published | None = None
     """None for a fit of one's own."""
     file: str = ""
-    """Of a fit of one's own."""
+    """Path of a fit of one's own."""
     fit: FitResult | None = None
     """A fit of one's own, with its ranges and its covariance."""
     warnings: tuple[str, ...] = ()
@@ -95,7 +93,7 @@ def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame]:
     if not source.exists():
         raise UserError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing at all.")
     if source.is_file():
-        if source.name.endswith(TABLES):
+        if source.name.endswith(run_table.ENDINGS):
             return {}, _runs(source)
         return _fits([source]), None
     files = [*sorted(source.glob("fits/*.json")), *source.glob("fit.json")]

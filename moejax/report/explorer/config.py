@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moejax.architecture import Architecture
 from moejax.design.build import build, config_text, max_tokens_within
-from moejax.design.constraint import Constraint
+from moejax.design.constraint import Constraint, held
 from moejax.design.coordinates import Shapes
 from moejax.design.decide import DENSE, MIXTURE
 from moejax.design.problem import Problem, optimise
@@ -30,12 +30,11 @@ def config(state: ExplorerState) -> str:
     """
     like = find(state.model).architecture if state.model else _like(state)
     total = state.params_active * state.expansion
-    tokens = Constraint(name="tokens", low=state.tokens, high=state.tokens)
-    sizes = (
-        Constraint(name="params_active", low=state.params_active, high=state.params_active),
-        Constraint(name="params_total", low=SHORT * total, high=total),
-    )
-    constraints = (tokens,) if state.model else (tokens, sizes[0]) if not like.is_moe else (tokens, *sizes)
+    constraints = held({"tokens": state.tokens})
+    if not state.model:
+        constraints += held({"params_active": state.params_active})
+        if like.is_moe:
+            constraints += (Constraint(name="params_total", low=SHORT * total, high=total),)
     # All that a shape can be is held, so that the law decides nothing: any that reads both sizes would do.
     problem = Problem(law=CHAPTER_002, constraints=constraints, space=Shapes(like, CHAPTER_002.inputs))
     built = max_tokens_within(problem, like) if state.model else build(optimise(problem))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.design.coordinates import PARAMS_ACTIVE, Sizes
+from moejax.design.frontier import DENSE
 from moejax.float64 import float64
 from moejax.laws.argmin import argmin_between
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -23,8 +24,6 @@ Values = Mapping[str, Any]
 WITHIN = 0.001
 """Nats by which the loss may rise in a practical range, as `moejax design` has it."""
 HALVINGS = 45
-DENSE = ("expansion", "expert_expansion")
-"""What is 1 in the dense model beside."""
 
 
 def design_of(values: Values) -> Design:

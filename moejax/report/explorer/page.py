@@ -154,7 +154,7 @@ def _beyond(view: View) -> str:
         sentences.append(f"Nobody says for which range of {', '.join(view.prediction.unchecked)} this was fitted.")
     if view.available_law.fit is not None and view.range is not None:
         sentences.insert(0, range_in_words(view.available_law.fit, view.range, beyond=bool(said)))
-        sentences += () if view.available_law.fit.uncertainty is None else view.available_law.fit.uncertainty.dropped
+        sentences += view.available_law.fit.dropped
     sentences += view.available_law.warnings
     if view.available_law.published is not None and view.available_law.published.remark:
         sentences.append(view.available_law.published.remark)

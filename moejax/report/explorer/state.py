@@ -27,7 +27,7 @@ from moejax.design.coordinates import (
 )
 from moejax.errors import UserError
 from moejax.laws.accounting import design_of
-from moejax.laws.catalogue import CATALOGUE, find
+from moejax.laws.catalogue import find
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 
 PER_DECADE = 20
@@ -54,7 +54,7 @@ class Knob:
 
     @property
     def name(self) -> str:
-        """Of the coordinate."""
+        """The coordinate's name."""
         return self.coordinate.name
 
     @property
@@ -205,11 +205,6 @@ def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: ExplorerSt
         state = state.like(said.pop("model"))
     law = said.pop("law", state.law)
     return replace(state, law=law, **{name: _number(name, text) for name, text in said.items()})
-
-
-def models() -> tuple[str, ...]:
-    """The published models, by name."""
-    return tuple(CATALOGUE)
 
 
 def _number(name: str, text: str) -> float:

@@ -22,7 +22,7 @@ from moejax.report.figures.style import COLOURS, FAINT, INK, SEQUENTIAL
 WIDTH, HEIGHT = 400.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 20.0, 26.0, 40.0
 BAR = 56.0
-"""Of the colour bar, with its numbers."""
+"""Width of the colour bar, with its numbers."""
 DASHES = {"dashed": "6 4", "dotted": "1.5 3"}
 RADIUS = 4.2
 _VARIABLES = {colour: f"var(--{name}, {colour})" for name, colour in COLOURS.items()}

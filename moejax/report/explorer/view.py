@@ -25,7 +25,7 @@ from moejax.report.figures.style import BLUE, INK, ORANGE
 
 POINTS, BUDGETS, CELLS = 81, 41, (41, 33)
 DECADES = 3
-"""Of compute drawn on either side of the budget."""
+"""Powers of ten of compute that are drawn on either side of the budget."""
 MOVES = 1e-9
 """Nats below which a law does not read a knob."""
 VALLEY = 0.35
@@ -76,9 +76,9 @@ class View:
     state: ExplorerState
     available_law: AvailableLaw
     prediction: Prediction
-    """Of the chosen law: what `moejax predict` says."""
+    """What `moejax predict` says by the chosen law."""
     range: RunRange | None
-    """Of a fit of one's own."""
+    """The range of such a run, by a fit of one's own; None for published constants."""
     design: Design
     dense: float
     """Loss of the dense model of equal active parameters and FLOPs."""
@@ -87,10 +87,9 @@ class View:
     effective: float | None
     """Parameters of the dense model that the law takes for the same, where it has such a number."""
     ranges: Sequence[Range]
-    """Of every knob that the law reads, active parameters first."""
+    """How far every knob that the law reads may be turned, active parameters first."""
     dense_best: float
     """Active parameters of the best dense model of the budget."""
-    dense_least: float
     panels: Mapping[str, Panel | Field]
     """By what they show."""
     leverage: float
@@ -144,7 +143,6 @@ def view(state: ExplorerState, available: Available) -> View:
         effective=None if effective is None else float(effective),
         ranges=ranges,
         dense_best=float(found["optima"]["dense"]["best"]),
-        dense_least=float(found["optima"]["dense"]["least"]),
         panels=_panels(state, available, grids, found, [r.name for r in ranges], ratio),
         leverage=leverage,
         every=every,
@@ -155,8 +153,8 @@ def _grids(state: ExplorerState) -> dict[str, np.ndarray]:
     """Ends at whole decades, so that axes stay while a knob is turned."""
     middle = math.floor(math.log10(state.flops) + 0.5)
     lines = {name: KNOBS[name].line(POINTS) for name in STRUCTURE}
-    sizes = _decades(state.params_active, 2)
-    few, many = _decades(state.tokens, 2)
+    sizes = _decades(state.params_active)
+    few, many = _decades(state.tokens)
     few = min(few, 10 ** math.floor(math.log10(state.unique_tokens))) if math.isfinite(state.unique_tokens) else few
     most = max(64.0, 10 ** math.ceil(math.log10(state.expansion)))
     return {
@@ -171,9 +169,10 @@ def _grids(state: ExplorerState) -> dict[str, np.ndarray]:
     }
 
 
-def _decades(value: float, around: int) -> tuple[float, float]:
+def _decades(value: float) -> tuple[float, float]:
+    """Two decades down and up from the one nearest to a value."""
     middle = math.floor(math.log10(value) + 0.5)
-    return 10.0 ** (middle - around), 10.0 ** (middle + around)
+    return 10.0 ** (middle - 2), 10.0 ** (middle + 2)
 
 
 def _reads(found: Mapping[str, Any], name: str) -> bool:

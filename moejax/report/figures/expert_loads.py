@@ -12,7 +12,7 @@ from moejax.report.findings import Findings, layer_loads
 LAYERS = 48
 """Layers that are shown; a larger study shows the first in its table."""
 NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
-"""Of a load that is written into its cell, of a character of a layer's name, and of the scale beside the cells."""
+"""Widths of a load that is written into its cell, of a letter of a layer's name, and of the scale beside the cells."""
 
 
 def draw(found: Findings) -> Figure | None:

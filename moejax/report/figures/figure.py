@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
 
-from moejax.fit.objective import outputs
+from moejax.fit.objective import compiled_outputs
 from moejax.float64 import float64
-from moejax.folder import atomic_write, one_set
+from moejax.folder import atomic_write, one_set, write_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
-from moejax.laws.design import Design, design_from
+from moejax.laws.design import design_from
 from moejax.report.figures.style import PAPER, RC
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
@@ -72,8 +70,7 @@ def write_figure(
                     partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
                 )
         written.append(f"{name}.csv")
-        with atomic_write(folder / written[-1]) as partial:
-            partial.write_text(figure.csv(), encoding="utf-8")
+        write_text(folder / written[-1], figure.csv())
     return tuple(written)
 
 
@@ -112,12 +109,7 @@ def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
     shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
     flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
     with float64():
-        return np.asarray(_outputs(output, law, design_from(flat)), np.float64).reshape(shape)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _outputs(output: str, law: Any, design: Design) -> Any:
-    return outputs(law, design, output)
+        return np.asarray(compiled_outputs(law, design_from(flat), output), np.float64).reshape(shape)
 
 
 def structured(active_experts: Any, shared_share: Any, **sizes: Any) -> dict[str, Any]:

@@ -110,7 +110,7 @@ MOST_TICKS = {1: 9, 2: 6, 3: 4}
 """On a horizontal axis, by the panels beside each other."""
 
 LARGEST_AREA = 60.0
-"""Of a point, in square points."""
+"""Area of the largest point, in square points."""
 
 
 def draw(
