@@ -44,6 +44,14 @@ APART = 1.0
 """Two ends are one mode if they are nearer than this many of the posterior's standard deviations."""
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
 """How far log losses scatter around a law before any were seen, and how many runs that counts for."""
+FACTOR, EDGE = 2.0, 0.1
+"""Losses asked for are expected between the runs' smallest over this factor and their largest times it; beyond,
+the prior falls off as a normal distribution of this standard deviation in log loss."""
+ASKED = 128
+"""Of the designs that losses are asked for, how many at most the prior looks at, spread over all."""
+STEEPEST = 100.0
+"""The most that a log loss moves by a standard deviation of the prior, in a plan. Exponentials of powers move by 1e10
+around the middle of the prior, and the inverse of such information has no digits left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +69,7 @@ class PosteriorModes:
     Args:
       law: its class.
       pool: what could be trained; its losses are read only of runs that are marked as trained.
-      target: where losses are asked, if anywhere.
+      target: where losses are asked, if anywhere; laws by which they would be absurd there are no modes (``FACTOR``).
       fixed: coefficients that are given.
     """
 
@@ -82,6 +90,8 @@ class PosteriorModes:
         asked = known(target) if target else {name: np.zeros(0) for name in known(pool.design)}
         rows = {n: np.concatenate([v, np.asarray(asked[n])]) for n, v in known(pool.design).items() if n in asked}
         self.design = in_units(design_from(rows), self.data["units"])
+        answers = _length(self.design) - len(pool)
+        self.asked = len(pool) + np.unique(np.linspace(0, answers - 1, min(answers, ASKED)).round().astype(int))
         self.starts = Sobol(DRAWN, seed=seed)(self.objective, {**self.data})
         self.middle, self.spread = middle_and_spread(self.objective)
         self.sized = False
@@ -130,9 +140,7 @@ class PosteriorModes:
             self.data["typical"], self.sized = np.float64(np.exp(np.mean(seen))), True
         level = noise or USUAL_NOISE
         points = np.concatenate([self.starts, *(np.asarray(p)[None] for p in near)])
-        off = self._at(points, rows) - seen
-        prior = np.sum(((points - self.middle) / self.spread) ** 2, axis=1)
-        value = np.nan_to_num(np.sum(off**2, axis=1) / level**2 + prior, nan=np.inf, posinf=np.inf)
+        value = np.nan_to_num(self._squares(points, rows, seen, level), nan=np.inf, posinf=np.inf)
         begun = points[np.argsort(value)[:FOLLOWED]]
         begun = np.concatenate([begun[: FOLLOWED - len(near)], *(np.asarray(p)[None] for p in near)])
         # The first search is for a noise that is not known, and no more than that is asked of it.
@@ -143,20 +151,26 @@ class PosteriorModes:
             if noise is None:
                 level = self._noise(points[int(np.argmin(value))], rows, seen, level)
             begun = points
-        value = np.array([np.sum(self._residuals(p[None], rows, seen, level)[0] ** 2) for p in points])
+        value = self._squares(points, rows, seen, level)
         return self._distinct(points, value, rows, level), level
 
-    def _at(self, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        chunks = [self.log_losses(points[i : i + FOLLOWED], rows)[0] for i in range(0, len(points), FOLLOWED)]
-        return np.concatenate(chunks)
+    def _squares(self, points: np.ndarray, *seen: Any) -> Float[np.ndarray, " points"]:
+        """Twice the negative logarithm of the posterior, but for a constant."""
+        chunks = [self._residuals(points[i : i + FOLLOWED], *seen)[0] for i in range(0, len(points), FOLLOWED)]
+        return np.sum(np.concatenate(chunks) ** 2, axis=1)
 
     def _residuals(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = self.log_losses(points, rows)
+        """What the runs, the losses that are asked for and the prior of the coordinates contribute, and the slopes."""
+        values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
+        runs = slice(len(rows))
+        asked, beyond = values[:, len(rows) :], np.log(FACTOR)
+        outside = asked - np.clip(asked, seen.min() - beyond, seen.max() + beyond)
+        steepness = slopes[:, len(rows) :] * (outside != 0)[..., None]
         eye = np.broadcast_to(np.diag(1 / self.spread), (len(points), points.shape[1], points.shape[1]))
-        residual = np.concatenate([(values - seen) / noise, (points - self.middle) / self.spread], axis=1)
-        return residual, np.concatenate([slopes / noise, eye], axis=1)
+        parts = [(values[:, runs] - seen) / noise, outside / EDGE, (points - self.middle) / self.spread]
+        return np.concatenate(parts, axis=1), np.concatenate([slopes[:, runs] / noise, steepness / EDGE, eye], axis=1)
 
     def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: float) -> float:
         values, slopes = self.log_losses(point[None], rows)
@@ -202,6 +216,8 @@ class PosteriorModes:
         pool, rows = np.arange(len(self.loss)), np.flatnonzero(trained)
         every = np.arange(_length(self.design))
         values, slopes = self.log_losses(np.stack([mode.point for mode in modes]), every)
+        size = np.linalg.norm(slopes * self.spread, axis=-1, keepdims=True)
+        slopes = slopes * (STEEPEST / np.maximum(size, STEEPEST))
         found = []
         for mode, value, slope in zip(modes, values, slopes, strict=True):
             own = slope[rows] / noise

@@ -77,7 +77,7 @@ def propose(
     kept, searches = int((runs.weight > 0).sum()), {}
     for name, law in laws.items():
         if name not in around and (modes or kept < len(coefficient_estimands(law, tuple(fixed)))):
-            searches[name] = PosteriorModes(law, runs, fixed=fixed, seed=options.get("seed", 0))
+            searches[name] = PosteriorModes(law, runs, candidates.design, fixed=fixed, seed=options.get("seed", 0))
     fits = {
         name: fit_law(law, runs, fixed=fixed, **options)
         for name, law in laws.items()
