@@ -147,7 +147,7 @@ Gradient = tuple[Any, dict[str, Array], RoutingSums | None]
 
 
 def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Gradient:
-    """That of a batch, one microbatch after another.
+    """Of a whole batch, one microbatch after another.
 
     The balance loss weighs a microbatch's probabilities by the loads of the whole batch, so those of the microbatches
     behind it are counted before, in a forward pass; those before it are in the sums, and its own are there when its
