@@ -17,14 +17,13 @@ from moejax.data.batches import DecayWeights, batches
 from moejax.data.config import SUMMARY, DataConfig, WeightedSource
 from moejax.data.interleaving import rows_of_each
 from moejax.data.prepare import prepare
-from moejax.data.prepared import MANIFEST, PreparedSet
+from moejax.data.prepared import MANIFEST, PreparedSet, summed
 from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
 from moejax.data.sources import NAMED, check_source, is_there, path_of
 from moejax.data.stored_set import open_stored_set
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
-from moejax.progress import ProgressCallback
 from moejax.storage import is_remote
 from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import some
@@ -230,11 +229,10 @@ class Corpus:
         ]
 
     def _split_size(self, name: str) -> CorpusSplit:
-        splits = [getattr(prepared.manifest, name) for prepared in self.sets]
-        return CorpusSplit(*(sum(getattr(s, field) for s in splits) for field in CorpusSplit.__dataclass_fields__))
+        return summed(CorpusSplit, [getattr(prepared.manifest, name) for prepared in self.sets])
 
 
-def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = lambda share, text: None) -> Corpus:
+def open_corpus(config: DataConfig, folder: Path) -> Corpus:
     """Open what a config names. What is not prepared yet is tokenised into ``folder``, once, by this process; its
     summary is written there.
 
@@ -245,7 +243,7 @@ def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = 
     folder.mkdir(parents=True, exist_ok=True)
     placed = _placed(config, folder)
     parts = tuple(part for part, _ in placed)
-    sets = tuple(_open(config, part, place, update) for part, place in placed)
+    sets = tuple(_open(config, part, place) for part, place in placed)
     first = sets[0].manifest.tokenizer
     for part, prepared in zip(parts, sets, strict=True):
         _check_tokenizer(config, part, prepared, first.sha256, parts[0].source)
@@ -296,7 +294,7 @@ def read_summary(folder: Path) -> Summary:
     return read_json(folder / SUMMARY, Summary, remedy="bring back a copy, or go on with the study, which writes it")
 
 
-def _open(config: DataConfig, part: WeightedSource, folder: Path, update: ProgressCallback) -> PreparedSet:
+def _open(config: DataConfig, part: WeightedSource, folder: Path) -> PreparedSet:
     if is_remote(part.source):
         return open_stored_set(part.source.rstrip("/"), folder)
     given = path_of(part.source)
@@ -310,7 +308,6 @@ def _open(config: DataConfig, part: WeightedSource, folder: Path, update: Progre
         corrupt_share=config.corrupt_share,
         text_field=config.text_field,
         patience_seconds=_PATIENCE_SECONDS,
-        update=update,
     )
 
 

@@ -25,6 +25,7 @@ from moejax.data.prepared import (
     read_counts,
     remember_checked,
     shard_hashes,
+    summed,
 )
 from moejax.data.shard import NAMED_CORRUPT, SPLITS, TokenShard, token_type, write_shard
 from moejax.data.source import InputShard, SourceOptions
@@ -181,7 +182,7 @@ def _manifest(
         bytes=sum(shard.corrupt_bytes for shard in shards),
         named=tuple(name for shard in shards for name in shard.corrupt_named)[:NAMED_CORRUPT],
     )
-    splits = {name: _total([getattr(shard, name) for shard in shards]) for name in SPLITS}
+    splits = {name: summed(SplitTotals, [getattr(shard, name) for shard in shards]) for name in SPLITS}
     _check_corrupt(source, corrupt, splits, size_bytes, corrupt_share)
     for name, split in splits.items():
         if not split.documents:
@@ -207,10 +208,6 @@ def _manifest(
         shards=tuple(shards),
         **splits,
     )
-
-
-def _total(splits: Sequence[Any]) -> SplitTotals:
-    return SplitTotals(*(sum(getattr(one, name) for one in splits) for name in SplitTotals.__dataclass_fields__))
 
 
 def _check_corrupt(

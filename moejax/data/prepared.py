@@ -6,22 +6,24 @@ import contextlib
 import functools
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from fsspec.implementations.dirfs import DirFileSystem
 from jaxtyping import Int, Int32
 
-from moejax.data.shard import TokenShard, token_type
+from moejax.data.shard import SPLITS, TokenShard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.storage import reaching
 from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
 from moejax.wording import some
+
+T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 CHECKED = ".checked.json"
@@ -48,6 +50,11 @@ class SplitTotals:
     bytes: int
     tokens: int
     token_bytes: int
+
+
+def summed(kind: type[T], parts: Sequence[Any]) -> T:
+    """A dataclass of numbers, each the sum of the parts' of its name."""
+    return kind(*(sum(getattr(part, one.name) for part in parts) for one in fields(kind)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -146,10 +153,10 @@ class PreparedSet:
         """
         return TokenStream(self, name)
 
-    def bytes_of(self, tokens: np.ndarray, name: str = "validation") -> float | None:
-        """Bytes of text that tokens stand for, an average over the split where the tokenizer changes text; or None."""
-        table = self.tokenizer.bytes_per_token()
-        split: SplitTotals = getattr(self.manifest, name)
+    def bytes_of(self, tokens: np.ndarray) -> float | None:
+        """Bytes of text that tokens of the validation split stand for, an average over the split where the tokenizer
+        changes text; or None."""
+        table, split = self.tokenizer.bytes_per_token(), self.manifest.validation
         if table is None or not split.token_bytes:
             return None
         return float(table[tokens].sum()) * split.bytes / split.token_bytes
@@ -192,7 +199,7 @@ class PreparedSet:
 def shard_hashes(folder: Path, shard: TokenShard) -> dict[Path, str]:
     """The files of a shard of a set in ``folder``, with the hashes that they had when they were written."""
     hashes = {}
-    for name in ("train", "validation"):
+    for name in SPLITS:
         split = getattr(shard, name)
         hashes[folder / SHARDS / f"{shard.stem}.{name}.tokens"] = split.sha256
         # Sets of older versions have no hash of where documents end.

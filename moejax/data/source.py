@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from moejax.errors import UserError
+
 
 @dataclass(frozen=True)
 class Document:
@@ -78,6 +80,19 @@ class SourceOptions:
     """Bytes per token in ``.bin`` files that do not say it."""
     single_file: bool = False
     """The source is one file: a text is cut into several documents, as a single one leaves nothing to hold out."""
+
+    def end_in(self, path: str) -> int:
+        """``end_of_document`` for a file of tokens.
+
+        Raises:
+          UserError: no tokenizer was named whose tokens these are.
+        """
+        if self.end_of_document is None:
+            raise UserError(
+                f"{path} holds tokens; name the tokenizer that made them: a tokenizer.json, or ids:VOCAB:END (for "
+                f"GPT-2's, ids:50257:50256)."
+            )
+        return self.end_of_document
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from moejax.data.prepared import MANIFEST, SHARDS, Manifest, PreparedSet, StoredTokens
+from moejax.data.shard import SPLITS
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.storage import open_storage, reaching
@@ -39,7 +40,7 @@ def open_stored_set(url: str, folder: Path) -> PreparedSet:
                 with atomic_write(place) as partial:
                     storage.get_file(name, str(partial))
 
-        splits = [f"{SHARDS}/{shard.stem}.{split}" for shard in manifest.shards for split in ("train", "validation")]
+        splits = [f"{SHARDS}/{shard.stem}.{split}" for shard in manifest.shards for split in SPLITS]
         found = storage.fs.find(f"{storage.path}/{SHARDS}", detail=True)
         sizes = {Path(path).name: about["size"] for path, about in dict(found).items()}
         with ThreadPoolExecutor(_THREADS) as threads:

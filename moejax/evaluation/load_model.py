@@ -97,5 +97,5 @@ def _described(saved: SavedState) -> dict[str, Any]:
         "training": saved.training.fingerprint(),
         "phase": saved.phase,
         "step": saved.step,
-        "tokens": saved.step * saved.training.recipe.batch_tokens,
+        "tokens": saved.tokens,
     }

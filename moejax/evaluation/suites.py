@@ -15,16 +15,16 @@ from moejax.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteTask:
-    """A task of a document, and the one of lm-evaluation-harness that stands for it."""
+class EvaluationTask:
+    """A task that models are asked, of a document or by itself."""
 
     name: str
-    """As the document prints it."""
-    category: str
+    """What it is called in tables: as the document prints it."""
+    category: str = ""
     task: str = ""
-    """The harness's name; empty if it is not run here."""
+    """The name in lm-evaluation-harness, or ``validation_choices``; empty if it is not run here."""
     metric: str = ""
-    """The harness's name of the score, with its filter."""
+    """The harness's name of the score, with its filter; empty for the first that is a share."""
     num_fewshot: int | None = None
     """Shots in front; None for the task's own."""
     left_out: str = ""
@@ -35,12 +35,12 @@ class SuiteTask:
 class Suite:
     """All tasks of a document."""
 
-    tasks: tuple[SuiteTask, ...]
+    tasks: tuple[EvaluationTask, ...]
     source: str
     remark: str
 
     @property
-    def run_here(self) -> tuple[SuiteTask, ...]:
+    def run_here(self) -> tuple[EvaluationTask, ...]:
         """Those that are run."""
         return tuple(one for one in self.tasks if one.task)
 
@@ -96,12 +96,12 @@ _ABSENT = "It is not among the tasks of lm-evaluation-harness 0.4.13; a task fil
 _SANDBOX = "It runs the code that the model writes, and moejax eval has no sandbox for that."
 
 
-def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[SuiteTask, ...]:
+def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[EvaluationTask, ...]:
     """Rows of name, task, metric and shots; or of name and why it is left out."""
     return tuple(
-        SuiteTask(name=row[0], category=category, left_out=row[1])
+        EvaluationTask(name=row[0], category=category, left_out=row[1])
         if len(row) == 2
-        else SuiteTask(name=row[0], category=category, task=row[1], metric=row[2], num_fewshot=row[3])
+        else EvaluationTask(name=row[0], category=category, task=row[1], metric=row[2], num_fewshot=row[3])
         for row in rows
     )
 

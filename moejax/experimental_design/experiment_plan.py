@@ -24,7 +24,7 @@ from moejax.experimental_design.criterion import (
     variances,
     with_run,
 )
-from moejax.experimental_design.laplace_posterior import UNIDENTIFIED_SHARE, LaplacePosterior
+from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.fit.fit_result import FitResult
 from moejax.float64 import float64
 
@@ -291,11 +291,8 @@ def choose_runs(
         before=before,
         after=afterwards,
         bound=relaxed.bound if len(posteriors) == 1 else 0.0,
-        unidentified=tuple(tuple(bool(x) for x in b.prior_share > UNIDENTIFIED_SHARE) for b in posteriors),
-        still_unidentified=tuple(
-            tuple(bool(x) for x in after.prior_share > UNIDENTIFIED_SHARE)
-            for after in _with(posteriors, arrays, counts)
-        ),
+        unidentified=tuple(one.unidentified for one in posteriors),
+        still_unidentified=tuple(one.unidentified for one in _with(posteriors, arrays, counts)),
     )
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from moejax.errors import UserError
 from moejax.fit.derivatives import Functional
 from moejax.fit.identify import slopes_of_log_loss
-from moejax.fit.objective import FitObjective, Penalty, Squared, data_of
+from moejax.fit.objective import FitObjective, Squared, data_of
 from moejax.fit.runs import VARY_WITHIN_A_GROUP, Runs, runs_from
 from moejax.float64 import float64
 from moejax.laws.design import Design, in_units, known, value_of
@@ -82,6 +82,11 @@ class LaplacePosterior:
         moved = self.answer_slopes @ self.covariance
         return (moved**2).sum(axis=1) / PRIOR**2 / self.deviations**2
 
+    @property
+    def unidentified(self) -> tuple[bool, ...]:
+        """Which answers the runs leave to the prior."""
+        return tuple((self.prior_share > UNIDENTIFIED_SHARE).tolist())
+
 
 def laplace_posterior(
     law: Any,
@@ -93,7 +98,6 @@ def laplace_posterior(
     shared: float = 0.0,
     weight: float = 1.0,
     fixed: Mapping[str, float] | None = None,
-    penalty: Penalty | None = None,
     output: str = "loss",
 ) -> LaplacePosterior:
     """What runs tell of a law around a point.
@@ -113,7 +117,7 @@ def laplace_posterior(
     if not noise > 0:
         raise UserError(f"The noise is {noise:g}; without scatter every run would tell everything. Give --noise.")
     fixed = dict(fixed or {})
-    objective = FitObjective(type(law), penalty or Squared(), tuple(sorted(fixed)), output)
+    objective = FitObjective(type(law), Squared(), tuple(sorted(fixed)), output)
     data = data_of(objective, runs, fixed)
     count = max(np.size(value_of(candidates, name)) for name in objective.law.inputs)
     centred = in_units(runs_from(candidates, np.ones(count)).design, data["units"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,11 +45,6 @@ def has_tokamax() -> bool:
         return importlib.metadata.version("tokamax") == TOKAMAX
     except importlib.metadata.PackageNotFoundError:
         return False
-
-
-def has_cudnn() -> bool:
-    """Whether JAX finds cuDNN, which comes with its CUDA wheels; no GPU is needed."""
-    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (13, 12))
 
 
 TABLE: dict[str, dict[str, Kernel]] = {

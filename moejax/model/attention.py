@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, S keys, D model_dim, H heads, G key-value heads, K he
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,18 +79,33 @@ class Attention(nnx.Module):
         if a.qk_norm:
             query = _norm(query, self.query_norm[...], a)
         query = POSITIONS[a.positions].apply(query, mask.start + jnp.arange(x.shape[1]), a)
-        mixed = attention(
-            query,
-            kv.key,
-            kv.value,
-            mask,
-            scale=1 / math.sqrt(a.head_dim),
-            slopes=POSITIONS[a.positions].slopes(a.num_heads),
-            sinks=self.sinks[...] if a.attention_sinks else None,
-            backend=runtime.attention,
-        )
-        y = project("bthv,hvd->btd", mixed, self.output[...], types=runtime.product_types)
-        return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
+        return attention_output(self, query, kv.key, kv.value, mask, 1 / math.sqrt(a.head_dim), a, runtime)
+
+
+def attention_output(
+    layer: Any,
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G V"],
+    mask: AttentionMask,
+    scale: float,
+    architecture: Architecture,
+    runtime: Runtime,
+) -> Float[Array, "B T D"]:
+    """The end of every kind of attention layer: what the heads read, projected back by the layer's ``output``."""
+    a = architecture
+    mixed = attention(
+        query,
+        key,
+        value,
+        mask,
+        scale=scale,
+        slopes=POSITIONS[a.positions].slopes(a.num_heads),
+        sinks=layer.sinks[...] if a.attention_sinks else None,
+        backend=runtime.attention,
+    )
+    y = project("bthv,hvd->btd", mixed, layer.output[...], types=runtime.product_types)
+    return add_bias(y, layer.output_bias[...]) if a.attention_output_bias else y
 
 
 def _norm(x: Float[Array, "B T heads K"], weight: Float[Array, "*heads K"], a: Architecture) -> jax.Array:

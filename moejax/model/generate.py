@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,31 +65,10 @@ def generate(
     key: Key[Array, ""],
     *,
     tokens: int,
-    sampling: Sampling | None = None,
-    padding_mask: Array | None = None,
-    expert_bias: Float[Array, "moe_layers experts"] | None = None,
+    **options: Any,
 ) -> Int[Array, "batch tokens"]:
-    """``tokens`` more tokens for each prompt.
-
-    Prompts of different lengths are filled up on the left with padding, where ``padding_mask`` (Bool[batch, length]) is
-    False. An
-    architecture with a capacity drops no token here.
-
-    Raises:
-      UserError: the router is not causal, so that no token can be known before the later ones.
-    """
-    parts = generate_in_parts(
-        architecture,
-        runtime,
-        params,
-        prompts,
-        key,
-        tokens=tokens,
-        at_once=tokens,
-        sampling=sampling,
-        padding_mask=padding_mask,
-        expert_bias=expert_bias,
-    )
+    """``tokens`` more tokens for each prompt; the options are those of ``generate_in_parts``."""
+    parts = generate_in_parts(architecture, runtime, params, prompts, key, tokens=tokens, at_once=tokens, **options)
     return jnp.concatenate(list(parts), axis=1)
 
 
@@ -105,10 +85,13 @@ def generate_in_parts(
     padding_mask: Array | None = None,
     expert_bias: Float[Array, "moe_layers experts"] | None = None,
 ) -> Iterator[Int[Array, "batch part"]]:
-    """What ``generate`` returns, in parts: the first token, then ``at_once`` at a time, so that one may stop early.
+    """``tokens`` more tokens for each prompt: the first one, then ``at_once`` at a time, so that one may stop early.
+
+    Prompts of different lengths are filled up on the left with padding, where ``padding_mask`` (Bool[batch, length]) is
+    False. An architecture with a capacity drops no token here.
 
     Raises:
-      UserError: as ``generate``.
+      UserError: the router is not causal, so that no token can be known before the later ones.
     """
     sampling = sampling or Sampling()
     sampling.check()

@@ -15,10 +15,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
-from moejax.kernels.attention import AttentionMask, attention
+from moejax.kernels.attention import AttentionMask
 from moejax.kernels.linear import add_bias, project
 from moejax.kernels.rms_norm import rms_norm
 from moejax.kernels.saved_names import ATTN_QKV
+from moejax.model.attention import attention_output
 from moejax.model.parameter import ParamFactory
 from moejax.model.positions import POSITIONS
 from moejax.model.rope import score_scale
@@ -89,18 +90,9 @@ class LatentAttention(nnx.Module):
         # The gradient of a vector that all heads share is a sum over the heads.
         shared = jnp.broadcast_to(kv.rope_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
         shared = shared.astype(key.dtype)
-        mixed = attention(
-            jnp.concatenate([nope_query, rope_query], axis=-1),
-            jnp.concatenate([key, shared], axis=-1),
-            value,
-            mask,
-            scale=score_scale(a.rope_scaling) / math.sqrt(a.head_dim + a.rope_head_dim),
-            slopes=POSITIONS[a.positions].slopes(a.num_heads),
-            sinks=self.sinks[...] if a.attention_sinks else None,
-            backend=runtime.attention,
-        )
-        y = project("bthv,hvd->btd", mixed, self.output[...], types=runtime.product_types)
-        return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
+        query, key = jnp.concatenate([nope_query, rope_query], axis=-1), jnp.concatenate([key, shared], axis=-1)
+        scale = score_scale(a.rope_scaling) / math.sqrt(a.head_dim + a.rope_head_dim)
+        return attention_output(self, query, key, value, mask, scale, a, runtime)
 
     def _query_input(self, x: Array, a: Architecture, runtime: Runtime) -> Array:
         if not a.query_latent_dim:

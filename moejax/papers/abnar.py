@@ -16,7 +16,7 @@ from moejax.laws.claim import check
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025 as LAW
-from moejax.papers.record import Number, Reading, Record, Records, recorder, short, trend
+from moejax.papers.record import Number, Reading, Record, Records, constants, holds, recorder, short, trend
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
 record = recorder("abnar")
@@ -80,9 +80,7 @@ def _trend(
 
 
 def _constants() -> Records:
-    by_symbol = {f.metadata["symbol"]: getattr(LAW, f.name) for f in dataclasses.fields(LAW)}
-    for symbol, printed in TABLE_3.items():
-        yield record("Table 3", f"coefficient {symbol} of the law in use here", printed, by_symbol[symbol])
+    yield from constants(record, "Table 3", LAW, TABLE_3, "coefficient")
     without = dataclasses.replace(LAW, coupling_scale=0.0)
     designs = [Design(params_total=1e9, tokens=1e11, num_experts=1 / (1 - s), top_k=1.0) for s in SPARSITIES]
     falls = trend(without(design) for design in designs)
@@ -208,8 +206,8 @@ def _joint() -> Records:
         "S* at N = 1B": optima.optimal_sparsity(LAW, 1e20, 1e9, everything),
     }
     for name, claim in claims.items():
-        holds = Reading("holds" if check(claim).holds else "fails", READINGS["proportional"])
-        yield record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", holds)
+        found = Reading(holds(check(claim).holds), READINGS["proportional"])
+        yield record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", found)
 
 
 def _fit() -> Records:

@@ -12,7 +12,7 @@ from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002 as LAW
 from moejax.laws.effective_params import compute_optimal, dense_slice
 from moejax.laws.predict import published
-from moejax.papers.record import Number, Reading, Records, recorder, trend
+from moejax.papers.record import Number, Reading, Records, constants, holds, recorder, trend
 
 TITLE = 'Book chapter "MoE Scaling Laws" (chapter 002)'
 record = recorder("chapter_002")
@@ -35,7 +35,7 @@ WALK, LISTING, FRONTIER, SCALE = "Manual walkthrough", "Listing 1", "Listing 2",
 def records() -> Records:
     """Every number of the chapter."""
     yield from _dense_target()
-    yield from _constants()
+    yield from constants(record, "Listing 1, lines 4-8", LAW, CONSTANTS)
     yield from _effective()
     yield from _allocation()
     yield from _walkthrough()
@@ -76,12 +76,6 @@ def _dense_target() -> Records:
     yield record(LISTING, "how many times more than the mixture's", "18", 671 / 37)
     yield record("Intuition", "experts that serve a token, 8 of 256, as 1 in", "32", 256 / 8)
     yield record("Intuition", "G of the DeepSeek design", "18", 671 / 37)
-
-
-def _constants() -> Records:
-    by_symbol = {f.metadata["symbol"]: getattr(LAW, f.name) for f in dataclasses.fields(LAW)}
-    for symbol, printed in CONSTANTS.items():
-        yield record("Listing 1, lines 4-8", f"constant {symbol} of the law in use here", printed, by_symbol[symbol])
 
 
 def _effective() -> Records:
@@ -137,12 +131,11 @@ def _allocation() -> Records:
     # A rule of thumb of Hoffmann et al., said without a budget or constants: not what the chapter's constants are for.
     yield record("First paragraph", name, "20", Reading(ratio, within=0.25), note=note, undefined=True)
     claim = check(compute_optimal(LAW, BUDGET, 18.1))
-    holds = "holds" if claim.holds else "fails"
     yield record(
         where,
         "optimum with the exponent put right is stationary, a minimum, where a search ends",
         "holds",
-        Reading(holds, "-gamma·alpha/(alpha+beta) for the exponent of G"),
+        Reading(holds(claim.holds), "-gamma·alpha/(alpha+beta) for the exponent of G"),
     )
     yield record(
         where,

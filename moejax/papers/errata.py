@@ -88,7 +88,7 @@ def _counts(records: Sequence[Record]) -> str:
 
 
 def _name(paper: str) -> str:
-    return _plain(PAPERS[paper].title.split(', "')[0].split(', "')[0])
+    return _plain(PAPERS[paper].title.split(', "')[0])
 
 
 def _paper(paper: str, records: Sequence[Record]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from moejax.fit import expansion_frontier, recipe_tian, recipe_zhao, zhao_margins
@@ -31,15 +32,25 @@ from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.plots import PLOTS, PREDICTIONS, FromRuns, Plot, by_name
 
 
-def _zhao(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "five_factor", **options: Any) -> Plot:
-    return Plot(
-        name=f"zhao-{number}",
-        section="Zhao et al. (2025): five factors",
-        source=f"Zhao et al. 2025, Figure {number}",
-        draw=draw,
-        law=law,
-        **options,
-    )
+def _of(
+    paper: str,
+    section: str,
+    source: str,
+    part: str,
+    draw: Callable[[FigureInputs], Figure],
+    where: str = "",
+    **options: Any,
+) -> Plot:
+    """A figure of a document, by the document's number of it, or by a word and ``where`` it is told of."""
+    source = f"{source}, {where or f'Figure {part}'}"
+    return Plot(name=f"{paper}-{part}", section=section, source=source, draw=draw, **options)
+
+
+_zhao = partial(_of, "zhao", "Zhao et al. (2025): five factors", "Zhao et al. 2025", law="five_factor")
+_abnar = partial(_of, "abnar", "Abnar et al. (2025): sparsity", "Abnar et al. 2025", law="sparsity")
+_tian = partial(_of, "tian", "Tian et al. (2025): efficiency leverage", "Tian et al. 2025")
+_chapter = partial(_of, "chapter-002", "Chapter 002: effective parameters", "chapter 002")
+_li = partial(_of, "li", "ICLR 2026 explainer: resources", "ICLR 2026 explainer", law="resources")
 
 
 def _step(number: str, draw: Callable[[FigureInputs], Figure], equation: str) -> Plot:
@@ -57,41 +68,7 @@ def _step(number: str, draw: Callable[[FigureInputs], Figure], equation: str) ->
     )
 
 
-def _abnar(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "sparsity", **options: Any) -> Plot:
-    return Plot(
-        name=f"abnar-{number}",
-        section="Abnar et al. (2025): sparsity",
-        source=f"Abnar et al. 2025, Figure {number}",
-        draw=draw,
-        law=law,
-        **options,
-    )
-
-
-def _thought(number: str, draw: Callable[[FigureInputs], Figure], *, shows: str) -> Plot:
-    example = synthetic.lengths_of_thought
-    return _abnar(number, draw, law="", columns=abnar_thought.COLUMNS, example=example, shows=shows)
-
-
-def _tian(number: str, draw: Callable[[FigureInputs], Figure], **options: Any) -> Plot:
-    return Plot(
-        name=f"tian-{number}",
-        section="Tian et al. (2025): efficiency leverage",
-        source=f"Tian et al. 2025, Figure {number}",
-        draw=draw,
-        **options,
-    )
-
-
-def _chapter(part: str, draw: Callable[[FigureInputs], Figure], where: str, **options: Any) -> Plot:
-    return Plot(
-        name=f"chapter-002-{part}",
-        section="Chapter 002: effective parameters",
-        source=f"chapter 002, {where}",
-        draw=draw,
-        **options,
-    )
-
+_thought = partial(_abnar, law="", columns=abnar_thought.COLUMNS, example=synthetic.lengths_of_thought)
 
 _ZHAO = ("params_active", "params_total", "tokens", "active_experts", "shared_share", "loss")
 _COEFFICIENTS = ("equation", "symbol", "value", *zhao_margins.COLUMNS.values())
@@ -345,24 +322,14 @@ PAPERS = by_name(
         example=synthetic.domains,
         shows="beta of each domain",
     ),
-    Plot(
-        name="li-1a",
-        section="ICLR 2026 explainer: resources",
-        source="ICLR 2026 explainer, Figure 1a and Eqs. 18 to 26",
-        draw=li.compute,
-        law="resources",
+    _li(
+        "1a",
+        li.compute,
+        "Figure 1a and Eqs. 18 to 26",
         columns=li.RATE_COLUMNS,
         shows="compute and loss by activation rate",
     ),
-    Plot(
-        name="li-7",
-        section="ICLR 2026 explainer: resources",
-        source="ICLR 2026 explainer, Figure 7 and Eq. 27",
-        draw=li.shapes,
-        law="resources",
-        columns=li.SHAPE_COLUMNS,
-        shows="shape ratios, and loss by them",
-    ),
+    _li("7", li.shapes, "Figure 7 and Eq. 27", columns=li.SHAPE_COLUMNS, shows="shape ratios, and loss by them"),
 )
 """The documents' figures by name: the paper's first author and the paper's number."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 
@@ -216,6 +216,20 @@ def recorder(paper: str) -> Callable[..., Record]:
     return record
 
 
+def constants(
+    record: Callable[..., Record], where: str, law: Any, printed: Mapping[str, str], what: str = "constant"
+) -> Records:
+    """What a law in use here has for the letters of the document, which prints ``printed``."""
+    by_symbol = {f.metadata["symbol"]: getattr(law, f.name) for f in fields(law)}
+    for symbol, text in printed.items():
+        yield record(where, f"{what} {symbol} of the law in use here", text, by_symbol[symbol])
+
+
+def holds(fact: Any) -> str:
+    """``holds`` or ``fails``."""
+    return "holds" if fact else "fails"
+
+
 def trend(values: Any) -> str:
     """``rises`` or ``falls``, if the values do from each to the next, without exception; ``stays`` if all are equal.
 
@@ -232,4 +246,4 @@ def trend(values: Any) -> str:
 
 def same(one: Any, other: Any) -> str:
     """``holds`` if two sides of an identity agree to a billionth, ``fails`` otherwise."""
-    return "holds" if abs(float(one) / float(other) - 1) < 1e-9 else "fails"
+    return holds(abs(float(one) / float(other) - 1) < 1e-9)

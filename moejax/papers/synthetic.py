@@ -182,9 +182,9 @@ LEVERAGE = published("leverage").law
 
 def leverages() -> pd.DataFrame:
     """Leverage of 120 mixtures, by its law and with noise; those above 6 are the validation."""
-    random, law = rng(), published("leverage").law
+    random = rng()
     ratio, granularity = np.exp(random.uniform(np.log(0.008), 0, 120)), random.uniform(2, 16, 120)
-    exact = leverage(law, ratio, granularity, np.exp(random.uniform(np.log(3e18), np.log(3e20), 120)))
+    exact = leverage(LEVERAGE, ratio, granularity, np.exp(random.uniform(np.log(3e18), np.log(3e20), 120)))
     measured = exact * np.exp(random.normal(0.0, 0.05, 120))
     role = np.where(measured < 6, "fitted", "validation")
     return pd.DataFrame(
@@ -275,7 +275,7 @@ def lengths_of_thought() -> pd.DataFrame:
 
 def architectures() -> pd.DataFrame:
     """Sweeps of A, G and S at four budgets: a dense law's frontier at EL times the budget, plus noise."""
-    random, law, dense = rng(), published("leverage").law, frontier(HOFFMANN_2022)
+    random, dense = rng(), frontier(HOFFMANN_2022)
     base = {"activation_ratio": 3 / 65, "granularity": 2.0, "shared_share": 1 / 3}
     sweeps = {
         "activation_ratio": [3 / (e + 1) for e in (2, 4, 8, 16, 32, 64, 128, 256)],
@@ -286,7 +286,7 @@ def architectures() -> pd.DataFrame:
     for (sweep, values), flops in product(sweeps.items(), (6e18, 2e19, 6e19, 2e20)):
         for value in values:
             at = base | {sweep: value}
-            gain = float(leverage(law, at["activation_ratio"], at["granularity"], flops))
+            gain = float(leverage(LEVERAGE, at["activation_ratio"], at["granularity"], flops))
             gain *= np.exp(-0.6 * (at["shared_share"] - 0.12) ** 2)
             loss = float(dense(Design(flops=gain * flops))) + random.normal(0.0, NOISE / 4)
             rows.append({"sweep": sweep, "flops": flops, "loss": loss, **at})

@@ -11,7 +11,7 @@ from moejax.laws.design import Design
 from moejax.laws.leverage import optimal_granularity
 from moejax.laws.predict import published
 from moejax.papers import tian_models, tian_tables
-from moejax.papers.record import Number, Reading, Records, recorder, short, trend
+from moejax.papers.record import Number, Reading, Records, constants, holds, recorder, short, trend
 
 TITLE = 'Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts" (2025)'
 record = recorder("tian")
@@ -51,9 +51,7 @@ def _constants() -> Records:
         ("Table 5, MoE", published("allocation", "tian-2025-moe").law, TABLE_5["moe"]),
         ("Eq. 5", published("hyperparameters", "tian-2025").law, EQUATION_5),
     ):
-        by_symbol = {f.metadata["symbol"]: getattr(law, f.name) for f in dataclasses.fields(law)}
-        for symbol, text in printed.items():
-            yield record(where, f"constant {symbol} of the law in use here", text, by_symbol[symbol])
+        yield from constants(record, where, law, printed)
     sign = "positive" if LEVERAGE.flops_slope > 0 else "negative"
     note = "with Table 6's negative d leverage grows with compute, as the text means"
     yield record("Section 4.2.2", "sign of d", "positive", sign, note=note)
@@ -116,9 +114,8 @@ def _leverage() -> Records:
     for bound in (">=8", "<=12"):
         value = Reading(_best_granularity(LEVERAGE), "log2 of G")
         yield record("Section 1", f"granularity of greatest leverage, {bound[:2]} {bound[2:]}", bound, value)
-    claim = check(optimal_granularity(LEVERAGE, 0.031, 1e22))
-    holds = Reading("holds" if claim.holds else "fails", "log2 of G")
-    yield record("Eq. 4", "G* = 2^(-beta/(2 gamma)) is stationary, a maximum of EL", "holds", holds)
+    stationary = Reading(holds(check(optimal_granularity(LEVERAGE, 0.031, 1e22)).holds), "log2 of G")
+    yield record("Eq. 4", "G* = 2^(-beta/(2 gamma)) is stationary, a maximum of EL", "holds", stationary)
     reading = "log10 of C and log2 of G"
     for flops in (1e20, 1e22):
         value = Reading(_el(LEVERAGE, 1.0, 2.0, flops), reading, within=1e-3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from scipy.optimize import root_scalar
@@ -13,7 +12,7 @@ from moejax.laws.design import Design
 from moejax.laws.five_factor import ZHAO_2025 as LAW
 from moejax.laws.loss_compute import LossCompute
 from moejax.papers import zhao_experiments, zhao_models
-from moejax.papers.record import Reading, Records, recorder, short, trend
+from moejax.papers.record import Reading, Records, constants, holds, recorder, short, trend
 
 TITLE = 'Zhao et al., "Towards a Comprehensive Scaling Law of Mixture-of-Experts" (2025)'
 record = recorder("zhao")
@@ -39,19 +38,13 @@ EQUATION_33 = LossCompute(scale=576.0, exponent=-0.158, irreducible=1.87)
 
 def records() -> Records:
     """Every number of the document."""
-    yield from _constants()
+    yield from constants(record, "Table 2", LAW, TABLE_2)
     yield from _structure_optima()
     yield from zhao_models.records()
     yield from _shared_share_by_size()
     yield from _compute_curve()
     yield from _fit_quality()
     yield from zhao_experiments.records()
-
-
-def _constants() -> Records:
-    by_symbol = {f.metadata["symbol"]: getattr(LAW, f.name) for f in dataclasses.fields(LAW)}
-    for symbol, printed in TABLE_2.items():
-        yield record("Table 2", f"constant {symbol} of the law in use here", printed, by_symbol[symbol])
 
 
 def _structure_optima() -> Records:
@@ -72,8 +65,8 @@ def _structure_optima() -> Records:
         "Eq. 31": optima.optimal_active_at_compute(LAW, 1e24, 1e12, 7.0, 0.31),
     }
     for where, claim in claims.items():
-        holds = "holds" if check(claim).holds else "fails"
-        yield record(where, f"{claim.statement} is stationary, a minimum, and where a search ends", "holds", holds)
+        what = f"{claim.statement} is stationary, a minimum, and where a search ends"
+        yield record(where, what, "holds", holds(check(claim).holds))
 
 
 def _parabola(active: float, total: float) -> tuple[float, float, float]:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from moejax.architecture import Architecture
-from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor import routed_experts_factor
 from moejax.papers.record import Number, Reading, Record, Records, recorder
-from moejax.papers.zhao_shapes import SHAPES, shape, sizes, widths
+from moejax.papers.zhao_shapes import SHAPES, millions, model, shape, sizes, widths
 
 record = recorder("zhao")
 
@@ -92,51 +90,27 @@ def records() -> Records:
     yield from _anomalies()
 
 
-def _shape(name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Any = None) -> Any:
-    layers, heads, hidden, expert, *_ = SHAPES[name]
-    return Architecture(
-        vocab_size=50_000,
-        model_dim=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=64,
-        num_experts=experts,
-        top_k=top_k,
-        num_shared_experts=shared,
-        expert_hidden=expert_hidden or expert,
-    )
-
-
-def _total(architecture: Any) -> float:
-    return PARAMS["zhao"].total(architecture) / 1e6
-
-
-def _active(architecture: Any) -> float:
-    return PARAMS["zhao"].active(architecture) / 1e6
-
-
 def _millions(where: str, quantity: str, printed: str, value: Number, **rest: Any) -> Record:
     return record(where, quantity, printed, value, Reading(value, UP, "up"), unit="M", **rest)
 
 
 def _sizes() -> Records:
     for name, (*_, total, active) in SHAPES.items():
-        value, where = _total(_shape(name)), "Table 1"
+        (own_total, own_active), where = millions(model(name)), "Table 1"
         if name.endswith("B"):
-            yield record(where, f"total size of the {name} model", total, value / 1e3, unit="B")
+            yield record(where, f"total size of the {name} model", total, own_total / 1e3, unit="B")
         else:
-            yield _millions(where, f"total size of the {name} model", total, value)
-        yield _millions(where, f"activated size of the {name} model", active, _active(_shape(name)))
+            yield _millions(where, f"total size of the {name} model", total, own_total)
+        yield _millions(where, f"activated size of the {name} model", active, own_active)
     for name, totals in SIZES_BY_EXPERTS.items():
         for experts, printed in totals.items():
-            value = _total(_shape(name, experts=experts))
+            value = millions(model(name, experts=experts))[0]
             inputs = {"shape": f"Table 1, {name}", "routed experts": experts}
             note = "Table 1 prints the same shape as 2.40B" if printed == "2404" else ""
             yield _millions("Table 6", f"N = {printed}M", printed, value, inputs=inputs, note=note)
     for name, actives in ACTIVE_BY_WIDENING.items():
         for widening, printed in actives.items():
-            value = _active(_shape(name, expert_hidden=widening * SHAPES[name][3]))
+            value = millions(model(name, expert_hidden=widening * SHAPES[name][3]))[1]
             inputs = {"shape": f"Table 1, {name}", "u": widening}
             yield _millions("Table 6", f"N_a = {printed}M at N = {name}", printed, value, inputs=inputs)
     yield from _sizes_without_shapes()
@@ -168,11 +142,12 @@ def _appendix_h() -> Records:
     for widening, (width, experts, active) in APPENDIX_H.items():
         factor = routed_experts_factor(widening, 20, 0.2, 128)
         inputs = {"u": widening, "G": 20, "S": 0.2, "base": "Table 1, 2.40B, every expert cut into four"}
-        model = _shape("2.40B", experts=128 * factor, top_k=16, shared=4, expert_hidden=widening * 224)
+        widened = model("2.40B", experts=128 * factor, top_k=16, shared=4, expert_hidden=widening * 224)
+        own_total, own_active = millions(widened)
         yield record(where, f"d_expert at u = {widening}", width, widening * SHAPES["2.40B"][3] / 4, inputs=inputs)
         yield record(where, f"n_e at u = {widening}, by Eq. 35", experts, 128 * factor, inputs=inputs)
-        yield _millions(where, f"N_a at u = {widening}", active, _active(model), inputs=inputs)
-        yield record(where, f"N at u = {widening}", "2.4", _total(model) / 1e3, unit="B", inputs=inputs)
+        yield _millions(where, f"N_a at u = {widening}", active, own_active, inputs=inputs)
+        yield record(where, f"N at u = {widening}", "2.4", own_total / 1e3, unit="B", inputs=inputs)
     most = max(float(experts) for _, experts, _ in APPENDIX_H.values())
     note = "Section 3 says so of the validation, and Appendix H has 260 already in the runs for fitting"
     yield record("Abstract and Section 3", "most experts in any experiment", "<=256", most, note=note)

@@ -6,7 +6,6 @@ import statistics
 from typing import Any
 
 from moejax.laws import five_factor as optima
-from moejax.laws import five_factor as practice
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.five_factor import ZHAO_2025 as LAW
 from moejax.papers.record import Number, Reading, Records, recorder
@@ -95,8 +94,8 @@ def _share(shape: Any) -> float:
 def _ranges(model: str) -> tuple[tuple[float, float], tuple[float, float]]:
     _, active, total = MODELS[model]
     at = optima.with_experts(7, 0.31, params_total=float(total) * 1e9, params_active=float(active) * 1e9)
-    experts = practice.active_experts_range(LAW, at, tolerance=0.001)
-    return experts, practice.shared_share_range(LAW, at, tolerance=0.001)
+    experts = optima.active_experts_range(LAW, at, tolerance=0.001)
+    return experts, optima.shared_share_range(LAW, at, tolerance=0.001)
 
 
 def _table_3() -> Records:
@@ -149,7 +148,7 @@ def _theoretical(total: Number, active_experts: Number, shared_share: Number) ->
 
 
 def _efficient(total: Number, gain: Number) -> float:
-    return float(practice.efficient_active_share(LAW, total, EXACT_G, EXACT_S, least_gain=gain))
+    return float(optima.efficient_active_share(LAW, total, EXACT_G, EXACT_S, least_gain=gain))
 
 
 def _shares() -> Records:

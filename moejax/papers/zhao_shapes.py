@@ -63,20 +63,32 @@ def widths(total: int, active: int) -> tuple[str, Number, Number]:
     return name, everything, base * WIDENINGS.get((total, active), 1)
 
 
-def sizes(total: int, active: int) -> tuple[Number, Number]:
-    """N and N_a in millions by Eqs. 2 and 3, of a row that prints them as ``total`` and ``active``."""
-    name, everything, serving = widths(total, active)
+def model(
+    name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Number = 0
+) -> Architecture:
+    """A model of a shape, with the experts of Table 1 where not said otherwise; Eqs. 2 and 3 count no vocabulary."""
     layers, heads, hidden, expert = shape(name)
-    # Eqs. 2 and 3 count experts by their width alone, so that those of one width stand for all ways to cut it.
-    model = Architecture(
+    return Architecture(
         vocab_size=1,
         model_dim=hidden,
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=64,
-        num_experts=everything,
-        top_k=serving,
-        expert_hidden=expert,
+        num_experts=experts,
+        top_k=top_k,
+        num_shared_experts=shared,
+        expert_hidden=expert_hidden or expert,
     )
-    return PARAMS["zhao"].total(model) / 1e6, PARAMS["zhao"].active(model) / 1e6
+
+
+def millions(architecture: Architecture) -> tuple[Number, Number]:
+    """N and N_a by Eqs. 2 and 3, in millions."""
+    return PARAMS["zhao"].total(architecture) / 1e6, PARAMS["zhao"].active(architecture) / 1e6
+
+
+def sizes(total: int, active: int) -> tuple[Number, Number]:
+    """N and N_a in millions by Eqs. 2 and 3, of a row that prints them as ``total`` and ``active``."""
+    name, everything, serving = widths(total, active)
+    # Eqs. 2 and 3 count experts by their width alone, so that those of one width stand for all ways to cut it.
+    return millions(model(name, experts=everything, top_k=serving, shared=0))

@@ -15,14 +15,14 @@ from moejax.routing.routing import Routing
 
 def by_expert(routing: Routing, padding: int = 0) -> Layout:
     """Rows in the order of experts, nothing between them, then the invalid slots and ``padding`` rows more."""
-    order, offsets = _expert_order(routing)
+    order, offsets = expert_order(routing)
     source = jnp.pad(order, (0, padding), constant_values=order.shape[0])
     return _with_rows(source, jnp.arange(order.shape[0], dtype=jnp.int32), order, routing, offsets)
 
 
 def by_slot(routing: Routing, capacity: int) -> Layout:
     """``capacity`` rows for each expert, those it does not fill left empty."""
-    order, offsets = _expert_order(routing)
+    order, offsets = expert_order(routing)
     starts, slots = offsets[:-1], jnp.arange(capacity, dtype=jnp.int32)
     place = starts[:, None] + slots
     source = jnp.where(place < offsets[1:, None], order.at[place].get(mode="clip"), order.shape[0]).reshape(-1)
@@ -66,7 +66,7 @@ def _with_rows(source: Array, rows: Array, order: Array, routing: Routing, offse
     )
 
 
-def _expert_order(routing: Routing) -> tuple[Int[Array, " assignments"], Int[Array, " offsets"]]:
+def expert_order(routing: Routing) -> tuple[Int[Array, " assignments"], Int[Array, " offsets"]]:
     """The assignments sorted by expert, equal experts in their order, and where each expert begins."""
     assignments, experts = routing.expert.shape[0], routing.num_experts
     slots = jnp.arange(assignments, dtype=jnp.int32)

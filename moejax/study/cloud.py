@@ -3,6 +3,7 @@ told for them, YAML."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -78,6 +79,18 @@ GKE_ACCELERATORS = {
 
 _CORES_IN_NAME = ("v4", "v5p", "tpu7x")
 """Cloud TPU's names of these count TensorCores, of which a chip has two."""
+
+
+def run(command: Sequence[str], refused: str, given: str | None = None) -> str:
+    """What a service's command prints.
+
+    Raises:
+      UserError: it fails; ``refused`` begins the sentence.
+    """
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"{refused}: {' '.join(done.stderr.split())[-500:]}")
+    return done.stdout
 
 
 def chips_per_host(topology: Topology) -> int:

@@ -25,7 +25,7 @@ from moejax.evaluation import validation_choices
 from moejax.evaluation.language_model import LanguageModel
 from moejax.evaluation.load_model import LoadedModel, load_model
 from moejax.evaluation.scores import score_of
-from moejax.evaluation.suites import suite_of
+from moejax.evaluation.suites import EvaluationTask, suite_of
 from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.folder import check_as_written, only_writer
 from moejax.model.runtime import Runtime
@@ -51,26 +51,6 @@ OF_THE_RUN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedTask:
-    """One task, as every checkpoint is asked."""
-
-    task: str
-    """The harness's name, or ``validation_choices``."""
-    name: str
-    """What it is called in tables: the document's name, of a suite."""
-    category: str = ""
-    metric: str = ""
-    """Its metric by the harness's name; the first that is a share, if empty."""
-    num_fewshot: int | None = None
-    """None for the task's own."""
-
-    @property
-    def of_harness(self) -> bool:
-        """Whether it is lm-evaluation-harness's."""
-        return self.task != validation_choices.NAME
-
-
-@dataclass(frozen=True, kw_only=True)
 class AskedCheckpoint:
     """What a run of a study has left: the weights of one model at one budget."""
 
@@ -91,7 +71,7 @@ class AskedCheckpoint:
         ends = {recipe.tokens(recipe.steps(budget)): budget for budget in recipe.budgets_tokens}
         return self.study / "models" / self.training.name / "checkpoints" / branch_name(ends[self.row["tokens"]])
 
-    def file(self, asked: AskedTask) -> Path:
+    def file(self, asked: EvaluationTask) -> Path:
         """Where its score in a task is kept."""
         task = re.sub(r"[^\w.-]", "-", asked.task)
         if task != asked.task:
@@ -126,22 +106,13 @@ class DownstreamScores:
         return {"scores": run_table.records(self.scores), "links": links, "missing": self.missing}
 
 
-def asked_tasks(study: Study) -> list[AskedTask]:
+def asked_tasks(study: Study) -> list[EvaluationTask]:
     """What every checkpoint is asked."""
     asked = study.downstream
     shots = None if asked.num_fewshot < 0 else asked.num_fewshot
-    found = [AskedTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
+    found = [EvaluationTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
     if asked.suite:
-        found += [
-            AskedTask(
-                task=one.task,
-                name=one.name,
-                category=one.category,
-                metric=one.metric,
-                num_fewshot=one.num_fewshot,
-            )
-            for one in suite_of(asked.suite).run_here
-        ]
+        found += suite_of(asked.suite).run_here
     if doubled := [one.task for one in found if sum(one.task == other.task for other in found) > 1]:
         raise UserError(
             f"downstream.tasks has {doubled[0]}, which the suite {asked.suite} has too; name every task once."
@@ -149,12 +120,17 @@ def asked_tasks(study: Study) -> list[AskedTask]:
     return found
 
 
+def of_harness(task: EvaluationTask) -> bool:
+    """Whether a task is lm-evaluation-harness's."""
+    return task.task != validation_choices.NAME
+
+
 def has_harness() -> bool:
     """Whether lm-evaluation-harness is installed."""
     return importlib.util.find_spec("lm_eval") is not None
 
 
-def check_tasks(study: Study, folder: Path, update: ProgressCallback = lambda share, text: None) -> None:
+def check_tasks(study: Study, folder: Path) -> None:
     """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be, or the table of
     scores was changed."""
     check_as_written(folder / TABLE)
@@ -164,7 +140,6 @@ def check_tasks(study: Study, folder: Path, update: ProgressCallback = lambda sh
     if len(_checkpoints(study, folder)) == runs and not study.unknown_stages:
         asked = [one for one in asked if one.task in left]
     if asked:
-        update(0.0, "reading task files")
         _load(study, folder, asked)
 
 
@@ -249,7 +224,9 @@ def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
     return [AskedCheckpoint(training=trainings[row["model"]], row=row, study=folder) for row in rows]
 
 
-def _left(study: Study, folder: Path, asked: Sequence[AskedTask]) -> list[tuple[AskedCheckpoint, list[AskedTask]]]:
+def _left(
+    study: Study, folder: Path, asked: Sequence[EvaluationTask]
+) -> list[tuple[AskedCheckpoint, list[EvaluationTask]]]:
     """Checkpoints with the tasks that they were not asked, or were asked otherwise."""
     known = {(one.folder, task.task) for one, task, _ in _found(study, folder, asked)}
     every = [
@@ -260,8 +237,8 @@ def _left(study: Study, folder: Path, asked: Sequence[AskedTask]) -> list[tuple[
 
 
 def _found(
-    study: Study, folder: Path, asked: Sequence[AskedTask]
-) -> list[tuple[AskedCheckpoint, AskedTask, dict[str, Any]]]:
+    study: Study, folder: Path, asked: Sequence[EvaluationTask]
+) -> list[tuple[AskedCheckpoint, EvaluationTask, dict[str, Any]]]:
     """Scores that are there and were asked as they would be now."""
     found = []
     for checkpoint in _checkpoints(study, folder) if asked else []:
@@ -279,10 +256,10 @@ def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return now == (dict(kept) if now["files"] is not None else {**kept, "files": None})
 
 
-def _decides(study: Study, checkpoint: AskedCheckpoint, asked: AskedTask) -> dict[str, Any]:
+def _decides(study: Study, checkpoint: AskedCheckpoint, asked: EvaluationTask) -> dict[str, Any]:
     """What decides a score."""
     settings = study.downstream
-    harness = asked.of_harness
+    harness = of_harness(asked)
     return as_read(
         {
             "task": asked.task,
@@ -326,13 +303,13 @@ Ask = Callable[[LoadedModel, ProgressCallback], dict[str, Any]]
 """``ask(model, update)``: what is kept of a model's answers to one task."""
 
 
-def _load(study: Study, folder: Path, asked: Sequence[AskedTask]) -> dict[str, Ask]:
+def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[str, Ask]:
     """What asks each task.
 
     Raises:
       UserError: the harness is not installed, or a task is none or cannot be loaded.
     """
-    harness = [one.task for one in asked if one.of_harness]
+    harness = [one.task for one in asked if of_harness(one)]
     if harness and not has_harness():
         raise UserError(
             f"The study asks its checkpoints {some(harness)}, of lm-evaluation-harness, which is not installed; "
@@ -345,10 +322,10 @@ def _load(study: Study, folder: Path, asked: Sequence[AskedTask]) -> dict[str, A
             f"recipe.data.tokenizer is {tokenizer}, which has no text, so that no checkpoint can be asked "
             f"{some(harness)}; name the tokenizer.json, or ask {validation_choices.NAME} alone."
         )
-    return {one.task: _of_harness(study, one) if one.of_harness else _choices(study, folder) for one in asked}
+    return {one.task: _ask_harness(study, one) if of_harness(one) else _ask_choices(study, folder) for one in asked}
 
 
-def _choices(study: Study, folder: Path) -> Ask:
+def _ask_choices(study: Study, folder: Path) -> Ask:
     """What asks a model for the next tokens of the study's own held-out text."""
     made: list[validation_choices.Document] = []
 
@@ -369,7 +346,7 @@ def _choices(study: Study, folder: Path) -> Ask:
     return ask
 
 
-def _of_harness(study: Study, asked: AskedTask) -> Ask:
+def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
     """What asks a model a task of lm-evaluation-harness."""
     # It takes seconds to import, and only studies that ask its tasks need it.
     from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
@@ -427,7 +404,7 @@ def _language_model(study: Study, loaded: LoadedModel, longest: int) -> Language
     return model
 
 
-def _row(checkpoint: AskedCheckpoint, asked: AskedTask, found: Mapping[str, Any]) -> dict[str, Any]:
+def _row(checkpoint: AskedCheckpoint, asked: EvaluationTask, found: Mapping[str, Any]) -> dict[str, Any]:
     """One row of the table."""
     score = score_of(found["results"], found.get("better", {}), asked.task, asked.metric)
     answers, given = found.get("answers") or {}, (found.get("metadata") or {}).get("given_words")

@@ -10,7 +10,7 @@ from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
-from moejax.study.downstream import asked_tasks, has_harness
+from moejax.study.downstream import asked_tasks, has_harness, of_harness
 from moejax.study.study import Study, work
 from moejax.train.training import Recipe, Training
 from moejax.wording import listed
@@ -144,7 +144,7 @@ def _downstream(study: Study, trainings: Sequence[Training]) -> EstimatedDownstr
         tasks=len(asked),
         checkpoints=sum(len(one.recipe.budgets_tokens) for one in trainings),
         flops_per_token=float(sum(forward)),
-        needs_harness=any(one.of_harness for one in asked),
+        needs_harness=any(map(of_harness, asked)),
         has_harness=has_harness(),
     )
 

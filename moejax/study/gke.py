@@ -10,7 +10,6 @@ import hashlib
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.plan.topology import parse
 from moejax.stored import foreign_json
-from moejax.study.cloud import GKE_ACCELERATORS, Mount, as_yaml, chips_per_host, cloud_tpu_type, xla_environment
+from moejax.study.cloud import GKE_ACCELERATORS, Mount, as_yaml, chips_per_host, cloud_tpu_type, run, xla_environment
 from moejax.study.executor import Task
 
 RESTARTS = 100
@@ -203,9 +202,7 @@ class XpkEngine:
         """
         self.check()
         for task in tasks:
-            done = subprocess.run(self._command(task), capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise UserError(f"XPK refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
+            run(self._command(task), f"XPK refused {task.name}")
         return {task.name: self.gke.name(task) for task in tasks}
 
     def _command(self, task: Task) -> list[str]:
@@ -220,10 +217,7 @@ class XpkEngine:
 
 
 def _kubectl(*words: str, given: str = "") -> str:
-    done = subprocess.run(["kubectl", *words], input=given, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"The cluster refused kubectl {words[0]}: {' '.join(done.stderr.split())[-500:]}")
-    return done.stdout
+    return run(["kubectl", *words], f"The cluster refused kubectl {words[0]}", given)
 
 
 def kubernetes_name(text: str) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jax.sharding import AbstractMesh
+
 from moejax.errors import UserError
-from moejax.sharding import MESH_AXES, TOKEN_AXES
+from moejax.sharding import MESH_AXES
 from moejax.train.training import Training
-from moejax.wording import told
 
 if TYPE_CHECKING:
     from moejax.study.estimate import EstimatedTraining
@@ -64,16 +65,17 @@ def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[
             f"{name} needs {estimated.chips_at_least} chips to hold its state, but with recipe.mesh.fsdp=1 each chip "
             f"holds all of it: spread it with --config.recipe.mesh.fsdp=-1 --config.recipe.mesh.data=1."
         )
-    problems = []
+    why = ""
     for size in sizes:
-        if size // slices < estimated.chips_at_least:
-            continue
-        problems.append(_does_not_divide(training, size, slices))
-        if not problems[-1]:
-            return size
+        if size // slices >= estimated.chips_at_least:
+            try:
+                training.check_mesh(AbstractMesh(mesh.sizes(size, slices), MESH_AXES))
+                return size
+            except UserError as error:
+                why = why or f" Of {size:,}: {error}"
     raise UserError(
-        f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do"
-        f"{f': {problems[0]}' if problems else ''}; change recipe.mesh, batch_tokens or --chip."
+        f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do; "
+        f"change recipe.mesh, batch_tokens or --chip.{why}"
     )
 
 
@@ -81,17 +83,3 @@ def minutes_for(estimated: EstimatedTraining, chips: int) -> int:
     """Time limit of a job: twice the estimate, and neither less than half an hour nor more than a day."""
     wanted = math.ceil(SLACK * 60 * estimated.chip_hours / max(chips, 1))
     return min(max(wanted, LEAST_MINUTES), MOST_MINUTES)
-
-
-def _does_not_divide(training: Training, chips: int, slices: int) -> str:
-    recipe = training.recipe
-    try:
-        sizes = dict(zip(MESH_AXES, recipe.mesh.sizes(chips, slices), strict=True))
-    except ValueError as error:
-        return told(error)
-    shards = math.prod(sizes[axis] for axis in TOKEN_AXES)
-    if recipe.batch_sequences // recipe.microbatches % shards:
-        return f"{shards} token shards do not divide {recipe.batch_sequences // recipe.microbatches} sequences"
-    if training.architecture.is_moe and training.architecture.num_experts % sizes["expert"]:
-        return f"mesh.expert = {sizes['expert']} does not divide {training.architecture.num_experts} experts"
-    return ""

@@ -81,14 +81,13 @@ def read_study(url: str | Path) -> Study:
     Raises:
       UserError: the folder holds none.
     """
-    decides, asked = identity(url), read_text(open_storage(url), "analysis.json")
-    where = f"{url}/analysis.json"
-    analysis = dump(parse_json(asked, Analysis, where, remedy=REMEDY)) if asked is not None else {}
-    tasks, where = read_text(open_storage(url), ASKED), f"{url}/{ASKED}"
-    downstream = dump(parse_json(tasks, Downstream, where, remedy=REMEDY)) if tasks is not None else {}
-    study = build(Study, {**decides, "analysis": analysis, "downstream": downstream}, f"{url}/study.json")
+    settings, storage = identity(url), open_storage(url)
+    for name, kind, file in (("analysis", Analysis, "analysis.json"), ("downstream", Downstream, ASKED)):
+        if (text := read_text(storage, file)) is not None:
+            settings[name] = dump(parse_json(text, kind, f"{url}/{file}", remedy=REMEDY))
+    study = build(Study, settings, f"{url}/study.json")
     stages = [replace(stage, make=ask_for_config) if number else stage for number, stage in enumerate(study.stages)]
-    return stored_stages(replace(study, stages=tuple(stages)), open_storage(url))
+    return stored_stages(replace(study, stages=tuple(stages)), storage)
 
 
 def fetch(url: str, folder: Path) -> None:
@@ -162,7 +161,8 @@ def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
       UserError: the study makes no sense, the folder is another one's, or a part of the corpus would not be found.
     """
     if not is_remote(url):
-        return materialise(study, Path(url))
+        materialise(study, Path(url))
+        return
     check_owner(study, url)
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as here:
@@ -173,7 +173,6 @@ def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
             if path.is_file() and path.name != ".lock" and not (path.name == TRAINING and storage.exists(there)):
                 storage.makedirs(there.rpartition("/")[0], exist_ok=True)
                 storage.put_file(str(path), there)
-    return None
 
 
 def check_owner(study: Study, url: str | Path) -> None:
@@ -290,9 +289,7 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
     summary, frame = read_summary(folder / "data"), run_table.read(table)
     annealed = conclude_annealed(study.trainings(), study.analysis, folder, update)
     analysed = analyse(table, study.analysis, update)
-    (folder / "fits").mkdir(exist_ok=True)
-    for law in analysed.laws:
-        law.fit.save(folder / "fits" / f"{law.name}.json")
+    _save_fits(analysed, folder)
     rows = frame.to_dict("records")
     stages = tuple(results(study, rows))
     downstream = conclude_downstream(study, folder)
@@ -306,6 +303,12 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
         downstream=downstream,
         annealed=annealed,
     )
+
+
+def _save_fits(analysed: Analysed, folder: Path) -> None:
+    (folder / "fits").mkdir(exist_ok=True)
+    for law in analysed.laws:
+        law.fit.save(folder / "fits" / f"{law.name}.json")
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
@@ -357,9 +360,7 @@ def conclude_table(
     analysis = Analysis(laws=chosen, resamples=resamples, decision_flops=flops, hold_out=(*sizes, "tokens")[0])
     analysis.check()
     analysed = analyse(path, analysis, update)
-    (folder / "fits").mkdir(exist_ok=True)
-    for law in analysed.laws:
-        law.fit.save(folder / "fits" / f"{law.name}.json")
+    _save_fits(analysed, folder)
     rows = runs.sort_values([c for c in ("model", "tokens") if c in runs]).to_dict("records")
     checked = sanity_checks(rows) if "tokens" in runs else []
     return Concluded(None, folder, None, checked, analysed, table=name, notes=tuple(notes))
@@ -375,7 +376,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "sanity_checks": dump(concluded.sanity_checks),
         "stages": [{"name": one.name, "winner": one.winner, "losses": one.losses} for one in concluded.stages],
         "runs": run_table.records(run_table.read(concluded.folder / TABLE)),
-        "laws": [{**dump_except(law, "fit"), "fit": law.fit.to_json()} for law in analysed.laws],
+        "laws": [{**dump(vars(law) | {"fit": None}), "fit": law.fit.to_json()} for law in analysed.laws],
         "decisions": dump(analysed.decisions),
         "selection": analysed.selection and dump(analysed.selection),
         "limits": analysed.limits,
@@ -383,8 +384,3 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "downstream": concluded.downstream and concluded.downstream.to_json(),
         "annealed": concluded.annealed and concluded.annealed.to_json(),
     }
-
-
-def dump_except(value: Any, name: str) -> dict[str, Any]:
-    """A dataclass as plain data, without one field."""
-    return {f: dump(v) for f, v in vars(value).items() if f != name}

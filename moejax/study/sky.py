@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.plan.topology import parse
-from moejax.study.cloud import Mount, as_yaml, cloud_tpu_type, xla_environment
+from moejax.study.cloud import Mount, as_yaml, cloud_tpu_type, run, xla_environment
 from moejax.study.executor import Task
 from moejax.study.gke import kubernetes_name
 from moejax.study.slurm_job import AGAIN
@@ -76,9 +75,7 @@ class SkyEngine:
                 path = Path(folder, f"{self.name(task)}.yaml")
                 path.write_text(as_yaml([self.task_file(task)]), encoding="utf-8")
                 command = [*self._command(task, str(path)), "--yes", "--detach-run"]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise UserError(f"SkyPilot refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
+                run(command, f"SkyPilot refused {task.name}")
         return {task.name: self.name(task) for task in tasks}
 
     def name(self, task: Task) -> str:

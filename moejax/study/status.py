@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fsspec.implementations.dirfs import DirFileSystem
 
@@ -28,6 +28,8 @@ from moejax.train.metrics import number, parse_lines
 from moejax.train.row_file import check_row, parse_row, row_file
 from moejax.train.training import Training
 from moejax.wording import told
+
+T = TypeVar("T")
 
 SILENT_SECONDS = 900.0
 """A training that has logged nothing for so long, and has not said that it ended, is not running any more."""
@@ -99,29 +101,30 @@ def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
 
 def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
     folder = f"models/{training.name}"
-    rows, problems = [], []
-    try:
-        changed = read_text(storage, path := f"{folder}/{HISTORY}")
-        history = [] if changed is None else parse_history(changed, path)
-    except Damaged as problem:
-        problems.append(told(problem))
-        history = []
-    for budget in training.recipe.budgets_tokens:
-        path = f"{folder}/{row_file(budget)}"
+    problems: list[str] = []
+
+    def read(name: str, parse: Callable[[str, str], T]) -> T | None:
+        """What a file tells; None if there is none, or it is damaged, which is noted."""
+        path = f"{folder}/{name}"
         try:
             text = read_text(storage, path)
-            row = None if text is None else parse_row(text, path)
-            if row is not None:
-                check_row(row, training, budget, folder, history, path)
-                rows.append(row)
+            return None if text is None else parse(text, path)
         except ValueError as problem:
             problems.append(told(problem))
-    try:
-        kept = read_text(storage, path := f"{folder}/{ATTEMPTS}")
-        attempts = [] if kept is None else parse_attempts(kept, path)
-    except Damaged as problem:
-        problems.append(told(problem))
-        attempts = []
+            return None
+
+    history = read(HISTORY, parse_history) or []
+
+    def row_of(budget: int) -> dict[str, Any] | None:
+        def parse(text: str, path: str) -> dict[str, Any]:
+            row = parse_row(text, path)
+            check_row(row, training, budget, folder, history, path)
+            return row
+
+        return read(row_file(budget), parse)
+
+    rows = [row for row in map(row_of, training.recipe.budgets_tokens) if row is not None]
+    attempts = read(ATTEMPTS, parse_attempts) or []
     try:
         logged = _last_lines(storage, f"{folder}/metrics.jsonl")
     except Damaged as problem:

@@ -12,6 +12,7 @@ from moejax.errors import UserError
 from moejax.evaluation.suites import suite_of
 from moejax.fit.score_links import LINKS
 from moejax.laws import LAWS
+from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS
 from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, whole
 from moejax.study import annealed
@@ -339,8 +340,6 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def work(training: Training) -> float:
     """FLOPs of a training with all its branches, for scheduling and progress."""
-    from moejax.laws.accounting import flops_per_token
-
     recipe = training.recipe
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
     return float(per_token * recipe.total_tokens)

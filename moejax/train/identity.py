@@ -12,13 +12,15 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from moejax.config import convert, dump
 from moejax.errors import UserError
 from moejax.folder import changes
 from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
 from moejax.wording import some
+
+T = TypeVar("T")
 
 TRAINING, HISTORY = "training.json", "history.json"
 
@@ -80,8 +82,7 @@ _ENTRY = {"at": str, "changes": dict[str, list]}
 
 def fingerprint(training: Mapping[str, Any]) -> str:
     """Hash of all that decides a training's numbers, from its plain data."""
-    decisive = {path: value for path, value in _leaves(training).items() if not _is_resumable(path)}
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(_decisive(_leaves(training)), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def own(
@@ -102,8 +103,7 @@ def own(
     saved = dump(read_json(path, type(training), remedy=REMEDY))
     check_writable(folder)
     changed = changes(saved, as_read(training.as_json()))
-    decisive = {place: pair for place, pair in changed.items() if not _is_resumable(place)}
-    _check(folder, decisive, accept)
+    _check(folder, _decisive(changed), accept)
     if not changed:
         return
     log(f"{folder} goes on with changes: {_shown(changed)}.")
@@ -147,10 +147,10 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Set
         return
     trained = dump(convert(type(now), then, f"The training in {what}"))
     plain = as_read(now.as_json())
-    different = _decisive(trained, plain)
+    different = _decisive(changes(trained, plain))
     for entry in reversed(history):
         plain = _without(plain, entry["changes"])
-        if not _decisive(trained, plain):
+        if not _decisive(changes(trained, plain)):
             return
     if different:
         raise UserError(
@@ -159,8 +159,9 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Set
         )
 
 
-def _decisive(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
-    return {place: pair for place, pair in changes(old, new).items() if not _is_resumable(place)}
+def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
+    """Those of some settings, or of their changes, that decide numbers."""
+    return {place: what for place, what in settings.items() if not _is_resumable(place)}
 
 
 def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,11 +179,7 @@ def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, 
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:
     """Those of the changes that decide numbers: with any, a training is not what its ``training.json`` alone tells."""
-    found = [
-        {place: pair for place, pair in entry["changes"].items() if not _is_resumable(place)}
-        for entry in read_history(folder)
-    ]
-    return [changed for changed in found if changed]
+    return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:

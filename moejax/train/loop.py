@@ -81,7 +81,7 @@ def train(
     """
     fix_threads()
     group = ProcessGroup(wait_seconds)
-    stop, log = stop or Stop(group.count), log if group.is_main else _nowhere
+    stop, log = stop or Stop(group.count), log if group.is_main else lambda text: None
     data_folder = data_folder or folder / "data"
     opened = open_runs(
         [(training, folder), *beside],
@@ -152,13 +152,13 @@ class Trainer:
         """Train the trunk as far as a branch needs it, and then each branch that has no row; write the rows."""
         trunk, *branches = _phases_of(self.runs)
         starts = {branch.start for branch in branches}
-        with self.checkpoints(trunk, keep=sorted(starts)) as of_trunk:
+        with RunCheckpoints(self.runs, self.program, trunk, keep=sorted(starts)) as of_trunk:
             needed = max((branch.start for n, branch in enumerate(branches) if self.lacks_row(n)), default=0)
             if (of_trunk.last_step() or 0) < needed:
                 self.train_phase(trunk, of_trunk, self.initial_state, save_at=starts)
             for number, branch in enumerate(branches):
                 if self.lacks_row(number):
-                    with self.checkpoints(branch) as of_branch:
+                    with RunCheckpoints(self.runs, self.program, branch) as of_branch:
                         at_start = functools.partial(self.trunk_state, trunk, of_trunk, branch.start)
                         state = self.train_phase(branch, of_branch, at_start)
                     self.write_rows(number, branch, state)
@@ -213,13 +213,13 @@ class Trainer:
                     watch.resume()
                     diverged = self.log_step(phase, step, elapsed, metrics, validation, batch)
                     if diverged:
-                        self.save(checkpoints, step, state, watch.seconds)
+                        checkpoints.save(step, state, watch.seconds)
                         checkpoints.wait()
                         self.leave_out(diverged)
                 if saves:
-                    self.save(checkpoints, step, state, watch.seconds, validation)
+                    checkpoints.save(step, state, watch.seconds, validation)
                 if self.stop.after_step() and step < phase.end:
-                    self.save(checkpoints, step, state, watch.now())
+                    checkpoints.save(step, state, watch.now())
                     checkpoints.wait()
                     raise Stopped(self.stop.number)
             # Nothing else is done before what is being written is whole.
@@ -323,18 +323,6 @@ class Trainer:
             diverged = [(run, run.diverged or "") for run in self.runs]
         self.group.abort(" ".join(why for _, why in diverged))
 
-    def save(
-        self,
-        checkpoints: RunCheckpoints,
-        step: int,
-        state: TrainState,
-        seconds: float,
-        validation: Sequence[dict[str, float] | None] | None = None,
-    ) -> None:
-        """Write a checkpoint of each run in the background."""
-        self.enter("checkpointing")
-        checkpoints.save(step, state, seconds, validation)
-
     def write_rows(self, number: int, branch: Phase, state: TrainState) -> None:
         """Evaluate the model at the end of a branch, and write the rows that are not there yet."""
         text, length = self.corpus.summary(), self.recipe.data.sequence_length
@@ -344,10 +332,6 @@ class Trainer:
             if evaluated is not None and run.rows[number] is None:
                 write = functools.partial(run.write_row, number, branch, evaluated, text, read)
                 run.rows[number] = self.group.run_on_main(write)
-
-    def checkpoints(self, phase: Phase, keep: Sequence[int] = ()) -> RunCheckpoints:
-        """The checkpoints of a phase; those at the steps in ``keep`` are kept whatever the recipe says."""
-        return RunCheckpoints(self.runs, self.program, phase, keep)
 
     def active(self) -> list[TrainingRun]:
         """The runs but those that diverged."""
@@ -365,13 +349,16 @@ class Trainer:
 
 def _phases_of(runs: Sequence[TrainingRun]) -> list[Phase]:
     """Trunk and branches; of several runs, with the schedules of all of them."""
-    every = [(trunk, *branches) for trunk, branches in (phases(run.training) for run in runs)]
-    return [same[0] if len(runs) == 1 else _with_all_schedules(same) for same in zip(*every, strict=True)]
-
-
-def _with_all_schedules(same: Sequence[Phase]) -> Phase:
-    schedule = jax.tree.map(lambda *leaves: np.array(leaves, np.float32), *(phase.schedule for phase in same))
-    return replace(same[0], schedule=schedule)
+    every = [[trunk, *branches] for trunk, branches in (phases(run.training) for run in runs)]
+    if len(runs) == 1:
+        return every[0]
+    return [
+        replace(
+            same[0],
+            schedule=jax.tree.map(lambda *leaves: np.array(leaves, np.float32), *(phase.schedule for phase in same)),
+        )
+        for same in zip(*every, strict=True)
+    ]
 
 
 _digest_of_each = jax.jit(jax.vmap(batch_digest))
@@ -380,6 +367,3 @@ _digest_of_each = jax.jit(jax.vmap(batch_digest))
 def _is_due(step: int, every: int) -> bool:
     """Whether something done ``every`` so many steps, 0 for never, is done after this one."""
     return bool(every) and step % every == 0
-
-
-def _nowhere(text: str) -> None: ...

@@ -152,14 +152,11 @@ def wrong_size(folder: Path) -> str | None:
       OSError, Unreadable: the system cannot tell.
     """
     try:
-        return _wrong_size(folder, read_manifest(folder))
+        known = read_manifest(folder)
     except Unreadable:
         raise
     except Damaged as error:
         return f"it cannot be read ({told(error)})"
-
-
-def _wrong_size(folder: Path, known: Manifest) -> str | None:
     with ThreadPoolExecutor(_threads()) as threads:
         sizes = list(threads.map(lambda name: _size(folder / name), known))
     for (name, file), size in zip(known.items(), sizes, strict=True):
@@ -341,12 +338,11 @@ def _read(part: Path) -> _Part:
 def _own(folder: Path, process: int, processes: int) -> list[Path]:
     """Orbax keeps what a process wrote in ``ocdbt.process_N`` and in files ``process_N``; the rest is the first's."""
     owners = {f"{kind}process_{number}": number for number in range(processes) for kind in ("", "ocdbt.")}
-    found = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and not _is_record(path, folder)):
-        owner = next((owners[part] for part in path.relative_to(folder).parts if part in owners), 0)
-        if owner == process:
-            found.append(path)
-    return found
+
+    def owner(path: Path) -> int:
+        return next((owners[part] for part in path.relative_to(folder).parts if part in owners), 0)
+
+    return [path for path in sorted(_files(folder)) if owner(path) == process]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from moejax.train.devices import Speed
 from moejax.train.identity import RUNS, TRAINING, own, read_history
 from moejax.train.loggers import open_loggers
 from moejax.train.manifest import Hashing
-from moejax.train.mesh import check_fits, make_mesh
+from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
 from moejax.train.phases import phases
 from moejax.train.processes import ProcessGroup
@@ -76,7 +76,7 @@ def open_runs(
                 own(place, one, accept=accept_changes, log=log)
                 opened.enter_context(only_writer(place))
 
-        group.run_or_abort(claim if group.is_main else _nothing)
+        group.run_on_main(claim)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
         here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
         runs = [_run(one, place, group, began, here, len(pairs), log) for one, place in pairs]
@@ -106,7 +106,9 @@ def open_data(
     """
     first = runs[0].training
 
-    def prepare() -> Corpus:
+    def prepare() -> Corpus | None:
+        if not group.is_main:
+            return None
         corpus = open_corpus(first.recipe.data, folder)
         for prepared in corpus.sets:
             prepared.check_content(folder)
@@ -120,7 +122,7 @@ def open_data(
             corpus.batches(batch=first.recipe.batch_sequences, seed=first.seed, decay_from=decay_from)
         corpus.validation()
 
-    prepared = group.run_or_abort(prepare if group.is_main else _nothing, wait_seconds=PREPARING_SECONDS)
+    prepared = group.run_or_abort(prepare, wait_seconds=PREPARING_SECONDS)
     corpus = group.run_or_abort(lambda: prepared or open_corpus(first.recipe.data, folder))
     group.run_or_abort(lambda: check(corpus))
     asked, there = first.recipe.data.validation_tokens, corpus.validation().tokens
@@ -168,11 +170,7 @@ def _checked_mesh(
         for training in trainings:
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_vmapped(trainings, group))
-
-        def check_data() -> None:
-            check_sources(trainings[0].recipe.data, data_folder)
-
-        group.run_or_abort(check_data if group.is_main else _nothing)
+        group.run_on_main(lambda: check_sources(trainings[0].recipe.data, data_folder))
         return group.run_or_abort(lambda: _mesh(trainings[0]))
 
 
@@ -207,10 +205,8 @@ def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
 
 
 def _mesh(training: Training) -> Mesh:
-    recipe, mesh = training.recipe, make_mesh(training.recipe.mesh)
-    for stage in recipe.batch_schedule.stages():
-        sequences = stage.batch_tokens // recipe.data.sequence_length
-        check_fits(training.architecture, sequences, recipe.microbatches, mesh)
+    mesh = make_mesh(training.recipe.mesh)
+    training.check_mesh(mesh)
     return mesh
 
 
@@ -291,6 +287,3 @@ def _interrupted(runs: Sequence[TrainingRun], unfinished: Sequence[TrainingRun],
     for run in unfinished:
         run.attempts.write(*ending(Stopped(number)))
     return interrupted_text([run.folder for run in runs])
-
-
-def _nothing() -> None: ...

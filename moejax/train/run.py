@@ -218,8 +218,8 @@ class RunCheckpoints:
     """
 
     def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Sequence[int] = ()):
-        self._program, self._phase = program, phase
-        self._managers = [(run, run.checkpoints(phase, keep)) for run in runs]
+        self._program, self._phase, self._closing = program, phase, contextlib.ExitStack()
+        self._managers = [(run, self._closing.enter_context(run.checkpoints(phase, keep))) for run in runs]
 
     def newest(self, at_most: int | None = None) -> int | None:
         """The newest step of which every run has a whole checkpoint, or None."""
@@ -244,6 +244,8 @@ class RunCheckpoints:
         validation: Sequence[Mapping[str, float] | None] | None = None,
     ) -> None:
         """Save each run's state in the background, with its share of the ``seconds`` and its validation losses."""
+        for run, _ in self._managers:
+            run.attempts.enter("checkpointing")
         share = seconds / len(self._managers)
         states = self._program.unstack(state)
         for number, (run, manager) in enumerate(self._managers):
@@ -276,9 +278,7 @@ class RunCheckpoints:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        with contextlib.ExitStack() as closing:
-            for _, manager in self._managers:
-                closing.push(manager)
+        self._closing.__exit__(*raised)  # type: ignore[arg-type]
 
     def _active(self) -> list[tuple[TrainingRun, CheckpointManager]]:
         return [(run, manager) for run, manager in self._managers if not run.diverged]

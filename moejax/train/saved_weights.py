@@ -47,6 +47,11 @@ class SavedState:
         """Where Orbax has the state."""
         return self.folder / "checkpoints" / self.phase / str(self.step) / _STATE
 
+    @property
+    def tokens(self) -> int:
+        """That the training had read."""
+        return self.training.recipe.tokens(self.step)
+
 
 def is_training(path: Path) -> bool:
     """Whether a path is a training's folder, or inside one."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from moejax.architecture import Architecture
 from moejax.model import transformer
@@ -59,170 +59,198 @@ class TrainState:
 
 
 class Functions(NamedTuple):
-    """The pure functions of a training."""
+    """``init``, ``step`` and ``evaluate`` of one training."""
 
     init: Callable[[Any], TrainState]
-    """A fresh state from a seed, 0 to 2^32 - 1."""
     step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
-    """The state after a batch, and what was measured on the way."""
     evaluate: Callable[[Any, Array | None, Batch, Array], tuple[Array, RoutingSums | None]]
-    """Nats of each sequence of a batch, under parameters and expert bias, and what the routers did with the sequences
-    marked as real; positions that are not to be predicted cost nothing."""
 
 
 def make_functions(training: Training) -> Functions:
     """The functions of all trainings that differ from this one in seed, learning rate and weight decay alone: those
     are arguments."""
+    return Functions(
+        functools.partial(init, training), functools.partial(step, training), functools.partial(evaluate, training)
+    )
+
+
+def init(training: Training, seed: Any) -> TrainState:
+    """A fresh state from a seed, 0 to 2^32 - 1."""
     architecture, recipe = training.architecture, training.recipe
-    runtime, ema_decay, depths = recipe.runtime, recipe.ema_decay, architecture.num_mtp_layers
+    params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
     keeps_loads = architecture.is_moe and recipe.loss.balance_loads == "previous_step"
-    counts_loads = training.counted_share > 0
-    optimizer = functools.partial(make_optimizer, recipe.optimizer, parameter_parts(training))
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        optimizer=make_optimizer(recipe.optimizer, parameter_parts(training)).init(params),
+        expert_bias=transformer.init_expert_bias(architecture),
+        balance_loads=_uniform_loads(architecture) if keeps_loads else None,
+        ema=jax.tree.map(jnp.copy, params) if recipe.ema_decay else None,
+        guard=new_guard(),
+        seed=jnp.asarray(seed, jnp.uint32),
+    )
 
-    def mtp_weight_at(step: Array) -> float | Array:
-        if not recipe.loss.mtp_later_tokens:
-            return recipe.loss.mtp
-        first = recipe.steps(recipe.loss.mtp_later_tokens)
-        return jnp.where(step < first, recipe.loss.mtp, recipe.loss.mtp_later)
 
-    def init(seed: Any) -> TrainState:
-        params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            optimizer=optimizer().init(params),
-            expert_bias=transformer.init_expert_bias(architecture),
-            balance_loads=_uniform_loads(architecture) if keeps_loads else None,
-            ema=jax.tree.map(jnp.copy, params) if ema_decay else None,
-            guard=new_guard(),
-            seed=jnp.asarray(seed, jnp.uint32),
-        )
+def step(
+    training: Training, state: TrainState, batch: Batch, schedule: Schedule
+) -> tuple[TrainState, dict[str, Array]]:
+    """The state after a batch, and what was measured on the way."""
+    recipe, mtp_layers = training.recipe, training.architecture.num_mtp_layers
+    gradients, metrics, routing = _batch_gradient(training, state, batch)
+    learning_rate, norm = schedule.learning_rate(state.step), optax.tree.norm(gradients)
+    # Optax promotes types by itself, also where the caller has forbidden it.
+    with jax.numpy_dtype_promotion("standard"):
+        optimizer = make_optimizer(recipe.optimizer, parameter_parts(training), schedule.weight_decay)
+        directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+    params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
+    accepted = state.guard.accepts(recipe.guard, metrics.pop("weighted_loss"), norm)
+    guard = state.guard.after(accepted, norm)
+    taken = replace(
+        state,
+        params=params,
+        optimizer=optimizer_state,
+        expert_bias=_moved(state.expert_bias, routing, recipe.loss.expert_bias_rate),
+        balance_loads=None if state.balance_loads is None or routing is None else load_shares(routing.counts),
+        ema=_update_ema(state.ema, params, recipe.ema_decay),
+    )
+    after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
+    metrics |= auxiliary(routing, recipe.loss, mtp_layers=mtp_layers)[1]
+    metrics |= health(routing, state.expert_bias, mtp_layers=mtp_layers)
+    metrics |= {"learning_rate": learning_rate, "gradient_norm": norm}
+    metrics |= {"skipped_steps": guard.skipped, "skipped_in_a_row": guard.in_a_row}
+    return replace(after, step=state.step + 1, guard=guard), metrics
 
-    def forward(
-        params: Any,
-        expert_bias: Array | None,
-        batch: Batch,
-        *,
-        key: Array | None = None,
-        real: Array | None = None,
-        mtp: bool = False,
-    ) -> transformer.Output:
-        inputs, segments = batch["tokens"][:, :-1], None
-        if "segments" in batch:
-            segments = batch["segments"][:, :-1]
-            real = segments > 0 if real is None else real & (segments > 0)
-        return transformer.apply(
-            architecture,
-            runtime,
-            params,
-            inputs,
-            segments=segments,
-            padding_mask=real,
-            expert_bias=expert_bias,
-            key=key,
-            mtp=mtp,
-        )
 
-    def gradients_of(state: TrainState, batch: Batch) -> tuple[Any, dict[str, Array], RoutingSums | None]:
-        """Gradients, losses and routing sums of a batch, one microbatch after another.
+def evaluate(
+    training: Training, params: Any, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
+) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
+    """Nats of each sequence of a batch, under parameters and expert bias, and what the routers did with the sequences
+    marked as real; positions that are not to be predicted cost nothing."""
+    architecture, microbatches = training.architecture, training.recipe.microbatches
 
-        The balance loss weighs a microbatch's probabilities by the loads of the whole batch, so those of the
-        microbatches behind it are counted before, in a forward pass; those before it are in the sums, and its own are
-        there when its loss is. Without that pass it would not be exact: the gradient is J'f, where f has the loads of
-        each layer's experts and row (l, e) of J is the gradient of their summed probabilities. Until the last
-        microbatch has been routed f can be anything near, so what a step holds by then must tell J'f for every such f:
-        either as many gradients as J has independent rows, layers times (experts - 1), or all that J is made of, the
-        activations of all microbatches, which are cut so as not to hold them; or it meets the microbatches again.
-        """
-        noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        targets = [jnp.maximum(_predicted(batch, depth).sum(), 1).astype(jnp.float32) for depth in range(depths + 1)]
-        mtp_weight = mtp_weight_at(state.step)
+    def of(part: Batch, real: Array) -> tuple[RoutingSums | None, Array]:
+        tokens = jnp.broadcast_to(real[:, None], part["tokens"][:, 1:].shape)
+        output = _forward(training, params, expert_bias, part, real=tokens)
+        costs = token_loss(architecture, params, output.hidden, part["tokens"][:, 1:])
+        return output.routing, jnp.where(_predicted(part), costs, 0.0).sum(axis=1)
 
-        def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
-            output = forward(params, state.expert_bias, part, key=key, mtp=True)
-            hidden, predictions = (output.hidden, *output.mtp_hidden), range(depths + 1)
-            aims = tuple(ahead(part["tokens"][:, 1:], depth) for depth in predictions)
-            weights = tuple(_predicted(part, depth).astype(jnp.float32) / targets[depth] for depth in predictions)
-            shares = (1.0, *(mtp_weight / depths for _ in range(depths)))
-            total, (nats, *further) = weighted_losses(architecture, params, hidden, aims, weights, shares)
-            if counts_loads and whole is not None and output.routing is not None:
-                whole = whole._replace(loads=whole.loads + output.routing.counts)
-            weighted, _ = auxiliary(output.routing, recipe.loss, whole, mtp_layers=depths, mtp_weight=mtp_weight)
-            metrics = {"loss": nats, "weighted_loss": total + weighted}
-            metrics |= {f"{module_name(depth)}_loss": loss for depth, loss in enumerate(further, start=1)}
-            return total + weighted, (metrics, output.routing)
+    # A measured loss must not depend on how the step cuts its batch.
+    if microbatches == 1 or transformer.is_batch_dependent(architecture):
+        routing, nats = of(batch, real)
+        return nats, routing
+    routing, nats = _summed(lambda _, part, real: of(part, real), _microbatches((batch, real), microbatches))
+    return nats.swapaxes(0, 1).reshape(-1), routing
 
-        def gradient(part: Batch, key: Array, whole: Whole | None = None) -> tuple[Any, Any, Any]:
-            found, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, part, key, whole)
-            return found, metrics, routing
 
-        whole = Whole(*_seen(batch, architecture), state.balance_loads)
-        if recipe.microbatches == 1:
-            return gradient(batch, noise, whole if keeps_loads else None)
-        parts = _microbatches(batch, recipe.microbatches), jax.random.split(noise, recipe.microbatches)
-        if not counts_loads:
-            return _summed(lambda _, part, key: (gradient(part, key, whole), None), parts)[0]
+Gradient = tuple[Any, dict[str, Array], RoutingSums | None]
+"""Gradients, losses and routing sums: of several microbatches their sum."""
 
-        def counts(part: Batch, key: Array) -> Array:
-            routing = forward(state.params, state.expert_bias, part, key=key, mtp=True).routing
-            assert routing is not None
-            return routing.counts
 
-        behind_first = jax.tree.map(lambda leaf: leaf[1:], parts)
-        counted = jax.lax.map(lambda part: counts(*part), behind_first)
-        behind = jnp.cumsum(counted[::-1], axis=0)[::-1]
-        behind = jnp.concatenate([behind, jnp.zeros_like(behind[:1])])
+def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Gradient:
+    """Of a whole batch, one microbatch after another.
 
-        def gradient_after(before: Any, part: Batch, key: Array, behind: Array) -> tuple[Any, None]:
-            loads = behind if before is None else behind + before[2].counts
-            return gradient(part, key, whole._replace(loads=loads)), None
+    The balance loss weighs a microbatch's probabilities by the loads of the whole batch, so those of the microbatches
+    behind it are counted before, in a forward pass; those before it are in the sums, and its own are there when its
+    loss is. Without that pass it would not be exact: the gradient is J'f, where f has the loads of each layer's experts
+    and row (l, e) of J is the gradient of their summed probabilities. Until the last microbatch has been routed f can
+    be anything near, so what a step holds by then must tell J'f for every such f: either as many gradients as J has
+    independent rows, layers times (experts - 1), or all that J is made of, the activations of all microbatches, which
+    are cut so as not to hold them; or it meets the microbatches again.
+    """
+    count = training.recipe.microbatches
+    noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
+    gradient = _gradient(training, state, batch)
+    whole = Whole(*_seen(batch, training.architecture), state.balance_loads)
+    if count == 1:
+        return gradient(batch, noise, None if state.balance_loads is None else whole)
+    parts = _microbatches(batch, count), jax.random.split(noise, count)
+    if not training.counted_share:
+        return _summed(lambda _, part, key: (gradient(part, key, whole), None), parts)[0]
 
-        return _summed(gradient_after, (*parts, behind))[0]
+    def after(before: Gradient | None, part: Batch, key: Array, behind: Array) -> tuple[Gradient, None]:
+        loads = behind if before is None or before[2] is None else behind + before[2].counts
+        return gradient(part, key, whole._replace(loads=loads)), None
 
-    def step(state: TrainState, batch: Batch, schedule: Schedule) -> tuple[TrainState, dict[str, Array]]:
-        gradients, metrics, routing = gradients_of(state, batch)
-        learning_rate, norm = schedule.learning_rate(state.step), optax.tree.norm(gradients)
-        # Optax promotes types by itself, also where the caller has forbidden it.
-        with jax.numpy_dtype_promotion("standard"):
-            directions, optimizer_state = optimizer(schedule.weight_decay).update(
-                gradients, state.optimizer, state.params
-            )
-        params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
-        accepted = state.guard.accepts(recipe.guard, metrics.pop("weighted_loss"), norm)
-        guard = state.guard.after(accepted, norm)
-        taken = replace(
-            state,
-            params=params,
-            optimizer=optimizer_state,
-            expert_bias=_moved(state.expert_bias, routing, recipe.loss.expert_bias_rate),
-            balance_loads=load_shares(routing.counts) if keeps_loads and routing is not None else state.balance_loads,
-            ema=_update_ema(state.ema, params, ema_decay),
-        )
-        after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
-        metrics |= auxiliary(routing, recipe.loss, mtp_layers=depths)[1]
-        metrics |= health(routing, state.expert_bias, mtp_layers=depths)
-        metrics |= {"learning_rate": learning_rate, "gradient_norm": norm}
-        metrics |= {"skipped_steps": guard.skipped, "skipped_in_a_row": guard.in_a_row}
-        return replace(after, step=state.step + 1, guard=guard), metrics
+    return _summed(after, (*parts, _loads_behind(training, state, parts)))[0]
 
-    def evaluate(
-        params: Any, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
-    ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
-        def of(part: Batch, real: Array) -> tuple[RoutingSums | None, Array]:
-            tokens = jnp.broadcast_to(real[:, None], part["tokens"][:, 1:].shape)
-            output = forward(params, expert_bias, part, real=tokens)
-            costs = token_loss(architecture, params, output.hidden, part["tokens"][:, 1:])
-            return output.routing, jnp.where(_predicted(part), costs, 0.0).sum(axis=1)
 
-        # A measured loss must not depend on how the step cuts its batch.
-        if recipe.microbatches == 1 or transformer.is_batch_dependent(architecture):
-            routing, nats = of(batch, real)
-            return nats, routing
-        parts = _microbatches((batch, real), recipe.microbatches)
-        routing, nats = _summed(lambda _, part, real: of(part, real), parts)
-        return nats.swapaxes(0, 1).reshape(-1), routing
+def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[..., Gradient]:
+    """``gradient(part, key, whole)`` of a part of a batch; ``whole`` is what it must know of all of it, if anything."""
+    architecture, weights = training.architecture, training.recipe.loss
+    modules, predictions = architecture.num_mtp_layers, range(architecture.num_mtp_layers + 1)
+    targets = [jnp.maximum(_predicted(batch, depth).sum(), 1).astype(jnp.float32) for depth in predictions]
+    mtp_weight = _mtp_weight(training, state.step)
 
-    return Functions(init, step, evaluate)
+    def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
+        output = _forward(training, params, state.expert_bias, part, key=key, mtp=True)
+        hidden = (output.hidden, *output.mtp_hidden)
+        aims = tuple(ahead(part["tokens"][:, 1:], depth) for depth in predictions)
+        counted = tuple(_predicted(part, depth).astype(jnp.float32) / targets[depth] for depth in predictions)
+        shares = (1.0, *(mtp_weight / modules for _ in range(modules)))
+        total, (nats, *further) = weighted_losses(architecture, params, hidden, aims, counted, shares)
+        if training.counted_share and whole is not None and output.routing is not None:
+            whole = whole._replace(loads=whole.loads + output.routing.counts)
+        weighted, _ = auxiliary(output.routing, weights, whole, mtp_layers=modules, mtp_weight=mtp_weight)
+        metrics = {"loss": nats, "weighted_loss": total + weighted}
+        metrics |= {f"{module_name(depth)}_loss": loss for depth, loss in enumerate(further, start=1)}
+        return total + weighted, (metrics, output.routing)
+
+    def gradient(part: Batch, key: Array, whole: Whole | None) -> Gradient:
+        found, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, part, key, whole)
+        return found, metrics, routing
+
+    return gradient
+
+
+def _loads_behind(
+    training: Training, state: TrainState, parts: tuple[Batch, Array]
+) -> Int[Array, "microbatches routed_layers experts"]:
+    """For every microbatch the loads of those after it, each counted in a forward pass."""
+
+    def counts(part: Batch, key: Array) -> Array:
+        routing = _forward(training, state.params, state.expert_bias, part, key=key, mtp=True).routing
+        assert routing is not None
+        return routing.counts
+
+    behind_first = jax.tree.map(lambda leaf: leaf[1:], parts)
+    counted = jax.lax.map(lambda part: counts(*part), behind_first)
+    behind = jnp.cumsum(counted[::-1], axis=0)[::-1]
+    return jnp.concatenate([behind, jnp.zeros_like(behind[:1])])
+
+
+def _forward(
+    training: Training,
+    params: Any,
+    expert_bias: Array | None,
+    batch: Batch,
+    *,
+    key: Array | None = None,
+    real: Bool[Array, "sequences length"] | None = None,
+    mtp: bool = False,
+) -> transformer.Output:
+    """``transformer.apply`` of a batch's inputs, of which those in ``real`` alone are no padding."""
+    inputs, segments = _inputs(batch)
+    if segments is not None:
+        real = segments > 0 if real is None else real & (segments > 0)
+    return transformer.apply(
+        training.architecture,
+        training.recipe.runtime,
+        params,
+        inputs,
+        segments=segments,
+        padding_mask=real,
+        expert_bias=expert_bias,
+        key=key,
+        mtp=mtp,
+    )
+
+
+def _mtp_weight(training: Training, step: Array) -> float | Array:
+    recipe = training.recipe
+    if not recipe.loss.mtp_later_tokens:
+        return recipe.loss.mtp
+    first = recipe.steps(recipe.loss.mtp_later_tokens)
+    return jnp.where(step < first, recipe.loss.mtp, recipe.loss.mtp_later)
 
 
 def parameter_parts(training: Training) -> ParameterParts:
@@ -268,12 +296,16 @@ def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"
     return there[:, :-1]
 
 
+def _inputs(batch: Batch) -> tuple[Int[Array, "sequences length"], Int[Array, "sequences length"] | None]:
+    """What is predicted from, and the documents that it is of."""
+    segments = batch.get("segments")
+    return batch["tokens"][:, :-1], None if segments is None else segments[:, :-1]
+
+
 def _seen(batch: Batch, architecture: Architecture) -> tuple[Array, Array]:
     """Inputs that experts see, and sequences with one, of all layers or of each routed one: those that are no padding,
     and in modules of multi-token prediction have another so many places further on."""
-    inputs, segments = batch["tokens"][:, :-1], None
-    if "segments" in batch:
-        segments = batch["segments"][:, :-1]
+    inputs, segments = _inputs(batch)
     real = None if segments is None else segments > 0
     depths = range(architecture.num_mtp_layers + 1)
     seen = [has_token_ahead(inputs.shape, depth, segments, real) for depth in depths]

@@ -19,7 +19,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fsspec.implementations.dirfs import DirFileSystem
@@ -126,12 +126,12 @@ class StoreLock:
           TakenOver: another process has the lock now.
         """
         self.check()
-        self._me = Holder(**{**asdict(self._me), "beats": self._me.beats + 1})
+        self._me = replace(self._me, beats=self._me.beats + 1)
         self._write(self.number)
 
     def release(self) -> None:
         """Give the lock back."""
-        self._me = Holder(**{**asdict(self._me), "released": True})
+        self._me = replace(self._me, released=True)
         self._write(self.number)
 
     def _wait_for(self, number: int) -> None:

@@ -212,10 +212,7 @@ class StoredRun:
 
     def _fetch(self, paths: Iterable[str]) -> None:
         def fetch(path: str) -> None:
-            place = self._folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._storage.get_file(path, str(place))
-            self._sent[path] = _as_sent(place)
+            self._sent[path] = _as_sent(_download(self._storage, path, self._folder))
 
         _in_parallel(fetch, paths)
 
@@ -361,9 +358,7 @@ def small_files(url: str, folder: Path) -> Iterator[None]:
             raise UserError(f"{url} holds no training; start one with moejax train --config=FILE.py --out {url}.")
 
         def fetch(path: str) -> None:
-            place = folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            storage.get_file(path, str(place))
+            place = _download(storage, path, folder)
             if place.name == COMMITTED:
                 written = storage.modified(path).timestamp()
                 os.utime(place, (written, written))
@@ -372,6 +367,14 @@ def small_files(url: str, folder: Path) -> Iterator[None]:
         is_written = _is_written(storage)
     with only_writer(folder) if is_written else contextlib.nullcontext():
         yield
+
+
+def _download(storage: DirFileSystem, path: str, folder: Path) -> Path:
+    """Copy a file of a store to its place in ``folder``."""
+    place = folder / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    storage.get_file(path, str(place))
+    return place
 
 
 def _is_small(path: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from jax.sharding import AbstractMesh, Mesh
+
 from moejax.architecture import Architecture
 from moejax.config import check_fields, check_name, dump
 from moejax.data.config import DataConfig
@@ -20,7 +22,7 @@ from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.guard import GuardConfig
 from moejax.train.identity import fingerprint
 from moejax.train.loggers import LoggerConfig
-from moejax.train.mesh import MeshShape
+from moejax.train.mesh import MeshShape, check_fits
 from moejax.train.optimizer import OptimizerConfig
 from moejax.wording import told
 
@@ -105,17 +107,20 @@ class Recipe:
     @property
     def evaluate_steps(self) -> int:
         """Steps between two measurements on the validation set; 0 if there are none but of budgets."""
-        return max(1, self.evaluate_tokens // self.batch_tokens) if self.evaluate_tokens else 0
+        return self._steps_between(self.evaluate_tokens)
 
     @property
     def checkpoint_steps(self) -> int:
         """Steps between two checkpoints; 0 if there are none between where branches start and end."""
-        return max(1, self.checkpoint_tokens // self.batch_tokens) if self.checkpoint_tokens else 0
+        return self._steps_between(self.checkpoint_tokens)
 
     @property
     def keep_every_steps(self) -> int:
         """Steps between two checkpoints that are kept for good; 0 for none."""
-        return max(1, self.keep_every_tokens // self.batch_tokens) if self.keep_every_tokens else 0
+        return self._steps_between(self.keep_every_tokens)
+
+    def _steps_between(self, tokens: int) -> int:
+        return max(1, tokens // self.batch_tokens) if tokens else 0
 
     def steps(self, budget_tokens: int) -> int:
         """Optimiser steps of a budget."""
@@ -187,6 +192,11 @@ class Recipe:
                     f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
                     f"many: choose a divisor."
                 )
+        self._check_budgets()
+        self._check_decay_mixture()
+        self._check_saving()
+
+    def _check_budgets(self) -> None:
         if not self.budgets_tokens:
             raise UserError("budgets_tokens is empty; name at least one token budget.")
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
@@ -210,8 +220,6 @@ class Recipe:
                 f"{self.optimizer.warmup_tokens:,} tokens, or the first step, ends; raise the budget, or lower "
                 f"optimizer.warmup_tokens or optimizer.decay_share."
             )
-        self._check_decay_mixture()
-        self._check_saving()
 
     def _check_decay_mixture(self) -> None:
         optimizer = self.optimizer
@@ -320,3 +328,10 @@ class Training:
                 f"the token {depth + 1} places further on, which no sequence has: lower num_mtp_layers, or raise "
                 f"data.sequence_length."
             )
+
+    def check_mesh(self, mesh: Mesh | AbstractMesh) -> None:
+        """Raise ``UserError`` if a batch, the experts, or their hidden units cannot be split over a mesh."""
+        recipe = self.recipe
+        for stage in recipe.batch_schedule.stages():
+            sequences = stage.batch_tokens // recipe.data.sequence_length
+            check_fits(self.architecture, sequences, recipe.microbatches, mesh)

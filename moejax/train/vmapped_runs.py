@@ -18,25 +18,16 @@ def vmapped_runs(training: Training) -> list[Training]:
     axes = training.vmap
     if not axes:
         return [training]
-    found = []
+    found, optimizer = [], training.recipe.optimizer
     for seed, rate, decay in itertools.product(
-        axes.seeds or (None,), axes.learning_rates or (None,), axes.weight_decays or (None,)
+        axes.seeds or (training.seed,),
+        axes.learning_rates or (optimizer.learning_rate,),
+        axes.weight_decays or (optimizer.weight_decay,),
     ):
-        own = {"seed": seed, "lr": rate, "wd": decay}
-        optimizer = training.recipe.optimizer
-        optimizer = replace(
-            optimizer,
-            learning_rate=optimizer.learning_rate if rate is None else rate,
-            weight_decay=optimizer.weight_decay if decay is None else decay,
-        )
-        run = replace(
-            training,
-            name="-".join([training.name, *(f"{sign}{value}" for sign, value in own.items() if value is not None)]),
-            seed=training.seed if seed is None else seed,
-            recipe=replace(training.recipe, optimizer=optimizer),
-            vmap=VmapAxes(),
-        )
-        found.append(run)
+        own = [(axes.seeds, f"seed{seed}"), (axes.learning_rates, f"lr{rate}"), (axes.weight_decays, f"wd{decay}")]
+        name = "-".join([training.name, *(text for axis, text in own if axis)])
+        recipe = replace(training.recipe, optimizer=replace(optimizer, learning_rate=rate, weight_decay=decay))
+        found.append(replace(training, name=name, seed=seed, recipe=recipe, vmap=VmapAxes()))
     return found
 
 

@@ -5,49 +5,33 @@ What each changed in a compiled program is in docs/plans.md. What XLA does by it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jax.sharding import Mesh
 
 from moejax.model.runtime import Runtime
 from moejax.train.devices import CHIP_OF_DEVICE
 
-
-@dataclass(frozen=True)
-class XlaOption:
-    """One option and its value."""
-
-    name: str
-    value: str
-    reason: str
-
-
-_FOR_KERNELS = XlaOption(
-    "xla_tpu_scoped_vmem_limit_kib",
-    "81920",
-    "KiB of the memory on the chip that one kernel may use for itself; XLA keeps most of it for what it fetches ahead. "
-    "Mixtures of experts move rows, and large kernels move them in fewer pieces. MaxText's limit for them.",
-)
-_GATHERS_BESIDE_WORK = (
-    XlaOption(
-        "xla_enable_async_all_gather", "true", "a gather begins and ends apart, so that other work may run between"
-    ),
-    XlaOption(
-        "xla_tpu_enable_async_collective_fusion", "true", "collectives are woven into kernels that run beside them"
-    ),
-    XlaOption("xla_tpu_enable_async_collective_fusion_fuse_all_gather", "true", "gathers of weights are among those"),
-    XlaOption("xla_tpu_enable_async_collective_fusion_multiple_steps", "true", "one goes on over several kernels"),
-    XlaOption("xla_tpu_overlap_compute_collective_tc", "true", "the cores that compute drive it meanwhile"),
-)
-
-OPTIONS: dict[str, tuple[XlaOption, ...]] = {"v5p": (_FOR_KERNELS, *_GATHERS_BESIDE_WORK)}
+OPTIONS: dict[str, dict[str, str]] = {
+    "v5p": {
+        # KiB of the memory on the chip that one kernel may use for itself; XLA keeps most of it for what it fetches
+        # ahead. Mixtures of experts move rows, and large kernels move them in fewer pieces. MaxText's limit for them.
+        "xla_tpu_scoped_vmem_limit_kib": "81920",
+        # A gather begins and ends apart, so that other work may run between.
+        "xla_enable_async_all_gather": "true",
+        # Collectives are woven into kernels that run beside them, gathers of weights among those, ...
+        "xla_tpu_enable_async_collective_fusion": "true",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
+        # ... and one goes on over several kernels.
+        "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
+        # The cores that compute drive it meanwhile.
+        "xla_tpu_overlap_compute_collective_tc": "true",
+    }
+}
 """By the names of ``moejax.laws.chips.CHIPS``; a chip that is not here has none."""
 
 
 def options_of(chip: str, runtime: Runtime) -> dict[str, str]:
     """Options of a chip by their names; none if the runtime wants none."""
-    chosen = OPTIONS.get(chip, ()) if runtime.xla_options == "auto" else ()
-    return {option.name: option.value for option in chosen}
+    return OPTIONS.get(chip, {}) if runtime.xla_options == "auto" else {}
 
 
 def compiler_options(mesh: Mesh, runtime: Runtime) -> dict[str, str] | None:

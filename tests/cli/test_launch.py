@@ -190,6 +190,31 @@ def test_a_slice_that_is_chosen_holds_the_training():
             assert chips_for(training, one, sizes) >= one.chips_at_least
 
 
+def test_no_number_of_chips_is_chosen_that_the_training_refuses():
+    from moejax.architecture import Architecture
+    from moejax.data.config import DataConfig
+    from moejax.study.resources import chips_for
+    from moejax.study.study import study_of
+    from moejax.train.mesh import MeshShape
+    from moejax.train.training import Recipe, Training
+
+    architecture = Architecture(
+        vocab_size=512, model_dim=64, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=16,
+        num_experts=4, top_k=2, expert_hidden=96,
+    )  # fmt: skip
+    recipe = Recipe(
+        budgets_tokens=(65_536, 131_072),
+        batch_tokens=2048,
+        data=DataConfig(sequence_length=128),
+        mesh=MeshShape(data=1, tensor=-1),
+    )
+    training = Training(name="wide", architecture=architecture, recipe=recipe)
+    (one,) = estimate(study_of(training), find("v5p"), mfu=0.4).trainings
+    assert chips_for(training, one, [64, 32]) == 32
+    with pytest.raises(ValueError, match=r"Of 64: expert_hidden is 96, which mesh\.tensor = 64 does not divide"):
+        chips_for(training, one, [64])
+
+
 @pytest.mark.parametrize("chip", GKE_ACCELERATORS)
 def test_slices_are_whole_machines(chip):
     for topology in rentable(chip):
@@ -211,7 +236,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--print", "--submit"], "exclude each other"),
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
         (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
-        (["gke", PILOT[0], *PILOT[2:], "--out", "gs://b/x", *IMAGE], "token shards do not divide 2430 sequences"),
+        (["gke", PILOT[0], *PILOT[2:], "--out", "gs://b/x", *IMAGE], "A batch has 2430 sequences, which"),
         (["slurm"], "Nothing to train was named"),
         (["gke", TINY, "--out", "runs/x", *IMAGE], "a bucket, such as gs://BUCKET/STUDY"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),

@@ -162,5 +162,5 @@ def test_counts_of_figures_and_numbers_are_those_on_record(title):
     }
     for words, count in said.items():
         assert re.findall(rf"(\d+) {words}", numbers[1]) == [str(count)] * (count > 0), words
-    drawn = len(NUMBERED[paper].drawn)
+    drawn = len(NUMBERED[paper])
     assert f"{drawn} of {drawn} drawn" in text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from routing_draws import draw_logits
 
 from moejax.routing import ROUTERS
-from moejax.routing.capacity import PRIORITIES, expert_capacity, limit_capacity
+from moejax.routing.capacity import expert_capacity, limit_capacity
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import routing_sums
@@ -143,11 +143,10 @@ def test_statistics_of_many_layers_are_those_of_each():
             assert np.isclose(stacked[name][index], value), name
 
 
-@pytest.mark.parametrize("priority", PRIORITIES)
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
-def test_no_expert_exceeds_its_capacity_and_none_drops_below_it_needlessly(factor, priority):
+def test_no_expert_exceeds_its_capacity_and_none_drops_below_it_needlessly(factor):
     routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
-    limited = limit_capacity(routing, factor, priority)
+    limited = limit_capacity(routing, factor)
     capacity = factor * TOKENS * 2 / EXPERTS
     assert np.array_equal(limited.counts(), np.minimum(routing.counts(), capacity))
     sums = routing_sums(routing, limited)
@@ -156,13 +155,10 @@ def test_no_expert_exceeds_its_capacity_and_none_drops_below_it_needlessly(facto
     assert np.array_equal(sums.counts, routing.counts())
 
 
-@pytest.mark.parametrize(
-    ("priority", "value"), [("position", lambda r: -r.token), ("probability", lambda r: r.combine_weight)]
-)
-def test_those_first_in_order_are_kept(priority, value):
+def test_the_first_tokens_are_kept():
     routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
-    kept = np.asarray(limit_capacity(routing, 0.5, priority).valid)
-    rank = np.asarray(value(routing))
+    kept = np.asarray(limit_capacity(routing, 0.5).valid)
+    rank = -np.asarray(routing.token)
     for expert in range(EXPERTS):
         mine = np.asarray(routing.expert) == expert
         if (mine & ~kept).any():
@@ -200,9 +196,3 @@ def test_a_capacity_is_exact_where_the_factor_is_a_decimal():
 def test_without_a_factor_nothing_is_dropped():
     routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=9.0), top_k=2)
     assert limit_capacity(routing, None) is routing
-
-
-def test_an_unknown_priority_is_named_with_the_known_ones():
-    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS), top_k=2)
-    with pytest.raises(ValueError, match=r"'luck'.*position or probability"):
-        limit_capacity(routing, 1.0, "luck")

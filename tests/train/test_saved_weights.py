@@ -14,8 +14,9 @@ from moejax.architecture import Architecture
 from moejax.sharding import MESH_AXES
 from moejax.stored import read_json, write_json
 from moejax.train import manifest
+from moejax.train.batch_schedule import RampStage
 from moejax.train.loop import train
-from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
+from moejax.train.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import load_weights
 from moejax.weights.parameters import EXPERT_BIAS, nested, parameters
 
@@ -173,3 +174,12 @@ def test_orbax_reads_the_same_parameters_of_a_real_training(training, tmp_path):
         state = ocp.StandardCheckpointer().restore(saved.state.resolve())
     write_saved_weights(saved, tmp_path / "weights")
     jax.tree.map(np.testing.assert_array_equal, load_weights(tmp_path / "weights").params, state["params"])
+
+
+def test_a_checkpoint_has_read_the_tokens_of_its_steps_whatever_their_batch(training, tmp_path):
+    recipe, before = training.recipe, SavedState(training, tmp_path, "trunk", 3)
+    assert before.tokens == 3 * recipe.batch_tokens
+    half = recipe.batch_tokens // 2
+    ramp = (RampStage(tokens=4 * half, batch_tokens=half),)
+    ramped = dataclasses.replace(training, recipe=dataclasses.replace(recipe, batch_ramp=ramp))
+    assert SavedState(ramped, tmp_path, "trunk", 5).tokens == 4 * half + recipe.batch_tokens

@@ -81,11 +81,11 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     figures, given = numbered(arguments.paper), _Given(arguments)
     # Whether it can be drawn is known before the first is written.
     every: dict[str, Figure] = {}
-    reasons = dict(figures.not_drawn)
+    reasons: dict[str, str] = {}
     given.check_table()
     with progress_display() as update:
-        for done, (number, name) in enumerate(figures.drawn.items()):
-            update(done / len(figures.drawn), f"drawing {name}")
+        for done, (number, name) in enumerate(figures.items()):
+            update(done / len(figures), f"drawing {name}")
             try:
                 every[number] = given.figure(ALL[name])
             except UserError as error:
@@ -95,14 +95,12 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
         raise UserError(f"No figure of {arguments.paper} can be drawn: {' '.join(said)}")
     with out_folder(arguments.out):
         files = {
-            number: _write(arguments.out, ALL[figures.drawn[number]], figure, formats)["files"]
+            number: _write(arguments.out, ALL[figures[number]], figure, formats)["files"]
             for number, figure in every.items()
         }
-    order = sorted({**figures.drawn, **figures.not_drawn}, key=_by_number)
-    alone = {
-        number: given.law_alone[figures.drawn[number]] for number in every if figures.drawn[number] in given.law_alone
-    }
-    made_up = {number for number in every if figures.drawn[number] in given.synthetic}
+    order = sorted(figures, key=_by_number)
+    alone = {number: given.law_alone[figures[number]] for number in every if figures[number] in given.law_alone}
+    made_up = {number for number in every if figures[number] in given.synthetic}
     rows, first = [], {}
     for number in order:
         about = [alone.get(number), SYNTHETIC if number in made_up else None]
@@ -115,7 +113,7 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     data = {
         "paper": arguments.paper,
         "figures": [
-            {"number": number, "name": figures.drawn[number], "files": files[number]}
+            {"number": number, "name": figures[number], "files": files[number]}
             | {"without_runs": alone.get(number), "synthetic": number in made_up}
             if number in files
             else {"number": number, "not_drawn": reasons[number]}

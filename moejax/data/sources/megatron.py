@@ -68,10 +68,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
       UserError: no tokenizer was named whose tokens these are.
     """
     for tokens in files:
-        if options.end_of_document is None:
-            raise UserError(
-                f"{tokens.path} holds tokens; name the tokenizer that made them: a tokenizer.json, or ids:VOCAB:END."
-            )
+        end_of_document = options.end_in(tokens.path)
         try:
             index = _Index(index_of(Path(tokens.path)))
         except ValueError as error:
@@ -85,7 +82,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
         for start in range(0, index.documents, step):
             end = min(start + step, index.documents)
             size = (index.span(end - 1)[1] - index.span(start)[0]) * index.dtype.itemsize
-            yield MegatronDocuments(tokens, described, options.end_of_document, start, end, size)
+            yield MegatronDocuments(tokens, described, end_of_document, start, end, size)
 
 
 class _Index:

@@ -70,11 +70,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
       UserError: no tokenizer was named whose tokens these are.
     """
     for file in files:
-        if options.end_of_document is None:
-            raise UserError(
-                f"{file.path} holds tokens; name the tokenizer that made them: a tokenizer.json, or "
-                f"ids:VOCAB:END (for GPT-2's, ids:50257:50256)."
-            )
+        end_of_document = options.end_in(file.path)
         try:
             dtype, offset = _layout(file, options)
         except ValueError as error:
@@ -82,7 +78,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
             continue
         count = (file.size - offset) // dtype.itemsize
         for start, end in ranges(count, INPUT_SHARD_BYTES // dtype.itemsize):
-            yield Tokens(file, dtype.name, offset, options.end_of_document, start, end)
+            yield Tokens(file, dtype.name, offset, end_of_document, start, end)
 
 
 def _layout(file: File, options: SourceOptions) -> tuple[np.dtype, int]:

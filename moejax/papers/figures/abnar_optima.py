@@ -8,8 +8,8 @@ from moejax.papers.abnar import BUDGETS, SPARSITIES
 from moejax.papers.figures.abnar_surfaces import IDLE, best_sizes, best_sparsities, loss
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure, FigureInputs
-from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, draw
-from moejax.report.figures.style import MUTED, ramp
+from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, figure
+from moejax.report.figures.style import MUTED, coloured
 
 SHARES = np.geomspace(1.0, 0.02, 19)
 CAP = 0.99
@@ -18,7 +18,7 @@ CAP = 0.99
 def by_sparsity(inputs: FigureInputs) -> Figure:
     """Figure 3: N*, N_a* and L* against sparsity."""
     totals, actives, losses = [], [], []
-    for flops, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True):
+    for flops, colour in coloured(BUDGETS):
         best = best_sizes(inputs, flops, 1 - SHARES)
         label = f"C = {short(flops)}"
         totals.append(Series(label=label, x=SHARES, y=best, colour=colour))
@@ -29,13 +29,13 @@ def by_sparsity(inputs: FigureInputs) -> Figure:
         Panel(x=IDLE, y=ACTIVE, series=actives, title="N_a*"),
         Panel(x=IDLE, y=LOSS, series=losses, title="L*"),
     ]
-    drawing, rows = draw(panels, columns=3, height=2.7)
-    return Figure(
+    return figure(
         "The best size at each sparsity",
         f"By {inputs.name}: at every budget the best total grows, the best active size shrinks and the loss falls as "
         f"experts are idle more. {inputs.assumes}",
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.7,
     )
 
 
@@ -49,17 +49,17 @@ def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
             y=best_sparsities(inputs, flops, sizes, CAP),
             colour=colour,
         )
-        for flops, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True)
+        for flops, colour in coloured(BUDGETS)
     ]
     panel = Panel(x=TOTAL, y=SPARSITY, series=series, level=CAP)
-    drawing, rows = draw([panel], columns=1, height=3.2)
-    return Figure(
+    return figure(
         "The best sparsity at each size",
         f"By {inputs.name}: small models are best dense, large ones as sparse as allowed (the grey line, {CAP:g}); a "
         "larger budget moves the change to larger models. Appendix D.2 reads from its surfaces, which are not public, "
         f"that the dense model is best up to 500M for most budgets. {inputs.assumes}",
-        drawing,
-        rows,
+        [panel],
+        columns=1,
+        height=3.2,
     )
 
 
@@ -68,7 +68,7 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
     every = {flops: best_sizes(inputs, flops, 1 - SHARES) for flops in BUDGETS}
     by_share = [
         Series(label=f"C = {short(flops)}", x=SHARES, y=loss(inputs, flops, best, 1 - SHARES), colour=colour)
-        for (flops, best), colour in zip(every.items(), ramp(len(BUDGETS)), strict=True)
+        for (flops, best), colour in coloured(every.items())
     ]
     by_budget = []
     chosen = (0.0, 0.5, 0.9, 0.98)
@@ -76,20 +76,20 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
         found = [float(loss(inputs, flops, best_sizes(inputs, flops, [sparsity])[0], sparsity)) for flops in BUDGETS]
         by_budget.append(Series(label=f"S = {100 * sparsity:g} %", x=BUDGETS, y=found, mark=mark, colour=MUTED))
     panels = [Panel(x=IDLE, y=LOSS, series=by_share), Panel(x=FLOPS, y=LOSS, series=by_budget)]
-    drawing, rows = draw(panels, columns=2, height=2.8)
-    return Figure(
+    return figure(
         "Least loss against sparsity",
         f"By {inputs.name}, every point at its best size: the gain of sparsity is about the same at every budget. "
         f"{inputs.assumes}",
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.8,
     )
 
 
 def sizes_by_budget(inputs: FigureInputs) -> Figure:
     """Figure 12: N* and N_a* against the budget, by sparsity."""
     totals, actives, ratios = [], [], []
-    for sparsity, colour in zip(SPARSITIES, ramp(len(SPARSITIES)), strict=True):
+    for sparsity, colour in coloured(SPARSITIES):
         best = np.array([best_sizes(inputs, flops, [sparsity])[0] for flops in BUDGETS])
         own = inputs.active_params(best, sparsity)
         tokens = np.array(BUDGETS) / (6 * own)
@@ -103,10 +103,10 @@ def sizes_by_budget(inputs: FigureInputs) -> Figure:
         Panel(x=FLOPS, y=ACTIVE, series=actives, title="N_a*"),
         Panel(x=FLOPS, y=ratio, series=ratios, title="D*/N_a*"),
     ]
-    drawing, rows = draw(panels, columns=3, height=2.7)
-    return Figure(
+    return figure(
         "The best sizes by budget",
         f"By {inputs.name}: both sizes grow with the budget at every sparsity. {inputs.assumes}",
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.7,
     )

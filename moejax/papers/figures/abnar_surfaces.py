@@ -17,8 +17,8 @@ from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.sparsity import best_params_total, best_sparsity
 from moejax.papers.abnar import BUDGETS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
-from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, draw
-from moejax.report.figures.style import INK, ORANGE, ramp
+from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, figure
+from moejax.report.figures.style import INK, ORANGE, coloured
 from moejax.result import size
 
 IDLE = replace(SPARSITY, scale="share")
@@ -31,26 +31,26 @@ LEAST_TOKENS_PER_PARAM = 0.5
 def surface(inputs: FigureInputs) -> Figure:
     """Figure 1, at 1e20 FLOPs."""
     fields = _fields(inputs, 1e20)
-    drawing, rows = draw(fields, columns=2, height=3.1)
-    return Figure(
+    return figure(
         "IsoFLOP surface",
         f"Loss at C = 1e20 by {inputs.name}: along the line of best sizes the loss falls with sparsity, total "
         f"parameters grow and active ones shrink. {inputs.assumes}" + inputs.whose,
-        drawing,
-        rows,
+        fields,
+        columns=2,
+        height=3.1,
     )
 
 
 def surfaces(inputs: FigureInputs) -> Figure:
     """Figure 8: five budgets."""
     fields = [_fields(inputs, budget)[0] for budget in BUDGETS]
-    drawing, rows = draw(fields, columns=3, height=2.5)
-    return Figure(
+    return figure(
         "IsoFLOP surfaces by budget",
         f"Loss over total parameters and sparsity by {inputs.name}; the line of best sizes moves up with the budget. "
         f"{inputs.assumes}" + inputs.whose,
-        drawing,
-        rows,
+        fields,
+        columns=3,
+        height=2.5,
     )
 
 
@@ -130,14 +130,14 @@ def _points(inputs: FigureInputs, flops: float, name: str) -> list[Series]:
 
 def _slices(inputs: FigureInputs, budgets: Sequence[float], title: str) -> Figure:
     panels = [panel for budget in budgets for panel in _row(inputs, budget)]
-    drawing, rows = draw(panels, columns=3, height=2.5)
-    return Figure(
+    return figure(
         title,
         f"Loss by {inputs.name} at a fixed budget: against sparsity at fixed total parameters, and against total and "
         f"active parameters at fixed sparsity. Stars are the least loss of each curve, where it lies inside. "
         f"{inputs.assumes}" + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.5,
     )
 
 
@@ -145,10 +145,10 @@ def _row(inputs: FigureInputs, flops: float) -> list[Panel]:
     name = f"C = {flops:.0e}".replace("e+", "e")
     active_share = np.geomspace(1.0, 0.02, 61)
     by_sparsity, by_total, by_active = [], [], []
-    for total, colour in zip(SIZES, ramp(len(SIZES)), strict=True):
+    for total, colour in coloured(SIZES):
         found = loss(inputs, flops, total, 1 - active_share)
         by_sparsity += _curve(f"N = {size(total, 3)}", active_share, found, colour)
-    for sparsity, colour in zip(SPARSITIES, ramp(len(SPARSITIES)), strict=True):
+    for sparsity, colour in coloured(SPARSITIES):
         best = best_sizes(inputs, flops, [sparsity])[0]
         total = np.geomspace(best / 12, best * 12, 61)
         found = loss(inputs, flops, total, sparsity)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, draw
-from moejax.report.figures.style import BLUE, ORANGE, ramp
+from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, figure
+from moejax.report.figures.style import BLUE, ORANGE, coloured
 from moejax.run_table import DataFrame
 
 COLUMNS = ("model", "params_active", "num_experts", "given_words", "answer_words", "score")
@@ -29,13 +29,13 @@ def lengths(inputs: FigureInputs) -> Figure:
     table = _known(inputs)
     rho = float(np.corrcoef(column(table, "given_words"), column(table, "answer_words"))[0, 1])
     panel = Panel(x=GIVEN, y=ANSWERED, series=series, corner=f"correlation {rho:.2f}")
-    drawing, rows = draw([panel], columns=1, height=3.2)
-    return Figure(
+    return figure(
         "Lengths of answers",
         "Answers of a model against those in front, means over a task's documents. The paper's left panel, lengths "
         f"of rewritten answers one by one, is of its own data.{inputs.whose}",
-        drawing,
-        rows,
+        [panel],
+        columns=1,
+        height=3.2,
     )
 
 
@@ -49,12 +49,12 @@ def by_length(inputs: FigureInputs) -> Figure:
             ends = np.array([x.min(), x.max()])
             line = np.polynomial.Polynomial.fit(x, y, 1)(ends)
             series.append(Series(label=f"{model}, line", x=ends, y=line, colour=colour, in_legend=False))
-    drawing, rows = draw([Panel(x=ANSWERED, y=SCORE, series=series)], columns=1, height=3.4)
-    return Figure(
+    return figure(
         "Score by length of answers",
         f"Lines are least squares, one a model.{inputs.whose}",
-        drawing,
-        rows,
+        [Panel(x=ANSWERED, y=SCORE, series=series)],
+        columns=1,
+        height=3.4,
     )
 
 
@@ -76,12 +76,12 @@ def slopes(inputs: FigureInputs) -> Figure:
         for name, which, mark, colour in (("dense", False, "joined", BLUE), ("mixtures", True, "squares", ORANGE))
         if any(mixture == which for *_, mixture in found)
     ]
-    drawing, rows = draw([Panel(x=ACTIVE, y=SLOPE, series=series)], columns=1, height=3.2)
-    return Figure(
+    return figure(
         "What a word of an answer is worth",
         f"Slopes of the least-squares lines of the score over the length of answers.{inputs.whose}",
-        drawing,
-        rows,
+        [Panel(x=ACTIVE, y=SLOPE, series=series)],
+        columns=1,
+        height=3.2,
     )
 
 
@@ -98,6 +98,4 @@ def _models(inputs: FigureInputs) -> list[tuple[str, DataFrame, str]]:
     """Rows and colour of every model, the smallest first."""
     table = _known(inputs).sort_values("params_active", kind="stable")
     names = list(dict.fromkeys(table["model"]))
-    return [
-        (str(name), table[table["model"] == name], colour) for name, colour in zip(names, ramp(len(names)), strict=True)
-    ]
+    return [(str(name), table[table["model"] == name], colour) for name, colour in coloured(names)]

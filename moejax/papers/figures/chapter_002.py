@@ -10,8 +10,8 @@ from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.effective_params import compute_optimal
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS, GRID_EXPANSION
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
-from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, draw
-from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, ramp
+from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, figure
+from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, coloured
 from moejax.report.findings import frontier
 from moejax.run_table import DataFrame
 
@@ -35,13 +35,14 @@ def widget(inputs: FigureInputs) -> Figure:
             Series(label="C = 3.4e24", x=[BUDGET], y=[here], mark="stars", colour=ORANGE),
         ]
         panels.append(Panel(x=FLOPS, y=LOSS, series=series, title=name, note=f"G = {expansion:g}"))
-    drawing, rows = draw(panels, columns=3, height=2.7, sharey=True)
-    return Figure(
+    return figure(
         "The widget's presets",
         f"By {inputs.name}: all compute goes into tokens, D = C/(6·N_act). At G = 1 the two curves are one; at a "
         "larger G the mixture's lies below at every compute, also that of Switch, of which the chapter says otherwise.",
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.7,
+        sharey=True,
     )
 
 
@@ -71,18 +72,18 @@ def grid(inputs: FigureInputs) -> Figure:
     dense = _best_losses(inputs, 1.0)
     series = [
         Series(label=f"G = {g:g}", x=BUDGETS, y=dense - _best_losses(inputs, g), colour=colour)
-        for g, colour in zip(chosen, ramp(len(chosen)), strict=True)
+        for g, colour in coloured(chosen)
         if g > 1
     ]
     gain = Axis("gain_over_dense_nats_per_token", "gain over dense, nats/token", "log")
     panels = [field, Panel(x=FLOPS, y=gain, series=series, title="compute-optimal")]
-    drawing, rows = draw(panels, columns=2, height=3.3)
-    return Figure(
+    return figure(
         "The frontier of one budget",
         f"By {inputs.name}. Left: loss at equal compute; the dense column is the lower edge. Right: what expansion is "
         "worth at each budget's optimum. It never changes sign and shrinks with compute: the law has no crossover.",
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=3.3,
     )
 
 
@@ -114,14 +115,14 @@ def of_runs(inputs: FigureInputs) -> Figure:
         panels.append(
             Field(x=ACTIVE, y=EXPANSION, z=LOSS, xs=sizes, ys=ratios, zs=found, title=title, marks=marks, contours=6)
         )
-    drawing, rows = draw(panels, columns=2, height=3.3)
-    return Figure(
+    return figure(
         "The frontier of runs",
         "Left: every run at its compute 6·N_act·D; a line joins the runs of its kind that none with as little compute "
         "beats. Right: loss at the largest run's compute by the law fitted to the runs, over sizes and G that were "
         "trained; the lower edge is dense." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=3.3,
     )
 
 
@@ -162,7 +163,7 @@ def domains(inputs: FigureInputs) -> Figure:
     if not names:
         raise UserError("The table has no row of a domain; moejax fit --recipe domains --out writes such a table.")
     lines, misses = [], []
-    for name, colour in zip(names, ramp(len(names)), strict=True):
+    for name, colour in coloured(names):
         own = table[table["domain"] == name].sort_values("tokens")
         left = column(own, "data_term")
         measured = column(own, "measured") - column(own, "predicted") + left
@@ -178,11 +179,11 @@ def domains(inputs: FigureInputs) -> Figure:
         Panel(x=TOKENS, y=DATA_TERM, series=lines, title="by domain"),
         Panel(x=TOKENS, y=MISS, series=misses, title="of the aggregate", level=0.0),
     ]
-    drawing, rows = draw(panels, columns=2, height=3.0)
-    return Figure(
+    return figure(
         "A law per domain",
         "Left: what is left of the loss without the terms that tokens do not lower; the slope is a domain's β. Right: "
         "how far one law of the aggregate, and the domains' laws together, are from the aggregate." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=3.0,
     )

@@ -9,8 +9,8 @@ import numpy as np
 from moejax.laws.resources import active_ratio
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
-from moejax.report.figures.panels import LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.style import INK, RED, ramp
+from moejax.report.figures.panels import LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.style import INK, RED, coloured
 from moejax.result import size
 from moejax.run_table import DataFrame
 
@@ -34,7 +34,7 @@ SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts",
 def compute(inputs: FigureInputs) -> Figure:
     """Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); of runs, also the loss."""
     ratios, tokens = [], []
-    for total, colour in zip(SIZES, ramp(len(SIZES)), strict=True):
+    for total, colour in coloured(SIZES):
         width, layers = LAYERS[total]
         at = {"params_total": total, "params_active": RATES * total, "model_dim": width, "num_layers": layers}
         label = f"N = {size(total, 3)}, {layers} layers of {width}"
@@ -49,15 +49,15 @@ def compute(inputs: FigureInputs) -> Figure:
     said = ""
     if inputs.has(*RATE_COLUMNS):
         said = _add_rates(panels, ratios, tokens, _longest(inputs.table))
-    drawing, rows = draw(panels, columns=2, height=2.9)
-    return Figure(
+    return figure(
         "What a mixture of equal size costs, and the tokens it must see",
         "Compute per token over the dense model of the same total parameters, and its inverse, the tokens at equal "
         "training compute, at a context of 16,384. R_c is a straight line of r_a that does not start at 0: attention "
         "scores do not fall with r_a and keep it above r_a where few experts are active. At r_a = 1 it is below 1: the "
         f"mixture is narrower than the dense model, in fewer layers, and its scores cost less.{said}",
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.9,
     )
 
 
@@ -97,7 +97,7 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
     panels = []
     for along, across, letter in ((ASPECT, TOTAL_RATIO, "μ"), (TOTAL_RATIO, ASPECT, "ζ")):
         values, series = ordered(runs[across.column]), []
-        for value, colour in zip(values, ramp(len(values)), strict=True):
+        for value, colour in coloured(values):
             # Of runs of equal shape, the best.
             own = runs[runs[across.column] == value].sort_values("loss").drop_duplicates(along.column)
             own = own.sort_values(along.column)
@@ -111,7 +111,7 @@ def shapes(inputs: FigureInputs) -> Figure:
     """Figure 7's variables: what aspect and size make of μ, and what μ and r_a make of β; of runs, their losses."""
     aspect = np.geomspace(30, 250, 41)
     by_aspect, by_rate = [], []
-    for layers, colour in zip(DEPTHS, ramp(len(DEPTHS)), strict=True):
+    for layers, colour in coloured(DEPTHS):
         at = {"params_total": 7e9, "params_active": 1.4e9, "model_dim": aspect * layers, "num_layers": layers}
         found = evaluate(inputs.law, TOTAL_RATIO.column, **at)
         keep = found > 1
@@ -128,12 +128,12 @@ def shapes(inputs: FigureInputs) -> Figure:
     if inputs.has(*SHAPE_COLUMNS):
         panels += _losses_by_shape(inputs.table)
         said = "Below: the losses of the table's runs, of each model the longest."
-    drawing, rows = draw(panels, columns=2, height=2.9)
-    return Figure(
+    return figure(
         "Shape ratios",
         "Left: the μ of a 7B mixture, by aspect and depth; the explainer holds ζ of 60 to 120 and "
         "μ near 20 (grey) to be reasonable. Right: β by Eq. 27; 0 where attention alone is r_a of the model. "
         f"{said}",
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.9,
     )

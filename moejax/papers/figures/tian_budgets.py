@@ -9,7 +9,7 @@ from moejax.fit.runs import budgets
 from moejax.laws.predict import published
 from moejax.papers.tian_tables import GROUPS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
-from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
+from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, figure
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
 from moejax.run_table import DataFrame
 
@@ -40,8 +40,7 @@ def allocation(inputs: FigureInputs) -> Figure:
         "Compute-optimal model scale and tokens (Table 5): at any budget the best mixture is smaller and sees more "
         "tokens than the best dense model."
     )
-    drawing, rows = draw(_allocation(inputs), columns=2, height=2.8)
-    return Figure("Best model scale and tokens", caption + inputs.whose, drawing, rows)
+    return figure("Best model scale and tokens", caption + inputs.whose, _allocation(inputs), columns=2, height=2.8)
 
 
 def near_optimal(inputs: FigureInputs) -> Figure:
@@ -85,13 +84,13 @@ def near_optimal(inputs: FigureInputs) -> Figure:
                 contours=(0.25, 1, 2, 4),
             )
         )
-    drawing, rows = draw(fields, columns=3, height=2.5)
-    return Figure(
+    return figure(
         "Near-optimal hyperparameters by activation ratio",
         f"Loss over learning rate and batch, against {inputs.name} (star): the law should lie among the red points "
         "at every activation ratio." + inputs.whose,
-        drawing,
-        rows,
+        fields,
+        columns=3,
+        height=2.5,
     )
 
 
@@ -183,11 +182,11 @@ def _trained(table: DataFrame, axis: Axis) -> list[Series]:
 
 
 def _picture(inputs: FigureInputs, panels: list[Panel], columns: int, title: str) -> Figure:
-    drawing, rows = draw(panels, columns=columns, height=2.6)
-    return Figure(
+    return figure(
         title,
         "The learning rates and batches that the paper trained with (Table 8) are a power law, but not the printed "
         "Eq. 5: it gives smaller batches and larger learning rates." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=columns,
+        height=2.6,
     )

@@ -17,8 +17,8 @@ from moejax.papers.record import short
 from moejax.papers.tian_tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
-from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.style import ORANGE, RED, ramp
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.style import ORANGE, RED, coloured
 from moejax.result import size
 from moejax.run_table import DataFrame
 from moejax.wording import told
@@ -34,13 +34,13 @@ COMPUTE = np.geomspace(1e18, 1e22, 41)
 def all_three(inputs: FigureInputs) -> Figure:
     """Figure 3: loss against A, G and S, a curve per budget."""
     panels = _those_of(lambda axis: [_isoflop(inputs.table, axis)], (RATIO, GRANULARITY, SHARED))
-    drawing, rows = draw(panels, columns=3, height=2.7)
-    return Figure(
+    return figure(
         "Loss at fixed compute against A, G and S",
         "A curve per budget; stars are its least loss. Fewer active experts are better without an end, granularity and "
         "shared share have a best value." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.7,
     )
 
 
@@ -66,12 +66,13 @@ def weak_balance(inputs: FigureInputs) -> Figure:
     for weight in ordered(inputs.table[BALANCE]):
         own = inputs.table[inputs.table[BALANCE] == weight]
         panels.append(replace(_isoflop(own, GRANULARITY), title=f"balance loss × {weight:g}"))
-    drawing, rows = draw(panels, columns=len(panels), height=2.8, sharey=True)
-    return Figure(
+    return figure(
         "Granularity under weaker balance",
         "With a weaker balance loss the best granularity (stars) moves to fewer, larger experts." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=len(panels),
+        height=2.8,
+        sharey=True,
     )
 
 
@@ -81,13 +82,13 @@ def shared(inputs: FigureInputs) -> Figure:
         _isoflop(inputs.table, SHARED),
         _by_compute(inputs.table, SHARED, lambda s: f"S = {100 * s:.3g} %", digits=5),
     ]
-    drawing, rows = draw(panels, columns=2, height=2.8)
-    return Figure(
+    return figure(
         "Loss against the share of shared experts",
         "A small share is best (stars), and the best share falls with compute. The law has no S, so there is no "
         "leverage to draw." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.8,
     )
 
 
@@ -97,12 +98,12 @@ def layers_and_attention(inputs: FigureInputs) -> Figure:
     panels = _those_of(
         lambda axis: [_isoflop(inputs.table, axis), _by_compute(inputs.table, axis, labels[axis].format)], labels
     )
-    drawing, rows = draw(panels, columns=2, height=2.7)
-    return Figure(
+    return figure(
         "Loss against dense layers and attention's share of the compute",
         "Neither changes the loss much; stars are the least loss of a budget." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.7,
     )
 
 
@@ -115,7 +116,7 @@ def heads(inputs: FigureInputs) -> Figure:
     sizes = [total for total in sizes.tolist() if several[total]]
     if not sizes:
         raise UserError("No two runs of the table are of one size and differ in num_heads.")
-    for total, colour in zip(sizes, ramp(len(sizes)), strict=True):
+    for total, colour in coloured(sizes):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
         x, y = column(own, HEADS.column), column(own, "loss")
         near = y <= y.min() * (1 + NEAR["heads"])
@@ -123,12 +124,12 @@ def heads(inputs: FigureInputs) -> Figure:
         series.append(
             Series(label=f"within {NEAR['heads']:.1%} of the least", x=x[near], y=y[near], mark="stars", colour=RED)
         )
-    drawing, rows = draw([Panel(x=HEADS, y=LOSS, series=series)], columns=1, height=3.2)
-    return Figure(
+    return figure(
         "Loss against attention heads",
         "Many numbers of heads are near-optimal (stars) at every size." + inputs.whose,
-        drawing,
-        rows,
+        [Panel(x=HEADS, y=LOSS, series=series)],
+        columns=1,
+        height=3.2,
     )
 
 
@@ -191,7 +192,7 @@ def _isoflop(table: DataFrame, axis: Axis) -> Panel:
     series = []
     table = _sweep(table, axis)
     spent = ordered(table["flops"])
-    for flops, colour in zip(spent, ramp(len(spent)), strict=True):
+    for flops, colour in coloured(spent):
         own = table[table["flops"] == flops].groupby(axis.column, as_index=False)["loss"].min()
         x, y = column(own, axis.column), column(own, "loss")
         lowest = int(np.argmin(y))
@@ -205,7 +206,7 @@ def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], dig
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(digits)})
     series, values = [], ordered(table[axis.column])
-    for value, colour in zip(values, ramp(len(values)), strict=True):
+    for value, colour in coloured(values):
         own = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
         x, y = column(own, "flops"), column(own, "loss")
         series.append(Series(label=label(value), x=x, y=y, mark="joined", colour=colour))
@@ -216,15 +217,11 @@ Curves = list[tuple[str, np.ndarray]]
 
 
 def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str, more: str = "") -> Figure:
-    lines = [
-        Series(label=label, x=COMPUTE, y=found, colour=colour)
-        for (label, found), colour in zip(curves, ramp(len(curves)), strict=True)
-    ]
+    lines = [Series(label=label, x=COMPUTE, y=found, colour=colour) for (label, found), colour in coloured(curves)]
     panels = [Panel(x=FLOPS, y=LEVERAGE, series=lines, title=held)]
     if inputs.has(axis.column, "flops", "loss"):
         panels.insert(0, _isoflop(inputs.table, axis))
-    drawing, rows = draw(panels, columns=2, height=2.8)
-    return Figure(
+    return figure(
         f"Loss and leverage against {axis.words}",
         (
             f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with "
@@ -233,6 +230,7 @@ def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str, 
             else f"Leverage by {inputs.name}, which grows with compute." + inputs.whose
         )
         + more,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.8,
     )

@@ -11,8 +11,8 @@ from moejax.papers.record import short
 from moejax.papers.tian_tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
-from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.style import BLUE, MUTED, ORANGE, ramp
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, coloured
 from moejax.run_table import DataFrame
 
 BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
@@ -55,26 +55,26 @@ def definition(inputs: FigureInputs) -> Figure:
         Series(label="C of the mixture, and of the dense model", x=[most, needed], y=[target] * 2, mark="stars"),
     ]
     panel = Panel(x=FLOPS, y=LOSS, series=series, note=f"EL = {gain:.2f}\nat C = {short(most)}")
-    drawing, rows = draw([panel], columns=1, height=3.2)
-    return Figure(
+    return figure(
         "What efficiency leverage is",
         "The dense model needs the compute of the right star for the loss that the mixture reaches at the left one; "
         "their ratio is EL (Algorithm 1). Drawn of the mixture with most leverage." + inputs.whose,
-        drawing,
-        rows,
+        [panel],
+        columns=1,
+        height=3.2,
     )
 
 
 def landscape(inputs: FigureInputs) -> Figure:
     """Figure 1b: EL over A and G at 1e22 FLOPs."""
     mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
-    drawing, rows = draw([field(inputs.law, 1e22, [mini])], columns=1, height=3.8)
-    return Figure(
+    return figure(
         "Efficiency leverage at 1e22 FLOPs",
         f"How many times a mixture's compute the dense model of equal loss needs, by {inputs.name}. The budget is "
         "33 times the largest that was fitted.",
-        drawing,
-        rows,
+        [field(inputs.law, 1e22, [mini])],
+        columns=1,
+        height=3.8,
     )
 
 
@@ -85,7 +85,7 @@ def one_by_one(inputs: FigureInputs) -> Figure:
         held = float(_measured(inputs.table, GRANULARITY)[RATIO.column].iloc[0])
     ratio, granularity, flops = np.geomspace(0.0078, 1, 61), np.geomspace(1.5, 24, 61), np.geomspace(1e18, 1e23, 61)
     by_ratio, by_granularity, by_flops = [], [], []
-    for budget, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True):
+    for budget, colour in coloured(BUDGETS):
         mark = "line" if budget <= LARGEST_FITTED else "dashed"
         label = f"C = {short(budget)}"
         by_ratio.append(
@@ -93,7 +93,7 @@ def one_by_one(inputs: FigureInputs) -> Figure:
         )
         found = leverage(inputs.law, held, granularity, budget)
         by_granularity.append(Series(label=label, x=granularity, y=found, mark=mark, colour=colour))
-    for a, colour in zip(ROUTED_RATIOS, ramp(len(ROUTED_RATIOS)), strict=True):
+    for a, colour in coloured(ROUTED_RATIOS):
         found = leverage(inputs.law, a, 2.0, flops)
         by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
     every = (
@@ -108,13 +108,13 @@ def one_by_one(inputs: FigureInputs) -> Figure:
             x, y = column(own, axis.column), column(own, MEASURED.column)
             series.append(Series(label="measured, at every C", x=x, y=y, mark="open", colour=MUTED))
         panels.append(Panel(x=axis, y=LEVERAGE, series=series, title=title))
-    drawing, rows = draw(panels, columns=3, height=2.7)
-    return Figure(
+    return figure(
         "Efficiency leverage against A, G and C",
         f"By {inputs.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
         f"Dashed budgets lie beyond the 3e20 that the paper fitted. {OF_ROUTED}" + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.7,
     )
 
 
@@ -134,12 +134,12 @@ def _measured(table: DataFrame, axis: Axis) -> DataFrame:
 def validation(inputs: FigureInputs) -> Figure:
     """Figure 5: predicted against measured EL, the larger ones kept from the fit."""
     panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
-    drawing, rows = draw([panel], columns=1, height=3.8)
-    return Figure(
+    return figure(
         "Leverage, predicted against measured",
         "A point on the line is predicted exactly; the paper fits EL below 6 and validates on the rest." + inputs.whose,
-        drawing,
-        rows,
+        [panel],
+        columns=1,
+        height=3.8,
     )
 
 
@@ -181,12 +181,12 @@ def residuals(inputs: FigureInputs) -> Figure:
             note=f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}",
         ),
     ]
-    drawing, rows = draw(panels, columns=2, height=2.9)
-    return Figure(
+    return figure(
         "Residuals of the leverage law",
         "Residuals should be centred on 0 whatever is predicted, and look like a bell." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.9,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from moejax.papers.tian_tables import TASKS
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, draw
+from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, ORANGE, ramp
 from moejax.run_table import DataFrame
 
@@ -24,13 +24,13 @@ def over_training(inputs: FigureInputs) -> Figure:
     panels = [_panel(inputs.table, SCORE, "score", "mean of all tasks")]
     if "loss" in inputs.table:
         panels.insert(0, _panel(inputs.table, LOSS, "loss", ""))
-    drawing, rows = draw(panels, columns=2, height=2.8)
-    return Figure(
+    return figure(
         "Loss and benchmarks over training",
         "The mean score is that of all tasks, whatever their category, as the paper's overall average is."
         + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.8,
     )
 
 
@@ -43,9 +43,12 @@ def by_category(inputs: FigureInputs) -> Figure:
     known = [name for name in TASKS if name in set(table["category"])]
     for name in [*known, *sorted({*table["category"]} - {*known})]:
         panels.append(_panel(table[table["category"] == name], SCORE, "score", str(name)))
-    drawing, rows = draw(panels, columns=3, height=2.3)
-    return Figure(
-        "Benchmarks over training, by category", "Means over the tasks of a category." + inputs.whose, drawing, rows
+    return figure(
+        "Benchmarks over training, by category",
+        "Means over the tasks of a category." + inputs.whose,
+        panels,
+        columns=3,
+        height=2.3,
     )
 
 

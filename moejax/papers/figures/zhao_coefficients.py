@@ -19,8 +19,8 @@ from moejax.laws.fewer_factors import at_structure
 from moejax.laws.marginal import margin_of_active, margin_of_shared
 from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered, structured
-from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, draw
-from moejax.report.figures.style import SERIES, ramp
+from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, figure
+from moejax.report.figures.style import SERIES, coloured, ramp
 from moejax.result import size
 
 N = replace(TOTAL, column="params_total_nonembedding")
@@ -90,7 +90,7 @@ def experts(inputs: FigureInputs) -> Figure:
     panels = []
     for symbol, axis in axes:
         series: list[Series] = []
-        for share, colour in zip(shares, ramp(len(shares)), strict=True):
+        for share, colour in coloured(shares):
             places = np.array(ordered([run.experts for run in runs if run.shared == share]))
             line = np.geomspace(places.min(), places.max(), POINTS)
             series += _pair(
@@ -186,10 +186,9 @@ def _own(
 
 def _figure(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: str) -> Figure:
     own = sum(np.size(s.x) for panel in panels for s in panel.series if s.label == OWN)
-    drawing, rows = draw(panels, columns=3, height=2.7)
     said = f"{caption} Curves: {inputs.name}. Open circles: {SETTINGS}; the paper's losses are not public."
     if own:
         said += " Filled: fits to a table's groups of runs."
     elif inputs.table is not None:
         said += " No group of the table's runs sets these coefficients where the curves are."
-    return Figure(title, said, drawing, rows)
+    return figure(title, said, panels, columns=3, height=2.7)

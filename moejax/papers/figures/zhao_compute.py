@@ -11,7 +11,7 @@ from moejax.laws.design import Design
 from moejax.laws.five_factor import loss_at_optimum, loss_compute_limit, optimal_active_at_compute, with_experts
 from moejax.papers.zhao import EQUATION_33
 from moejax.report.figures.figure import Figure, FigureInputs
-from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, INK, ORANGE
 
 TOTAL, EXPERTS, SHARED = 1e12, 7.0, 0.31
@@ -65,11 +65,11 @@ def best_loss(inputs: FigureInputs) -> Figure:
             ],
         ),
     ]
-    drawing, rows = draw(panels, columns=2, height=2.8)
-    return Figure(
+    return figure(
         "Least loss for a budget",
         f"N = 1T, G = 7, S = 0.31, by {inputs.name}. Eq. 33 is the limit in which a large active share costs nothing, "
         "its numbers rounded; the law's own minimum lies above both, the more the larger the budget.",
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.8,
     )

@@ -14,8 +14,8 @@ import numpy as np
 
 from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered, structured
-from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Panel, Series, draw
-from moejax.report.figures.style import INK, ramp
+from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Panel, Series, figure
+from moejax.report.figures.style import INK, coloured
 from moejax.result import size
 
 EXPERTS = Axis("active_experts", "active experts G")
@@ -132,7 +132,7 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
     pairs = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))
     shares = np.linspace(0.0, 0.7, POINTS)
     losses, series = [], []
-    for (own, total), colour in zip(pairs, ramp(len(pairs)), strict=True):
+    for (own, total), colour in coloured(pairs):
         found = _law(inputs, own, total, 50e9, 10.0, shares)
         losses.append(found)
         series.append(Series(label=f"N = {size(total, 3)}", x=shares, y=1e3 * (found - found.min()), colour=colour))
@@ -208,7 +208,7 @@ def _panel(
         for value in ordered([getattr(run, slice_.by) for run in slice_.runs])
     }
     groups = {value: own for value, own in settings.items() if len(own) >= FEWEST}
-    for (value, own), colour in zip(groups.items(), ramp(len(groups)), strict=True):
+    for (value, own), colour in coloured(groups.items()):
         places = np.array([getattr(run, slice_.vary) for run in own])
         low, high = ends or (places.min(), places.max())
         line = np.geomspace(low, high, POINTS) if low > 0 else np.linspace(low, high, POINTS)
@@ -280,11 +280,10 @@ def _label(by: str, value: float) -> str:
 
 
 def _picture(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: str) -> Figure:
-    drawing, rows = draw(panels, columns=len(panels), height=2.9 if len(panels) < 3 else 2.7)
     circles = any(series.label == SETTINGS for panel in panels for series in panel.series)
     own = any(series.label == OWN for panel in panels for series in panel.series)
     caption += f" Curves: {inputs.name}."
     caption += f" Open circles: {SETTINGS}, areas ∝ D; the paper's losses are not public." if circles else ""
     caption += " Filled: runs of the table." + inputs.whose if own else ""
     caption += " No run of the table has what the curves hold." if inputs.table is not None and not own else ""
-    return Figure(title, caption, drawing, rows)
+    return figure(title, caption, panels, columns=len(panels), height=2.9 if len(panels) < 3 else 2.7)

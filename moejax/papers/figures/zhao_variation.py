@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
-from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor import routed_experts_factor
-from moejax.papers.zhao_shapes import SHAPES
+from moejax.papers.zhao_shapes import SHAPES, millions, model
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import BLUE, FAINT, ORANGE, PAPER, grid
 
@@ -21,26 +20,23 @@ COLOURS = {"shared": ORANGE, "routed, active": BLUE, "routed, idle": FAINT}
 
 def factors(inputs: FigureInputs) -> Figure:
     """Figure 17, to scale."""
-    layers, heads, hidden, width = SHAPES[SHAPE][:4]
+    width = SHAPES[SHAPE][3]
     panels: dict[str, Sequence[tuple[str, Architecture]]] = {
         "G varies: experts are cut finer, S and widths stay": [
-            (f"G = {g}", _model(layers, heads, hidden, 33 * g // 5 - g // 5, g, g // 5, 5 * width // g))
-            for g in (5, 10, 20)
+            (f"G = {g}", _model(33 * g // 5 - g // 5, g, g // 5, 5 * width // g)) for g in (5, 10, 20)
         ],
         "S varies at G = 10: routed experts become shared ones": [
-            (f"S = {shared / 10:g}", _model(layers, heads, hidden, 66 - shared, 10, shared, width // 2))
-            for shared in (0, 2, 4)
+            (f"S = {shared / 10:g}", _model(66 - shared, 10, shared, width // 2)) for shared in (0, 2, 4)
         ],
         "N_a varies at G = 20, S = 0.2: experts widen u times and become fewer (Eq. 35)": [
             (
                 f"u = {u}",
-                _model(layers, heads, hidden, round(128 * routed_experts_factor(u, 20, 0.2, 128)), 20, 4, u * 224),
+                _model(round(128 * routed_experts_factor(u, 20, 0.2, 128)), 20, 4, u * 224),
             )
             for u in (1, 2, 4)
         ],
         "N varies: more routed experts of one width": [
-            (f"N = {_total(model):.0f}M", model)
-            for model in (_model(layers, heads, hidden, count, 5, 1, width) for count in (16, 32, 64))
+            (f"N = {millions(one)[0]:.0f}M", one) for one in (_model(count, 5, 1, width) for count in (16, 32, 64))
         ],
     }
     drawing, every = grid(len(panels), 1, height_inches=1.1)
@@ -67,24 +63,8 @@ def factors(inputs: FigureInputs) -> Figure:
     )
 
 
-def _model(layers: int, heads: int, hidden: int, routed: int, active: int, shared: int, width: int) -> Architecture:
-    return Architecture(
-        vocab_size=1,
-        model_dim=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=64,
-        num_experts=routed,
-        top_k=active - shared,
-        num_shared_experts=shared,
-        expert_hidden=width,
-    )
-
-
-def _total(model: Architecture) -> float:
-    """N of Eq. 3 in millions."""
-    return float(PARAMS["zhao"].total(model)) / 1e6
+def _model(routed: int, active: int, shared: int, width: int) -> Architecture:
+    return model(SHAPE, experts=routed, top_k=active - shared, shared=shared, expert_hidden=width)
 
 
 def _bar(axes: Any, row: int, model: Architecture) -> float:
@@ -107,6 +87,7 @@ def _bar(axes: Any, row: int, model: Architecture) -> float:
 
 
 def _row(title: str, name: str, model: Architecture) -> dict[str, Any]:
+    total, active = millions(model)
     return {
         "panel": title,
         "variant": name,
@@ -114,6 +95,6 @@ def _row(title: str, name: str, model: Architecture) -> dict[str, Any]:
         "num_shared_experts": model.num_shared_experts,
         "top_k": model.top_k,
         "expert_hidden": model.expert_hidden,
-        "params_total_millions": _total(model),
-        "params_active_millions": float(PARAMS["zhao"].active(model)) / 1e6,
+        "params_total_millions": float(total),
+        "params_active_millions": float(active),
     }

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, grid
 from moejax.result import size
 
@@ -141,6 +142,19 @@ def draw(
             columnspacing=1.4,
         )
     return drawing, rows
+
+
+def figure(
+    title: str,
+    caption: str,
+    panels: Sequence[Panel | Field],
+    *,
+    columns: int = 3,
+    height: float = 2.6,
+    sharey: bool = False,
+) -> Figure:
+    """A figure of panels."""
+    return Figure(title, caption, *draw(panels, columns=columns, height=height, sharey=sharey))
 
 
 CHARACTERS = 105

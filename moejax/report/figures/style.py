@@ -6,8 +6,8 @@ that a figure inside a page follows the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib import colormaps
@@ -17,6 +17,8 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from moejax.result import size
+
+T = TypeVar("T")
 
 INK, MUTED, FAINT, PAPER = "#1d232b", "#5f6975", "#d3d8de", "#fefefe"
 BLUE, ORANGE, GREEN, PINK, SKY, RED = "#0072b2", "#d55e00", "#009e73", "#b0558f", "#3f95cc", "#a4232f"
@@ -34,6 +36,11 @@ LOST = 0.15
 def ramp(count: int) -> list[str]:
     """Colours of ``count`` ordered series, dark to light."""
     return [to_hex(SEQUENTIAL(place)) for place in np.linspace(0.08, 0.9, max(count, 2))[:count]]
+
+
+def coloured(values: Collection[T]) -> list[tuple[T, str]]:
+    """Ordered values, each with its colour of a ramp."""
+    return list(zip(values, ramp(len(values)), strict=True))
 
 
 def dark(colour: str) -> bool:
