@@ -45,11 +45,11 @@ APART = 1.0
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
 """How far log losses scatter around a law before any were seen, and how many runs that counts for."""
 FACTOR, EDGE = 2.0, 0.1
-"""Losses asked for are expected between the runs' smallest over this factor and their largest times it; beyond,
-the prior falls off as a normal distribution of this standard deviation in log loss."""
+"""Log losses asked for are expected in the range of the runs' own, widened on either side by its width and by the
+logarithm of this factor. Beyond, the prior falls off as a normal distribution of this standard deviation."""
 ASKED = 128
 """Of the designs that losses are asked for, how many at most the prior looks at, spread over all."""
-STEEPEST = 100.0
+STEEPEST = 1e3
 """The most that a log loss moves by a standard deviation of the prior, in a plan. Exponentials of powers move by 1e10
 around the middle of the prior, and the inverse of such information has no digits left."""
 
@@ -165,7 +165,7 @@ class PosteriorModes:
         """What the runs, the losses that are asked for and the prior of the coordinates contribute, and the slopes."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
         runs = slice(len(rows))
-        asked, beyond = values[:, len(rows) :], np.log(FACTOR)
+        asked, beyond = values[:, len(rows) :], np.log(FACTOR) + np.ptp(seen)
         outside = asked - np.clip(asked, seen.min() - beyond, seen.max() + beyond)
         steepness = slopes[:, len(rows) :] * (outside != 0)[..., None]
         eye = np.broadcast_to(np.diag(1 / self.spread), (len(points), points.shape[1], points.shape[1]))

@@ -5,9 +5,9 @@ import pytest
 
 from moejax.experimental_design.candidates import of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances
-from moejax.experimental_design.experiment_plan import RunBudget
+from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import laplace_posterior
-from moejax.experimental_design.posterior_modes import PosteriorModes
+from moejax.experimental_design.posterior_modes import EDGE, FACTOR, STEEPEST, PosteriorModes
 from moejax.experimental_design.propose import propose
 from moejax.fit.estimands import prediction_estimand
 from moejax.fit.metrics import predict
@@ -67,6 +67,30 @@ def test_two_values_of_a_coefficient_that_fit_alike_are_two_modes():
     assert modes[0].share == pytest.approx(0.5, abs=0.05)
     slope = search.objective.free.index("b")
     assert modes[0].point[slope] == pytest.approx(-modes[1].point[slope], rel=1e-3)
+
+
+def test_no_mode_says_of_what_is_asked_that_it_is_far_from_everything_seen():
+    # By the best law of these runs, what is under the power is below 0 at the target, and the loss without end.
+    law = formula_law("loss = c + a/max(x + b*z, 1e-12)^alpha", columns=["x", "z"], signs={"b": "any"})
+    x, z = (one.ravel() for one in np.meshgrid([0.5, 0.6, 0.7, 0.8], [0.0, 0.05]))
+    runs = runs_from(design_from({"x": x, "z": z}), 1 + 0.5 / (x - 2 * z) ** 0.5)
+    target, every = design_from({"x": np.asarray([0.5]), "z": np.asarray([1.0])}), np.ones(len(x), bool)
+    alone, asked = PosteriorModes(law, runs), PosteriorModes(law, runs, target)
+    assert alone.law(alone.modes(every)[0][0]).b == pytest.approx(-2, abs=0.1)
+    modes, noise = asked.modes(every)
+    answers = [one.answers[0] for one in asked.posteriors(modes, every, noise)]
+    assert max(answers) < np.log(runs.loss.max()) + np.ptp(np.log(runs.loss)) + np.log(FACTOR) + 3 * EDGE
+
+
+def test_a_law_that_is_steep_beyond_all_digits_can_be_planned_for():
+    law = formula_law("loss = exp(a + b*u + c*u^3)", columns=["u"], signs=dict.fromkeys("abc", "any"))
+    runs = runs_from(design_from({"u": np.geomspace(1, 1e6, 12)}), np.full(12, 2.0))
+    search, one = PosteriorModes(law, runs, design_from({"u": np.asarray([1e7])})), np.arange(12) == 0
+    modes, noise = search.modes(one)
+    posteriors = search.posteriors(modes, one, noise)
+    assert all(0 < posterior.deviations[0] <= 2 * STEEPEST for posterior in posteriors)
+    chosen = exchange(posterior_arrays(posteriors, region=True), np.ones(12), RunBudget(flops=3.0, runs=3), None)
+    assert chosen.sum() == 3
 
 
 def test_a_law_that_can_be_negative_is_searched_where_it_is():

@@ -82,6 +82,7 @@ def of_groups(kind):
 @pytest.mark.parametrize("product", [projected, of_a_batch, of_groups])
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.matrix(6)
 def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradients_of_matrices_as_ever(
     product, kind, dtype
 ):
@@ -105,6 +106,7 @@ def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradient
 @pytest.mark.parametrize("product", [projected, of_a_batch, of_groups])
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.matrix(4)
 def test_what_is_common_to_gradients_small_beside_the_largest_of_their_rows_is_kept_in_sums_over_tokens(
     product, kind, dtype
 ):
