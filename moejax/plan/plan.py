@@ -22,7 +22,7 @@ from moejax.plan.topology import Topology, parse
 from moejax.sharding import DCN_DATA, MESH_AXES
 from moejax.train.collectives import collectives
 from moejax.train.devices import check_quantization
-from moejax.train.mesh import batch_sharding, check_fits, make_mesh
+from moejax.train.mesh import batch_sharding, make_mesh
 from moejax.train.program import Program, make_program
 from moejax.train.training import Training
 
@@ -170,10 +170,8 @@ class Plan:
 def check_plan(training: Training, topology: Topology) -> None:
     """Raise ``UserError`` if the training cannot be trained on the topology at all, whatever its memory."""
     training.check()
-    mesh = mesh_sizes(training, topology)
-    recipe = training.recipe
-    check_fits(training.architecture, recipe.batch_sequences, recipe.microbatches, abstract_mesh(mesh))
-    check_quantization(training.architecture, recipe.runtime, topology.chip_name)
+    training.check_mesh(abstract_mesh(mesh_sizes(training, topology)))
+    check_quantization(training.architecture, training.recipe.runtime, topology.chip_name)
 
 
 def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
@@ -263,7 +261,7 @@ def _plan(
         evaluation_tokens=tokens,
         evaluation_roofline=of_evaluation,
         evaluation_program=evaluated.program,
-        tokens=recipe.steps(max(recipe.budgets_tokens)) * recipe.batch_tokens,
+        tokens=recipe.tokens(recipe.steps(max(recipe.budgets_tokens))),
         compile_seconds=seconds,
     )
 

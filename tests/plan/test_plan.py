@@ -13,6 +13,7 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.config import build, dump
 from moejax.data.config import DataConfig
+from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import CHIPS
 from moejax.model.loss import LossWeights
@@ -20,10 +21,11 @@ from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.memory import parameter_bytes
-from moejax.plan.plan import Plan, measure
+from moejax.plan.plan import Plan, check_plan, measure
 from moejax.plan.process import plan
 from moejax.plan.step_time import Roofline, model_flops, step_flops
 from moejax.plan.topology import parse
+from moejax.train.batch_schedule import RampStage
 from moejax.train.collectives import collectives
 from moejax.train.devices import Speed
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
@@ -54,12 +56,21 @@ def training(mesh, **runtime):
         recipe=Recipe(
             budgets_tokens=(4096,),
             batch_tokens=512,
+            batch_ramp=(RampStage(tokens=1024, batch_tokens=256),),
             data=DataConfig(sequence_length=32),
             optimizer=OptimizerConfig(learning_rate=1e-2),
             runtime=Runtime(scan_layers=True, **runtime),
             mesh=mesh,
         ),
     )
+
+
+def test_a_batch_of_a_ramp_that_no_mesh_of_the_topology_splits_is_refused():
+    one = training(MeshShape(data=8))
+    check_plan(one, parse("cpu:8"))
+    ramp = (RampStage(tokens=1024, batch_tokens=128),)
+    with pytest.raises(UserError, match="4 sequences"):
+        check_plan(replace(one, recipe=replace(one.recipe, batch_ramp=ramp)), parse("cpu:8"))
 
 
 @pytest.fixture(scope="module", params=SHAPES, ids=["data fsdp expert", "fsdp expert tensor"])
@@ -90,6 +101,8 @@ def test_memory_and_collectives_are_those_of_a_real_step(planned):
         step = program.compiled_step()
         state, metrics = step(state, {"tokens": jax.device_put(tokens, batch_sharding(mesh))}, phases(one)[0].schedule)
     assert np.isfinite(metrics["loss"])
+    # With a ramp, fewer than steps times the last batch.
+    assert found.tokens == 4096
     memory = found.memory
     assert held[:2] == (memory.parameters, memory.optimizer_state)
     assert held[2] == memory.parameters + memory.optimizer_state + memory.other_state
