@@ -282,7 +282,7 @@ def test_a_chip_of_ironwood_is_two_devices():
     assert (found.chips, found.devices) == (4, 8)
     assert found.memory.limit == 96 * 2**30
     # Nobody states its clock.
-    assert (found.has_floor, found.has_cycles) == (True, False)
+    assert not found.has_cycles
     assert 0 < found.mfu_of_program_floor < found.mfu < 1
 
 
