@@ -199,7 +199,7 @@ def kernel_flops(kernel: Kernel, rows: float = 1.0) -> float:
 
 _NOT_LAUNCHED = re.compile(
     r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|opt-barrier|partition-id|replica-id|domain"
-    r"|(collective|all|reduce-scatter|ragged)-?.*|.*-done|copy-start|async-.*|send|recv)$"
+    r"|all-.*|collective-.*|reduce-scatter.*|ragged-all-to-all.*|.*-done|copy-start|async-.*|send|recv)$"
 )
 """Opcodes of what is no kernel: names, and what goes over links or beside kernels."""
 
@@ -209,10 +209,10 @@ def _is_launched(kernel: Kernel) -> bool:
 
 
 def waited_seconds(kernels: Iterable[Kernel], chip: Chip, rows: float, exchanges: Mapping[str, float]) -> float:
-    """Seconds in which exchanges go on, and no kernel: none runs between the end of what was begun before an exchange's
-    end and that end. Exchanges take place one after another, and none before what is written in front of it.
+    """Seconds in which no kernel runs, as the next one waits for an exchange to end.
 
-    A loop's body stands once for all its turns: what begins in it ends there.
+    Kernels run one after another as they are written, and so do exchanges, each no sooner than it is begun. A loop's
+    body stands once for all its turns: what begins in it ends there.
     """
     worked = linked = waited = 0.0
     ends: dict[str, float] = {}
