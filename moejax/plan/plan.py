@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from moejax.plan.program_time import ProgramTime, filled_rows, program_time
 from moejax.plan.step_time import Roofline, evaluation_roofline, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology, parse
 from moejax.sharding import DCN_DATA, MESH_AXES
-from moejax.train.collectives import collectives
+from moejax.train.collectives import Collective, collectives
 from moejax.train.devices import check_quantization
 from moejax.train.mesh import batch_sharding, make_mesh
 from moejax.train.program import Program, make_program
@@ -112,22 +113,14 @@ class Plan:
         return self._mfu(self.roofline.step_seconds_without_overlap) if self.roofline else math.nan
 
     @property
-    def has_floor(self) -> bool:
-        """Whether the compiled program says how long its kernels take at least."""
-        return self.program is not None and self.program.xla_seconds_at_bandwidth > 0
-
-    @property
     def has_cycles(self) -> bool:
         """Whether XLA's cycles and the chip's clock are known."""
         return self.program is not None and self.program.xla_seconds > 0
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step: the compiled program's at least, if it states any, else the roofline's; 0 where there is
-        neither."""
-        if self.program is not None and self.has_floor:
-            return self.program.floor_seconds
-        return self.roofline.step_seconds if self.roofline else 0.0
+        """Seconds of a step: the compiled program's at least; 0 where nobody states what a chip can do."""
+        return self.program.floor_seconds if self.program else 0.0
 
     @property
     def mfu_of_program_floor(self) -> float:
@@ -313,10 +306,9 @@ def _refusal(refused: str) -> str:
     return used[0] if used else f"XLA says: {refused[:300]}"
 
 
-def _communication(text: str, mesh: dict[str, int], topology: Topology) -> tuple[CollectiveVolume, ...]:
-    links = interconnect(topology, mesh)
-    groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
-    for one in collectives(text, mesh, topology.slices):
+def _communication(found: Sequence[Collective], links: Interconnect | None) -> tuple[CollectiveVolume, ...]:
+    groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
+    for one in found:
         groups.setdefault((one.kind, one.axes), []).append(one)
     return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
@@ -330,17 +322,21 @@ class _Timed:
 
 
 def _timed(training: Training, compiled: Any, topology: Topology, mesh: dict[str, int]) -> _Timed:
-    text = compiled.as_text()
-    communication = _communication(text, mesh, topology)
-    if topology.device is None:
+    text, links = compiled.as_text(), interconnect(topology, mesh)
+    found = collectives(text, mesh, topology.slices)
+    communication = _communication(found, links)
+    if topology.device is None or links is None:
         return _Timed(communication)
-    links: dict[str, float] = {}
+    by_axes: dict[str, float] = {}
     for one in communication:
-        links[one.axes] = links.get(one.axes, 0.0) + one.seconds
-    return _Timed(communication, program_time(text, topology.device, filled_rows(training, mesh), links))
+        by_axes[one.axes] = by_axes.get(one.axes, 0.0) + one.seconds
+    each = {one.name: links.seconds(one.kind, one.axes, float(one.bytes)) for one in found}
+    return _Timed(communication, program_time(text, topology.device, filled_rows(training, mesh), by_axes, each))
 
 
-def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interconnect | None) -> CollectiveVolume:
+def _summarise(
+    kind: str, axes: tuple[str, ...], alike: list[Collective], links: Interconnect | None
+) -> CollectiveVolume:
     often = [one for one in alike if not one.is_rare]
     sizes = [(one.times, one.bytes) for one in often]
     by_link: dict[str, float] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
             "step_seconds_without_overlap": found.step_seconds_without_overlap,
             "limited_by": found.limited_by,
         }
-    known = [name for name, is_known in (("floor", plan.has_floor), ("cycles", plan.has_cycles)) if is_known]
+    known = ["floor", "cycles"] if plan.has_cycles else ["floor"]
     for name in ("program", "evaluation_program"):
         data[name] |= {f"{one}_seconds": getattr(getattr(plan, name), f"{one}_seconds") for one in known}
     of_program = [f"mfu_of_program_{one}" for one in known]
@@ -76,7 +75,7 @@ def search_summary(plans: list[Plan], price: float | None = None) -> Result:
 
 def _compiled(plan: Plan) -> list[Any]:
     timed = plan.roofline if plan.fits else None
-    program = plan.program if timed is not None and plan.has_floor else None
+    program = plan.program if timed is not None else None
     return [
         _mesh(plan),
         plan.remat,
@@ -144,6 +143,9 @@ def _time(plan: Plan, price: float | None) -> Table:
     assert evaluated
     one = "chip" if plan.devices == plan.chips else "device"
     hidden, exposed = found.hidden_seconds, found.exposed_seconds
+    waited = exposed if program.waited_seconds is None else program.waited_seconds
+    beside = hidden if program.waited_seconds is None else sum(program.link_seconds.values()) - waited
+    scheduled = "" if program.waited_seconds is None else "; as XLA has scheduled it"
     rows = [
         [
             "products at the peak",
@@ -158,7 +160,7 @@ def _time(plan: Plan, price: float | None) -> Table:
             None,
             program.xla_seconds_at_bandwidth,
             program.xla_seconds,
-            "at least at the memory's bandwidth",
+            "at least at the memory's bandwidth" if plan.has_cycles else "products at the peak, bytes at the bandwidth",
         ],
         [
             "experts, attention",
@@ -167,8 +169,8 @@ def _time(plan: Plan, price: float | None) -> Table:
             program.pallas_seconds,
             "balanced rows; all there is room for",
         ],
-        ["links, behind the work", hidden, hidden, hidden, "along data and fsdp, between slices"],
-        ["links, waited for", exposed, exposed, exposed, "along expert and tensor"],
+        ["links, behind the work", hidden, beside, hidden, f"along data and fsdp, between slices{scheduled}"],
+        ["links, waited for", exposed, waited, exposed, f"along expert and tensor{scheduled}"],
         [
             "a step",
             found.step_seconds,
@@ -180,6 +182,13 @@ def _time(plan: Plan, price: float | None) -> Table:
             "MFU",
             *(f"{mfu:.1%}" for mfu in (plan.mfu, plan.mfu_of_program_floor, plan.mfu_of_program_cycles)),
             "of dense products in bfloat16",
+        ],
+        [
+            "to launch the kernels",
+            None,
+            program.launch_seconds or None,
+            None,
+            f"{program.kernels:,} of them; not in a step, as it goes on beside others",
         ],
         [
             "if nothing overlapped",
@@ -197,12 +206,10 @@ def _time(plan: Plan, price: float | None) -> Table:
         ],
     ]
     seconds = Column("", lambda value: value if isinstance(value, str) else f"{value:.4g} s")
-    columns = [Column(""), replace(seconds, name="roofline"), Column("of", words=True)]
-    shown = [plan.has_floor, plan.has_cycles]
-    columns[2:2] = itertools.compress(
-        [replace(seconds, name="program at least"), replace(seconds, name="by XLA's cycles")], shown
-    )
-    rows = [list(itertools.compress(row, [True, True, *shown, True])) for row in rows]
+    names = ("roofline", "program at least", "by XLA's cycles")
+    columns = [Column(""), *(replace(seconds, name=name) for name in names), Column("of", words=True)]
+    if not plan.has_cycles:
+        columns, *rows = ([*row[:3], row[4]] for row in (columns, *rows))
     rows = [row for row in rows if any(value is not None for value in row[1:-1])]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
     notes = [

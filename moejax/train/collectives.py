@@ -54,6 +54,8 @@ class Collective:
     """Whether it runs only where a condition does not hold, which holds nearly always."""
     operation: str = ""
     """What the program calls it: the ``op_name`` that XLA keeps."""
+    name: str = ""
+    """Its instruction's."""
     chain: int = 0
     """Number of an exchange that XLA's TPU compiler wove into the instructions that run beside it; else 0."""
 
@@ -145,6 +147,7 @@ def _collective(one: Instruction, match: re.Match[str], mesh: Sizes) -> Collecti
         loops=one.loops,
         is_rare=one.is_rare,
         operation=operation["name"] if operation else "",
+        name=one.name,
         chain=_chain(rest),
     )
 

@@ -24,14 +24,17 @@ class Instruction:
     """Operands and attributes."""
     operands: tuple[str, ...] = ()
     """Types of the operands, of those that are instructions of the same computation."""
+    operand_names: tuple[str, ...] = ()
+    """Their names."""
     times: int = 1
     """How often it runs in one run of the program; with branches, if each were taken."""
     loops: int = 0
     """Loops around it."""
     is_rare: bool = False
     """Whether it runs only where a condition does not hold, which holds nearly always (``moejax.condition``)."""
-    in_fusion: bool = False
-    """Whether it is a part of one kernel with others."""
+    fusion: str = ""
+    """The fusion that it is a part of: one kernel with others. A fusion's parts follow it, and may be fusions
+    themselves."""
     times_known: bool = True
     """Whether the program says how often the loops around it run; one that does not is counted as one turn."""
 
@@ -88,8 +91,17 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Instruc
     for one in computations[name].instructions:
         callees = list(_callees(one))
         if not callees or one.opcode == "fusion":
-            operands = tuple(types[operand] for operand in _operands(one) if operand in types)
-            yield replace(around, name=one.name, type=one.type, opcode=one.opcode, rest=one.rest, operands=operands)
+            names = tuple(operand for operand in _operands(one) if operand in types)
+            operands = tuple(types[name] for name in names)
+            yield replace(
+                around,
+                name=one.name,
+                type=one.type,
+                opcode=one.opcode,
+                rest=one.rest,
+                operands=operands,
+                operand_names=names,
+            )
         for how, callee in callees:
             inside = around
             if how == "body":
@@ -99,7 +111,7 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Instruc
             elif how == "false_computation":
                 inside = replace(around, is_rare=True)
             elif one.opcode == "fusion":
-                inside = replace(around, in_fusion=True)
+                inside = replace(around, fusion=one.name)
             yield from _called(callee, computations, inside)
 
 

@@ -23,6 +23,7 @@ from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.grouped_matmul_mosaic_8_bits import COLUMNS, ROWS, in_8_bits
 from moejax.kernels.linear import project
 from moejax.kernels.table import TABLE, select
+from moejax.plan import program_time
 from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.process import plan
@@ -113,6 +114,15 @@ def test_a_step_of_olmoes_shape_on_8_h100_calls_kernels_and_has_no_loop_over_blo
     assert text.count(" while(") <= 6 + len(further)
     # A dense product would have every expert's rows for every row.
     assert not re.search(rf"\[32,{buffer},|\[{buffer},32,(1024|2048)\]", text)
+    # The program's products, one by one, are those of the architecture's own accounting, but that the second product of
+    # the experts need not be computed again, and that cuDNN has nine of scores for eight: backwards it computes them
+    # again.
+    a = training.architecture
+    second = 2 * recipe.batch_tokens * a.top_k * a.expert_hidden * a.model_dim * a.num_layers
+    scores = sum(one.times * program_time.attention_flops(one) for one in program_time.kernels(text)) / 9
+    assert found.devices * (found.program.flops - scores) == pytest.approx(found.step_flops - second, rel=1e-3)
+    assert found.roofline.step_seconds < found.program.floor_seconds
+    assert 0 < found.program.waited_seconds < sum(found.program.link_seconds.values())
 
 
 def test_hoppers_float8_kernel_adds_up_in_float32_what_its_units_sum_of_128_products(tmp_path, monkeypatch):

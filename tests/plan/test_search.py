@@ -16,7 +16,9 @@ from moejax.plan.plan import Plan, mesh_sizes
 from moejax.plan.program_time import ProgramTime
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.step_time import Roofline
+from moejax.plan.summary import summary
 from moejax.plan.topology import parse
+from moejax.report import render
 from moejax.train.mesh import MeshShape
 from moejax.train.training import Recipe, Training
 
@@ -117,7 +119,7 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         xla_flops=0.0,
         communication=(),
         roofline=Roofline(compute_seconds=seconds, memory_seconds=0.0, link_seconds={}),
-        program=program_of(0.0),
+        program=program_of(seconds),
         evaluation_tokens=1,
         evaluation_roofline=Roofline(compute_seconds=1.0, memory_seconds=0.0, link_seconds={}),
         evaluation_program=program_of(0.0),
@@ -171,7 +173,7 @@ def test_a_search_compiles_its_own_way_and_ranks_what_fits_first():
     assert seconds == sorted(seconds)
 
 
-def test_a_search_ranks_by_the_compiled_program_where_it_says_how_long_it_takes():
+def test_a_search_ranks_by_the_compiled_program_and_not_by_the_roofline():
     made = []
 
     def make(one, topology):
@@ -185,6 +187,36 @@ def test_a_search_ranks_by_the_compiled_program_where_it_says_how_long_it_takes(
     plans = search(training("full"), V5E, make, compiled=4)
     assert [plan.roofline.step_seconds for plan in plans] == [4, 3, 2, 1]
     assert [plan.program.floor_seconds for plan in plans] == [10 / 4, 10 / 3, 10 / 2, 10]
+
+
+def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_cycles():
+    links = {"fsdp": 2.0, "expert": 1.0}
+    program = ProgramTime(
+        xla_seconds=0.0,
+        xla_seconds_at_bandwidth=3.0,
+        pallas_seconds=2.0,
+        pallas_seconds_of_rows=1.0,
+        link_seconds=links,
+        waited_seconds=0.5,
+        kernels=1200,
+        launch_seconds=1.25e-3,
+    )
+    plan = replace(
+        planned(training(), parse("h100:2x8")),
+        roofline=Roofline(compute_seconds=2.5, memory_seconds=0.0, link_seconds=links),
+        program=program,
+    )
+    found = summary(plan)
+    (times,) = (table for table in found.tables if table.title == "a step")
+    assert [column.name for column in times.columns] == ["", "roofline", "program at least", "of"]
+    rows = {name: values for name, *values, _ in times.rows}
+    assert rows["a step"] == [3.5, 4.5]
+    assert rows["links, behind the work"] == [2.0, 2.5]
+    assert rows["links, waited for"] == [1.0, 0.5]
+    assert rows["to launch the kernels"] == [None, 1.25e-3]
+    assert found.data["program"]["floor_seconds"] == plan.seconds == 4.5
+    assert "cycles_seconds" not in found.data["program"]
+    assert "1,200" in render.text(found, width=200)
 
 
 def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():
