@@ -75,7 +75,7 @@ on 2026-11-25. CUDA's graphs, which XLA makes of parts of a program, take less."
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CompiledKernel:
     """What a program launches, or another of its instructions that calls no others."""
 
     run: Instruction
@@ -117,7 +117,7 @@ def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
     return 1 / training.recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
 
 
-def kernels(text: str) -> list[Kernel]:
+def kernels(text: str) -> list[CompiledKernel]:
     """What runs in every step, in the order in which it is written."""
     found: list[tuple[Instruction, list[Instruction]]] = []
     for run in instructions(text):
@@ -127,7 +127,7 @@ def kernels(text: str) -> list[Kernel]:
             found[-1][1].append(run)
         else:
             found.append((run, [run]))
-    return [Kernel(run, tuple(parts)) for run, parts in found]
+    return [CompiledKernel(run, tuple(parts)) for run, parts in found]
 
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -135,14 +135,14 @@ UNKNOWN_CYCLES = 2**62
 """From here on a number of cycles is the compiler's word for not knowing."""
 
 
-def compiler_seconds(kernels: Sequence[Kernel], chip: Chip) -> float:
+def compiler_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
     """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock; 0 where
     nobody states it. Collectives and kernels of Pallas have no cycles.
     """
     return sum(one.times * _cycles_seconds(one, chip) for one in kernels)
 
 
-def compiler_floor_seconds(kernels: Sequence[Kernel], chip: Chip) -> float:
+def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
     """Seconds of XLA's own kernels at least, each by ``floor_seconds``; all of them no shorter than what they and
     copies, which run beside them, move.
     """
@@ -154,7 +154,7 @@ def compiler_floor_seconds(kernels: Sequence[Kernel], chip: Chip) -> float:
     return max(total, of_memory)
 
 
-def floor_seconds(kernel: Kernel, chip: Chip) -> float:
+def floor_seconds(kernel: CompiledKernel, chip: Chip) -> float:
     """Seconds of one run of one of XLA's own kernels at least: without a product no longer than what it reads and
     writes at the bandwidth of the chip's memory.
 
@@ -166,22 +166,22 @@ def floor_seconds(kernel: Kernel, chip: Chip) -> float:
     return seconds if any(map(_is_product, kernel.parts)) else min(seconds, at_bandwidth)
 
 
-def _copied_bytes(kernels: Iterable[Kernel]) -> int:
+def _copied_bytes(kernels: Iterable[CompiledKernel]) -> int:
     """What copies between the chip's memory and what is on the chip move: whatever of their two ends lies there."""
     return sum(one.times * _bytes(one.run.type) for one in kernels if one.run.opcode == "copy-start")
 
 
-def _cycles(kernel: Kernel) -> int:
+def _cycles(kernel: CompiledKernel) -> int:
     """Cycles that XLA's TPU compiler states of a kernel; 0 where it states none."""
     stated = _CYCLES.search(kernel.run.rest)
     return int(stated[1]) if stated is not None and int(stated[1]) < UNKNOWN_CYCLES else 0
 
 
-def _cycles_seconds(kernel: Kernel, chip: Chip) -> float:
+def _cycles_seconds(kernel: CompiledKernel, chip: Chip) -> float:
     return _cycles(kernel) / chip.cycles_per_second if chip.cycles_per_second else 0.0
 
 
-def _own_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
+def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
     """XLA's own: where its compiler states cycles, those that have some, as the others are woven into exchanges; on a
     GPU all that is launched and is no kernel of Pallas or of attention."""
     return [one for one in kernels if _cycles(one)] or [
@@ -189,7 +189,7 @@ def _own_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
     ]
 
 
-def kernel_flops(kernel: Kernel, rows: float = 1.0) -> float:
+def kernel_flops(kernel: CompiledKernel, rows: float = 1.0) -> float:
     """FLOPs of the products of one run of a kernel; of grouped ones ``rows`` is the share of the rows that count."""
     if _is_pallas(kernel):
         stated = _STATED.search(kernel.run.rest)
@@ -204,11 +204,11 @@ _NOT_LAUNCHED = re.compile(
 """Opcodes of what is no kernel: names, and what goes over links or beside kernels."""
 
 
-def _is_launched(kernel: Kernel) -> bool:
+def _is_launched(kernel: CompiledKernel) -> bool:
     return _NOT_LAUNCHED.match(kernel.run.opcode) is None
 
 
-def waited_seconds(kernels: Iterable[Kernel], chip: Chip, rows: float, exchanges: Mapping[str, float]) -> float:
+def waited_seconds(kernels: Iterable[CompiledKernel], chip: Chip, rows: float, exchanges: Mapping[str, float]) -> float:
     """Seconds in which no kernel runs, as the next one waits for an exchange to end.
 
     Kernels run one after another as they are written, and so do exchanges, each no sooner than it is begun. A loop's
@@ -233,7 +233,7 @@ def waited_seconds(kernels: Iterable[Kernel], chip: Chip, rows: float, exchanges
     return waited
 
 
-def launched_seconds(kernel: Kernel, chip: Chip, rows: float) -> float:
+def launched_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> float:
     """Seconds of one run of a kernel at least; 0 for what is none."""
     if not _is_launched(kernel):
         return 0.0
@@ -248,7 +248,7 @@ _ALIKE = ("bitcast", "reshape", "convert", "copy", "transpose")
 """What has the numbers of its operand, so that a part of it is a part of that."""
 
 
-def bytes_moved(kernel: Kernel) -> int:
+def bytes_moved(kernel: CompiledKernel) -> int:
     """Bytes of the chip's memory that a kernel reads and writes: its operands and results that lie there; of an array
     that it takes slices or rows of, or whose slices or rows are its result, those alone."""
     run = kernel.run
@@ -268,7 +268,7 @@ def bytes_moved(kernel: Kernel) -> int:
     return int(sum(min(some, _bytes(type_)) for some, type_ in zip(read, run.operands, strict=True))) + max(written, 0)
 
 
-def _uses(kernel: Kernel) -> Iterator[tuple[Instruction, Sequence[int | None], bool]]:
+def _uses(kernel: CompiledKernel) -> Iterator[tuple[Instruction, Sequence[int | None], bool]]:
     """The instructions in a kernel; which of its operands each of theirs is, if it is one; whether it is a result."""
     run = kernel.run
     if run.opcode != "fusion":
@@ -291,7 +291,7 @@ def _uses(kernel: Kernel) -> Iterator[tuple[Instruction, Sequence[int | None], b
             yield part, operands, here in results
 
 
-def _used_and_results(kernel: Kernel) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+def _used_and_results(kernel: CompiledKernel) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Of the parts of a fusion those that others are applied to, and those that are its results, perhaps by another
     name; each by the fusion that it is in and its own name."""
     used: set[tuple[str, str]] = set()
@@ -410,7 +410,7 @@ _OF_A_GPU = ("mosaic_gpu_v2", "__gpu$xla.gpu.triton")
 """What XLA calls kernels of Pallas for GPUs; XLA's own kernels in Triton are fusions."""
 
 
-def pallas_seconds(kernels: Iterable[Kernel], chip: Chip, *, rows: float = 1.0) -> float:
+def pallas_seconds(kernels: Iterable[CompiledKernel], chip: Chip, *, rows: float = 1.0) -> float:
     """Seconds of the kernels of Pallas but attention: their FLOPs at the chip's peak for what they read, or their bytes
     at its memory's bandwidth.
 
@@ -420,13 +420,13 @@ def pallas_seconds(kernels: Iterable[Kernel], chip: Chip, *, rows: float = 1.0) 
     return sum(one.times * _pallas_kernel_seconds(one, chip, rows) for one in kernels if _is_pallas(one))
 
 
-def _is_pallas(kernel: Kernel) -> bool:
+def _is_pallas(kernel: CompiledKernel) -> bool:
     """Whether it is a kernel of Pallas but attention, which states nothing on a TPU."""
     targets = (f'custom_call_target="{target}"' for target in _OF_A_GPU)
     return _STATED.search(kernel.run.rest) is not None or any(target in kernel.run.rest for target in targets)
 
 
-def _pallas_kernel_seconds(kernel: Kernel, chip: Chip, rows: float) -> float:
+def _pallas_kernel_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> float:
     stated = _STATED.search(kernel.run.rest)
     bytes_ = int(stated["bytes"]) if stated else bytes_moved(kernel)
     at_peak = kernel_flops(kernel, rows) / _peak(chip, _factors(kernel.run))
@@ -478,13 +478,13 @@ _CUDNN_WIDTHS = {"": (1, 1), "Backward": (3, 2)}
 """The same of cuDNN, which has one kernel backwards."""
 
 
-def attention_seconds(kernel: Kernel, chip: Chip) -> float:
+def attention_seconds(kernel: CompiledKernel, chip: Chip) -> float:
     """Seconds of one run of a kernel of attention: products at the chip's peak, or bytes; 0 for another kernel."""
     flops = attention_flops(kernel)
     return max(flops / chip.flops_per_second, bytes_moved(kernel) / chip.memory_bytes_per_second) if flops else 0.0
 
 
-def attention_flops(kernel: Kernel) -> float:
+def attention_flops(kernel: CompiledKernel) -> float:
     """FLOPs of one run of a kernel of attention; 0 for another kernel.
 
     The first floating arrays that it reads are queries, keys and values, whose last axis is their width.
