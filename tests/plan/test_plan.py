@@ -56,7 +56,6 @@ def training(mesh, **runtime):
         recipe=Recipe(
             budgets_tokens=(4096,),
             batch_tokens=512,
-            batch_ramp=(RampStage(tokens=1024, batch_tokens=256),),
             data=DataConfig(sequence_length=32),
             optimizer=OptimizerConfig(learning_rate=1e-2),
             runtime=Runtime(scan_layers=True, **runtime),
@@ -76,6 +75,7 @@ def test_a_batch_of_a_ramp_that_no_mesh_of_the_topology_splits_is_refused():
 @pytest.fixture(scope="module", params=SHAPES, ids=["data fsdp expert", "fsdp expert tensor"])
 def planned(request):
     one = training(request.param)
+    one = replace(one, recipe=replace(one.recipe, batch_ramp=(RampStage(tokens=1024, batch_tokens=256),)))
     return one, measure(one, parse("cpu:8"))
 
 

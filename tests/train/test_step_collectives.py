@@ -69,8 +69,9 @@ def check(training, mesh, communication, most_bytes):
     found = of_step(training, mesh, communication)
     kinds = collections.Counter(("layers" if c.loops else "outside", c.kind, c.axes) for c in found)
     assert set(kinds) == asked_for(make_mesh(MESHES[mesh]).shape, communication)
-    sent = sum(c.times * c.bytes_sent for c in found)
-    assert 0.5 * most_bytes < sent <= most_bytes
+    # Where buffers are too small, tokens of a whole group travel besides, and again for the gradients.
+    sent = sum(c.times * c.bytes_sent for c in found if not c.is_rare)
+    assert 0.9 * most_bytes < sent <= most_bytes
     return kinds
 
 
@@ -83,20 +84,20 @@ def test_a_data_parallel_step_only_adds(training):
 
 @pytest.mark.slow
 def test_three_axes_at_once_send_what_each_asks_for(training):
-    check(training, "fsdp, expert, tensor", "all_to_all", 260_000)
+    check(training, "fsdp, expert, tensor", "all_to_all", 195_000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "communication", "most_bytes"),
     [
-        ("fsdp", "all_gather", 210_000),
+        ("fsdp", "all_gather", 180_000),
         ("expert", "all_gather", 225_000),
-        ("expert", "all_to_all", 285_000),
-        ("expert", "ragged_all_to_all", 580_000),
+        ("expert", "all_to_all", 135_000),
+        ("expert", "ragged_all_to_all", 370_000),
         ("data, tensor", "all_gather", 280_000),
-        ("data, fsdp, expert", "all_gather", 170_000),
-        ("data, fsdp, expert", "all_to_all", 205_000),
+        ("data, fsdp, expert", "all_gather", 155_000),
+        ("data, fsdp, expert", "all_to_all", 160_000),
         ("fsdp, expert, tensor", "all_gather", 190_000),
     ],
 )
