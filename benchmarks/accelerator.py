@@ -160,7 +160,9 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--out", type=Path, help="folder for rows, log and tables; runs/accelerator, or -dry behind it")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all stages together")
     parser.add_argument("--only", nargs="+", default=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)}")

@@ -91,7 +91,9 @@ def timed(words: list[str], folder: Path, environment: dict[str, str]) -> Second
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--also", action="append", default=[], metavar="PYTHON", help="of another checkout")

@@ -75,7 +75,7 @@ def _inside(law: Any, result: FitResult, noise: float, number: int, level: float
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--sets", type=int, default=60)
     parser.add_argument("--law", choices=TRUTHS, default="multi_power")
     parser.add_argument("--noise", type=float, default=1e-3)

@@ -56,7 +56,9 @@ def cpu_seconds() -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--megabytes", type=float, default=160)
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--store", metavar="URL")

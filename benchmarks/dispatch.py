@@ -147,7 +147,9 @@ def measure(size: Size, dispatchers: list[str], rounds: int) -> dict[str, tuple[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--sizes", choices=SIZES, nargs="+", default=["quickstart", "reference"])
     parser.add_argument("--dispatchers", choices=DISPATCHERS, nargs="+", default=list(DISPATCHERS))
     parser.add_argument("--rounds", type=int, default=10)

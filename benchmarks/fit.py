@@ -125,7 +125,9 @@ def beside_scipy(runs: Runs, repeats: int) -> None:
 
 def main() -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--long", action="store_true", help="also the runs that take minutes")
     parser.add_argument("--runs", metavar="CSV", help="a table with params_active, tokens and loss")
     parser.add_argument("--repeats", type=int, default=5)

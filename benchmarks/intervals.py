@@ -242,7 +242,9 @@ def in_words(name: str, count: Counter[str], level: float = 0.9) -> str:
 
 def main() -> None:
     """Print a line per setting."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--tables", type=int, default=60)
     parser.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="of resamples instead")
     parser.add_argument("--only", default="", metavar="WORDS", help="settings whose name holds these")

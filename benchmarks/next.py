@@ -522,7 +522,9 @@ def marin(folder: Path, data: str) -> tuple[str, type, Runs, np.ndarray]:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--laws", default="zhao,abnar,ludziejewski", help="whose truth is simulated; none for none")
     parser.add_argument("--shares", default="0.3333,0.1")
     parser.add_argument("--seeds", type=int, default=50)

@@ -66,7 +66,9 @@ class FromTheFirstStep(Stop):
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--model", default="moe-64-8e2")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--often", type=int, default=8, help="so many checkpoints are in a turn")

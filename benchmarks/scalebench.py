@@ -420,7 +420,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is not in the file yet, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     given = os.environ.get("MOEJAX_RUN_TABLES")
     parser.add_argument(
         "--tables", type=Path, default=given and Path(given) / "scalebench", help="the folder of tables"

@@ -226,7 +226,9 @@ def _ratio(speed: dict[str, float], label: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--sizes", choices=SIZES, nargs="+", default=list(SIZES))
     parser.add_argument("--hf-python", default=os.environ.get("HF_PYTHON"), help="a Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)

@@ -21,7 +21,9 @@ SIZES = {"dense-32": (32, 0), "moe-32": (32, 8), "dense-64": (64, 0), "moe-64": 
 
 def main() -> None:
     """Measure and print a line for each size and number of runs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--sizes", nargs="+", default=["dense-32", "moe-32"], choices=SIZES)
     parser.add_argument("--runs", nargs="+", type=int, default=[4])
     parser.add_argument("--rounds", type=int, default=5)
