@@ -205,8 +205,8 @@ def _write_tables(folder):
     )
     sizes.to_parquet(folder / "runs.parquet", index=False)
     named = sizes.assign(N_a=table["params_active"], N=table["params_total"])
-    for name in ("runs", "chinchilla", "proxies"):
-        named.to_csv(folder / f"{name}.csv", index=False)
+    for name, kept in {"runs": "run >= 0", "chinchilla": "run >= 0", "proxies": "run != 3"}.items():
+        named.query(kept).to_csv(folder / f"{name}.csv", index=False)
     for name, kept in {
         "experts": "run >= 0",
         "mine": "run >= 0",
