@@ -10,7 +10,6 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.design.constraint import Constraint
-from moejax.design.constraint import held as held
 from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
 from moejax.design.problem import Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from moejax.design.leverage import held, leverage, proportions, resampled
+from moejax.design.constraint import held
+from moejax.design.leverage import leverage, proportions, resampled
 from moejax.fit.estimands import decision_estimands, find
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE

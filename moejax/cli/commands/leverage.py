@@ -11,7 +11,8 @@ import numpy as np
 from moejax.cli.commands.design import fit_resamples, law_and_source
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.number import pairs
-from moejax.design.leverage import held, leverage, proportions, resampled
+from moejax.design.constraint import held
+from moejax.design.leverage import leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.leverages import leverage_of
 from moejax.interval import check_level, in_percent, interval
