@@ -1,6 +1,7 @@
 """moejax convert: from the command line, with mistakes as sentences and exit status 2."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,7 @@ def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_
             if start == "back":
                 words = ["--to", "hf", str(tmp_path / f"{name}-ours"), "--out", str(tmp_path / f"{name}-back")]
             peaks.append(peak_bytes("convert", *words))
+            shutil.rmtree(words[2])
         more = peaks[1] - peaks[0]
         print(f"{start}: {whole:,} bytes, largest tensor {one:,}, {more:,} more memory than {peaks[0]:,}")
         # The tensor as read, rearranged and cast, and what the allocator keeps.
