@@ -34,14 +34,12 @@ from moejax.kernels.cpu.custom_call import (
     kernel,
     result,
 )
-from moejax.kernels.cpu.product import multiply
+from moejax.kernels.cpu.product import APART, multiply
 from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import platform
 from moejax.sharding import TOKEN_AXES, can_split, on_many_devices
 
 FORWARD, BACKWARD = "moejax_attention_forward", "moejax_attention_backward"
-APART = 16
-"""Numbers between rows of working memory: rows a power of two apart would fall into the same lines of a cache."""
 
 
 class Inputs(NamedTuple):

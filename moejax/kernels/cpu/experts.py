@@ -1,8 +1,9 @@
 """Grouped experts by a kernel for CPU cores: blocks of an expert's rows, each through all three of its matrices.
 
 What ``experts_blocks`` computes, without its copies: a block's rows are fetched from their tokens when they are needed,
-and stay in a core's cache with its hidden rows; products add to gradients where those lie; nothing is padded. Experts
-are shared out among XLA's threads.
+and stay in a core's cache with its hidden rows; products add to gradients where those lie; nothing is padded; while one
+matrix is used, the next is on its way from memory, as experts with few rows need each for a short time. Experts are
+shared out among XLA's threads.
 
 Shapes: N tokens, R rows, E experts, D model, F hidden.
 """
@@ -29,7 +30,7 @@ from moejax.kernels.cpu.custom_call import (
     kernel,
     result,
 )
-from moejax.kernels.cpu.product import fetch_row, multiply
+from moejax.kernels.cpu.product import APART, fetch_row, multiply_before
 from moejax.kernels.experts import Experts, LayoutWith, swiglu
 from moejax.kernels.permutation import Layout, permute_weights, token_of_rows, unpermute
 from moejax.kernels.saved_names import MOE_GATE_UP
@@ -51,7 +52,7 @@ def _copy_tokens(tokens, numbers, start, rows, into) -> None:
     for r in range(rows):
         if r + AHEAD < rows:
             fetch_row(tokens[numbers[start + r + AHEAD]].ctypes.data, tokens.shape[1])
-        into[r] = tokens[numbers[start + r]]
+        into[r, : tokens.shape[1]] = tokens[numbers[start + r]]
 
 
 @njit(inline="always")
@@ -72,24 +73,26 @@ def _forward_part(frame: int, e: int) -> int:
     gates_ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5))
     y, gate, up = floats2(result(frame, 0)), floats2(result(frame, 1)), floats2(result(frame, 2))
     experts, deep, wide = downs.shape
+    after = min(e + 1, experts - 1)
     if e == experts:
         y[offsets[e] :] = ZERO
         gate[offsets[e] :] = ZERO
         up[offsets[e] :] = ZERO
         return 0
     block = _block(offsets[e + 1] - offsets[e])
-    own, hidden = np.empty((block, wide), F32), np.empty((block, deep), F32)
+    own, hidden = np.empty((block, wide + APART), F32), np.empty((block, deep + APART), F32)
     for start in range(offsets[e], offsets[e + 1], block):
         rows = min(block, offsets[e + 1] - start)
-        in_, out, as_is = (rows, deep, wide), (wide, deep, deep), (False, False)
+        in_, out, as_is = (rows, deep, wide), (wide + APART, deep, deep), (False, False)
         _copy_tokens(x, token, start, rows, own)
-        multiply(own, gates_ups[2 * e], gate[start:], in_, out, as_is, False)
-        multiply(own, gates_ups[2 * e + 1], up[start:], in_, out, as_is, False)
+        multiply_before(gates_ups[2 * e + 1], own, gates_ups[2 * e], gate[start:], in_, out, as_is, False)
+        multiply_before(downs[e], own, gates_ups[2 * e + 1], up[start:], in_, out, as_is, False)
         for r in range(rows):
             g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
             for f in range(deep):
                 h[f] = w * g[f] * sigmoid(g[f]) * u[f]
-        multiply(hidden, downs[e], y[start:], (rows, wide, deep), (deep, wide, wide), as_is, False)
+        back, lying = (rows, wide, deep), (deep + APART, wide, wide)
+        multiply_before(gates_ups[2 * after], hidden, downs[e], y[start:], back, lying, as_is, False)
     return 0
 
 
@@ -105,6 +108,7 @@ def _backward_part(frame: int, e: int) -> int:
     dx, dweight = floats2(result(frame, 0)), floats1(result(frame, 1))
     dgates_ups, ddowns = floats3(result(frame, 2)), floats3(result(frame, 3))
     experts, deep, wide = downs.shape
+    after = min(e + 1, experts - 1)
     if e == experts:
         dx[offsets[e] :] = ZERO
         dweight[offsets[e] :] = ZERO
@@ -114,13 +118,15 @@ def _backward_part(frame: int, e: int) -> int:
         dgates_ups[2 * e + 1] = ZERO
         ddowns[e] = ZERO
     block = _block(offsets[e + 1] - offsets[e])
-    hidden, dgate, dup = np.empty((block, deep), F32), np.empty((block, deep), F32), np.empty((block, deep), F32)
-    own, down = np.empty((block, wide), F32), np.empty((block, wide), F32)
+    shape = block, deep + APART
+    hidden, dgate, dup = np.empty(shape, F32), np.empty(shape, F32), np.empty(shape, F32)
+    own, down = np.empty((block, wide + APART), F32), np.empty((block, wide + APART), F32)
     for start in range(offsets[e], offsets[e + 1], block):
         rows, goes_on = min(block, offsets[e + 1] - start), start > offsets[e]
         _copy_tokens(x, token, start, rows, own)
         _copy_tokens(dy, token, start, rows, down)
-        multiply(down, downs[e], dup, (rows, deep, wide), (wide, wide, deep), (False, True), False)
+        in_ = wide + APART, wide, deep + APART
+        multiply_before(ddowns[e], down, downs[e], dup, (rows, deep, wide), in_, (False, True), False)
         for r in range(rows):
             g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
             dg, du, total = dgate[r], dup[r], ZERO
@@ -133,13 +139,14 @@ def _backward_part(frame: int, e: int) -> int:
                 dg[f] = w * dh * u[f] * (s + silu * (ONE - s))
                 du[f] = w * dh * silu
             dweight[start + r] = total
-        multiply(hidden, down, ddowns[e], (deep, wide, rows), (deep, wide, wide), (True, False), goes_on)
-        across, lying = (wide, deep, rows), (wide, deep, deep)
-        multiply(own, dgate, dgates_ups[2 * e], across, lying, (True, False), goes_on)
-        multiply(own, dup, dgates_ups[2 * e + 1], across, lying, (True, False), goes_on)
-        back, lying = (rows, wide, deep), (deep, deep, wide)
-        multiply(dgate, gates_ups[2 * e], dx[start:], back, lying, (False, True), False)
-        multiply(dup, gates_ups[2 * e + 1], dx[start:], back, lying, (False, True), True)
+        across, lying = (deep, wide, rows), (deep + APART, wide + APART, wide)
+        multiply_before(dgates_ups[2 * e], hidden, down, ddowns[e], across, lying, (True, False), goes_on)
+        across, lying = (wide, deep, rows), (wide + APART, deep + APART, deep)
+        multiply_before(dgates_ups[2 * e + 1], own, dgate, dgates_ups[2 * e], across, lying, (True, False), goes_on)
+        multiply_before(gates_ups[2 * e], own, dup, dgates_ups[2 * e + 1], across, lying, (True, False), goes_on)
+        back, lying = (rows, wide, deep), (deep + APART, deep, wide)
+        multiply_before(gates_ups[2 * e + 1], dgate, gates_ups[2 * e], dx[start:], back, lying, (False, True), False)
+        multiply_before(downs[after], dup, gates_ups[2 * e + 1], dx[start:], back, lying, (False, True), True)
     return 0
 
 

@@ -1,8 +1,8 @@
 """Products of matrices.
 
 What a BLAS does, for matrices that are small or used once, as experts' are: only the second one is copied, a panel at
-a time, so that few rows cost little more than their arithmetic, and while one panel is in use the next is fetched from
-memory.
+a time, so that few rows cost little more than their arithmetic, and what is needed next is fetched from memory
+meanwhile.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from moejax.kernels.cpu.compiled import compiled
 from moejax.kernels.cpu.tile import (
     DEPTH,
     LANES,
+    LINE,
     PANEL,
     TILE,
     VECTORS,
     copy_vector,
     fetch,
+    fetched,
     get,
     put,
     scratch,
@@ -30,10 +32,13 @@ from moejax.kernels.cpu.tile import (
     transpose_square,
 )
 
-LINE = 16
-"""Numbers of a line of a cache."""
+APART = 16
+"""Numbers between rows of working memory: rows a power of two apart would fall into the same lines of a cache."""
 FEW = 3
-"""Tiles above one another whose arithmetic is over before memory answers: nothing is fetched meanwhile."""
+"""Tiles above one another whose arithmetic is over before memory answers: no panel is fetched meanwhile."""
+ROOM = 1 << 16
+"""Numbers of the largest matrix that is fetched whole while the product before it is computed: a quarter of a cache
+of 1 MiB. Of a larger one the next panel is fetched while one is in use."""
 
 _panel_there, _corner_there = scratch(DEPTH * PANEL), scratch(TILE * PANEL)
 
@@ -85,19 +90,23 @@ def _fetch_panel(b, stride, is_transposed, depth, width, part, parts) -> None:
 def _corner_tile(height, vectors, width, a_transposed, a, a_stride, panel, depth, c, c_stride, add) -> None:
     """A tile that is wider than what is left of the product."""
     corner = _corner_there()
-    tile(height, vectors, a_transposed, a, a_stride, panel, depth, corner, PANEL, 0)
+    tile(height, vectors, a_transposed, a, a_stride, panel, depth, corner, PANEL, 0, panel)
     for i in range(height):
         for j in range(width):
             value, place = get(corner + 4 * (i * PANEL + j)), c + 4 * (i * c_stride + j)
             put(place, value + get(place) if add else value)
 
 
-@partial(compiled, types.void(*[types.intp] * 12))
+@partial(compiled, types.void(*[types.intp] * 14))
 @no_type_check
-def _product(m, n, k, a, a_stride, a_transposed, b, b_stride, b_transposed, c, c_stride, add) -> None:
-    """``multiply`` of addresses; conditions are whole numbers, 0 or 1."""
+def _product(
+    m, n, k, a, a_stride, a_transposed, b, b_stride, b_transposed, c, c_stride, add, ahead, numbers_ahead
+) -> None:
+    """``multiply_before`` of addresses; conditions are whole numbers, 0 or 1."""
     panel = _panel_there()
+    end = ahead + (4 * numbers_ahead if numbers_ahead <= ROOM else 0)
     tiles = (m + TILE - 1) // TILE
+    by_panel = k * n > ROOM and tiles > FEW
     if k == 0 and not add:
         for i in range(m):
             for j in range(n):
@@ -108,7 +117,7 @@ def _product(m, n, k, a, a_stride, a_transposed, b, b_stride, b_transposed, c, c
             width, left = min(PANEL, n - wide), min(PANEL, n - wide - PANEL)
             vectors = 1 if width <= LANES else VECTORS
             source = b + 4 * (wide * b_stride + deep if b_transposed else deep * b_stride + wide)
-            following = source + 4 * PANEL * (b_stride if b_transposed else 1)
+            next_panel = source + 4 * PANEL * (b_stride if b_transposed else 1)
             _copy_panel(source, b_stride, b_transposed, depth, width, panel)
             row = 0
             while row < m:
@@ -118,18 +127,20 @@ def _product(m, n, k, a, a_stride, a_transposed, b, b_stride, b_transposed, c, c
                 rows = a + 4 * (deep * a_stride + row if a_transposed else row * a_stride + deep)
                 place, adds = c + 4 * (row * c_stride + wide), 1 if deep > 0 else add
                 if width == vectors * LANES:
-                    tile(height, vectors, a_transposed, rows, a_stride, panel, depth, place, c_stride, adds)
+                    target = ahead if ahead < end else panel
+                    tile(height, vectors, a_transposed, rows, a_stride, panel, depth, place, c_stride, adds, target)
+                    ahead += 4 * fetched(depth)
                 else:
                     _corner_tile(
                         height, vectors, width, a_transposed, rows, a_stride, panel, depth, place, c_stride, adds
                     )
-                if left > 0 and tiles > FEW and height == TILE:
-                    _fetch_panel(following, b_stride, b_transposed, depth, left, row // TILE, tiles)
+                if by_panel and left > 0 and height == TILE:
+                    _fetch_panel(next_panel, b_stride, b_transposed, depth, left, row // TILE, tiles)
                 row += height
 
 
 binding.add_symbol("moejax_product", _product.address)
-_product_there = types.ExternalFunction("moejax_product", types.void(*[types.intp] * 12))
+_product_there = types.ExternalFunction("moejax_product", types.void(*[types.intp] * 14))
 
 
 @njit(inline="always")
@@ -140,6 +151,15 @@ def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any
     Arrays are given by views that begin where the matrices do; ``lengths`` are m, n, k, ``strides`` the elements from a
     row to the next of each matrix as it lies, ``transposed`` whether a and b lie as [k, m] and [n, k].
     """
+    multiply_before(a[:0], a, b, c, lengths, strides, transposed, add)
+
+
+@njit(inline="always")
+@no_type_check
+def multiply_before(
+    following: Any, a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any, add: bool
+) -> None:
+    """``multiply``, and meanwhile have what is ``following``, a whole array, fetched from memory if it has ``ROOM``."""
     _product_there(
         lengths[0],
         lengths[1],
@@ -153,4 +173,6 @@ def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any
         c.ctypes.data,
         strides[2],
         1 if add else 0,
+        following.ctypes.data,
+        following.size,
     )

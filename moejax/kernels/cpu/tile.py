@@ -10,7 +10,7 @@ import itertools
 from typing import Any, NamedTuple, no_type_check
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
@@ -39,17 +39,22 @@ def registers(features: str) -> Registers:
 CONTEXT: Any = cpu_target.target_context
 LANES, VECTORS, TILE = registers(CONTEXT.codegen().magic_tuple()[2])
 PANEL = LANES * VECTORS
+LINE = 16
+"""Numbers of a line of a cache."""
 DEPTH = 256
 """Rows of a panel, which then takes 32 of the 48 kB of a cache, or 16 of 32."""
 UNROLLED = 4
 """Rows of a panel that a turn of a tile's loop takes."""
+FETCHED = 2
+"""Lines of the cache that such a turn fetches: measured; three of them delay the tile, and what a core can't take at
+once it drops."""
 HEIGHTS = [TILE, *(height for height in (8, 4, 2, 1) if height < TILE)]
 WIDTHS = [1, VECTORS]
 """Rows and vectors of the tiles there are: what a matrix has left is served by smaller ones."""
 
 FLOAT, INT32, INT64, BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
 VECTOR, POINTER = ir.VectorType(FLOAT, LANES), FLOAT.as_pointer()
-TILE_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, INT64, POINTER, INT64, POINTER, INT64, INT64])
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, INT64, POINTER, INT64, POINTER, INT64, INT64, POINTER])
 
 
 def _int(value: int) -> Any:
@@ -72,6 +77,13 @@ def _in_all_lanes(builder: Any, number: Any) -> Any:
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(INT32, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), INT32, INT32, INT32])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    # To be read (0), into the second cache (2 of 3), which has room for what the first is not done with; data (1).
+    builder.call(prefetch, [address, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
 
 class _Loop:
@@ -105,16 +117,22 @@ class _Loop:
 
 
 def _write_tile(function: Any, height: int, vectors: int, is_transposed: bool) -> None:
-    """c = a·panel, or c + a·panel if ``add``, for so many rows of a, of which ``depth`` columns are used."""
-    a, a_stride, panel, depth, c, c_stride, add = function.args
+    """c = a·panel, or c + a·panel if ``add``, for so many rows of a, of which ``depth`` columns are used.
+
+    Meanwhile ``fetched(depth)`` numbers from ``ahead`` on are fetched from memory.
+    """
+    a, a_stride, panel, depth, c, c_stride, add, ahead = function.args
     builder: Any = ir.IRBuilder(function.append_basic_block())
     between, along = (_int(1), a_stride) if is_transposed else (a_stride, _int(1))
     rows = [builder.mul(between, _int(row)) for row in range(height)]
     whole = builder.and_(depth, _int(-UNROLLED))
-    values = [a, panel, *[ir.Constant(VECTOR, [0.0] * LANES)] * (height * vectors)]
+    values = [a, panel, ahead, *[ir.Constant(VECTOR, [0.0] * LANES)] * (height * vectors)]
     for first, last, step in ((_int(0), whole, UNROLLED), (whole, depth, 1)):
         with _Loop(builder, first, last, step, values) as loop:
-            a, panel, *sums = loop.values
+            a, panel, ahead, *sums = loop.values
+            for _ in range(FETCHED if step == UNROLLED else 0):
+                _prefetch(builder, builder.bitcast(ahead, BYTE.as_pointer()))
+                ahead = _at(builder, ahead, LINE)
             for _ in range(step):
                 of_panel = [_load(builder, _at(builder, panel, v * LANES)) for v in range(vectors)]
                 for row in range(height):
@@ -123,16 +141,16 @@ def _write_tile(function: Any, height: int, vectors: int, is_transposed: bool) -
                         product = builder.fmul(factor, of_panel[v], flags=("contract",))
                         sums[i] = builder.fadd(sums[i], product, flags=("contract",))
                 a, panel = _at(builder, a, along), _at(builder, panel, PANEL)
-            loop.values = [a, panel, *sums]
+            loop.values = [a, panel, ahead, *sums]
         values = loop.values
     starts = [_at(builder, c, builder.mul(c_stride, _int(row))) for row in range(height)]
     places = [_at(builder, start, v * LANES) for start in starts for v in range(vectors)]
     with builder.if_else(builder.trunc(add, ir.IntType(1))) as (then, otherwise):
         with then:
-            for place, total in zip(places, values[2:], strict=True):
+            for place, total in zip(places, values[3:], strict=True):
                 _store(builder, builder.fadd(total, _load(builder, place)), place)
         with otherwise:
-            for place, total in zip(places, values[2:], strict=True):
+            for place, total in zip(places, values[3:], strict=True):
                 _store(builder, total, place)
     builder.ret_void()
 
@@ -149,16 +167,16 @@ def _tile_function(module: Any, height: int, vectors: int, is_transposed: bool) 
 
 @intrinsic
 @no_type_check
-def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add) -> Any:
+def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add, ahead) -> Any:
     """So many rows and vectors of a product: a's ``depth`` columns times the panel, with c added to it if ``add``.
 
-    a lies as [depth, height] if ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; conditions
-    are whole numbers, 0 or 1.
+    Meanwhile ``fetched(depth)`` numbers from ``ahead`` on are fetched from memory. a lies as [depth, height] if
+    ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; conditions are whole numbers, 0 or 1.
     """
 
     def generate(context, builder, signature, arguments):
-        height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add = arguments
-        a, panel, c = (builder.inttoptr(address, POINTER) for address in (a, panel, c))
+        height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add, ahead = arguments
+        a, panel, c, ahead = (builder.inttoptr(address, POINTER) for address in (a, panel, c, ahead))
         end = builder.append_basic_block()
 
         def number(height: Any, vectors: Any, is_transposed: Any) -> Any:
@@ -170,12 +188,12 @@ def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c
             case = builder.append_basic_block()
             choice.add_case(_int((kind[1] * 2 + kind[2]) * (TILE + 1) + kind[0]), case)
             builder.position_at_end(case)
-            builder.call(_tile_function(builder.module, *kind), [a, a_stride, panel, depth, c, c_stride, add])
+            builder.call(_tile_function(builder.module, *kind), [a, a_stride, panel, depth, c, c_stride, add, ahead])
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 10), generate
+    return types.void(*[types.intp] * 11), generate
 
 
 @intrinsic
@@ -247,15 +265,17 @@ def fetch(typingctx, address) -> Any:
     """Have a line of the cache fetched from memory, and do not wait for it."""
 
     def generate(context, builder, signature, arguments):
-        pointer = BYTE.as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, INT32, INT32, INT32])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # To be read (0), into the second cache (2 of 3), which has room for what the first is not done with; data (1).
-        how = [ir.Constant(INT32, value) for value in (0, 2, 1)]
-        builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), *how])
+        _prefetch(builder, builder.inttoptr(arguments[0], BYTE.as_pointer()))
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
+
+
+@njit(inline="always")
+@no_type_check
+def fetched(depth: int) -> int:
+    """Numbers that a tile of such a depth fetches."""
+    return depth // UNROLLED * FETCHED * LINE
 
 
 def scratch(numbers: int) -> Any:
