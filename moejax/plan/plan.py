@@ -119,8 +119,11 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step: the compiled program's at least; 0 where nobody states what a chip can do."""
-        return self.program.floor_seconds if self.program else 0.0
+        """Seconds of a step at least: the roofline's or the compiled program's, whichever is longer; 0 where nobody states
+        what a chip can do."""
+        if self.roofline is None or self.program is None:
+            return 0.0
+        return max(self.roofline.step_seconds, self.program.floor_seconds)
 
     @property
     def mfu_of_program_floor(self) -> float:
@@ -139,19 +142,17 @@ class Plan:
 
     @property
     def tokens_per_day(self) -> float:
-        """Tokens per day by the roofline."""
-        if self.roofline is None:
-            return math.nan
-        return self.batch_tokens / self.roofline.step_seconds * SECONDS_PER_DAY
+        """Tokens per day at most, by ``seconds``."""
+        return self.batch_tokens / self.seconds * SECONDS_PER_DAY if self.seconds else math.nan
 
     @property
     def days(self) -> float:
-        """For the longest budget, by the roofline."""
+        """For the longest budget at least, by ``seconds``."""
         return self.tokens / self.tokens_per_day
 
     @property
     def chip_hours(self) -> float:
-        """For the longest budget, by the roofline."""
+        """For the longest budget at least, by ``seconds``."""
         return self.days * 24 * self.chips
 
     @property

@@ -30,7 +30,7 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     for name in ("program", "evaluation_program"):
         data[name] |= {f"{one}_seconds": getattr(getattr(plan, name), f"{one}_seconds") for one in known}
     of_program = [f"mfu_of_program_{one}" for one in known]
-    for name in ("mfu", "mfu_without_overlap", *of_program, "tokens_per_day", "days", "chip_hours"):
+    for name in ("mfu", "mfu_without_overlap", *of_program, "seconds", "tokens_per_day", "days", "chip_hours"):
         data[name] = getattr(plan, name)
     if price is not None:
         data["cost"] = plan.chip_hours * price
@@ -212,15 +212,11 @@ def _time(plan: Plan, price: float | None) -> Table:
         columns, *rows = ([*row[:3], row[4]] for row in (columns, *rows))
     rows = [row for row in rows if any(value is not None for value in row[1:-1])]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
+    longer = "program" if program.floor_seconds > found.step_seconds else "roofline"
     notes = [
-        f"MFU {plan.mfu:.1%} by the roofline; {format(plan.tokens_per_day, 3)} tokens a day; "
-        f"{format(plan.tokens)} tokens in {plan.days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}.",
-        "A roofline is the least time that is possible: kernels and links below their peak are not in it.",
+        f"At least, by the {longer}: {format(plan.tokens)} tokens in {plan.days:.3g} days and {plan.chip_hours:,.0f} "
+        f"chip-hours{cost}; {format(plan.tokens_per_day, 3)} tokens a day.",
+        "The roofline is the least time that is possible; the program at least, what its kernels and the links that "
+        "they wait for take at their peaks. Neither was measured (docs/plans.md).",
     ]
-    if program.floor_seconds > found.step_seconds:
-        times = program.floor_seconds / found.step_seconds
-        notes.append(
-            f"The compiled program's kernels, one after another, take at least {times:.3g} times the roofline's step: "
-            f"MFU {plan.mfu_of_program_floor:.1%} is the better guess (docs/plans.md)."
-        )
     return Table("a step", columns, rows, notes)

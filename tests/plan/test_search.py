@@ -181,7 +181,7 @@ def test_a_search_ranks_by_the_compiled_program_and_not_by_the_roofline():
         seconds = float(len(made))
         return replace(
             planned(one, topology, memory=0.5, seconds=seconds),
-            program=program_of(10 / seconds),
+            program=program_of(20 / seconds),
         )
 
     plans = search(training("full"), V5E, make, compiled=4)
@@ -214,9 +214,21 @@ def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_c
     assert rows["links, behind the work"] == [2.0, 2.5]
     assert rows["links, waited for"] == [1.0, 0.5]
     assert rows["to launch the kernels"] == [None, 1.25e-3]
-    assert found.data["program"]["floor_seconds"] == plan.seconds == 4.5
+    assert found.data["program"]["floor_seconds"] == found.data["seconds"] == plan.seconds == 4.5
     assert "cycles_seconds" not in found.data["program"]
     assert "1,200" in render.text(found, width=200)
+
+
+def test_days_and_cost_are_by_the_longer_of_two_times_that_a_step_takes_at_least():
+    plan = planned(training(), V5E)
+    for compute, program in [(1.0, 2.0), (2.0, 1.0)]:
+        roofline = Roofline(compute_seconds=compute, memory_seconds=0.0, link_seconds={})
+        assert plan.program
+        timed = replace(plan.program, xla_seconds_at_bandwidth=program, pallas_seconds_of_rows=0.0, link_seconds={})
+        found = replace(plan, roofline=roofline, program=timed)
+        assert found.seconds == 2.0
+        assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
+        assert f"by the {'program' if program > compute else 'roofline'}: " in render.text(summary(found), width=200)
 
 
 def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():
