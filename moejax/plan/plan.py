@@ -119,8 +119,10 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step at least: the roofline's or the compiled program's, whichever is longer; 0 where nobody states
-        what a chip can do."""
+        """Seconds of a step at least: the roofline's or the compiled program's, whichever is longer.
+
+        0 where nobody states what a chip can do.
+        """
         if self.roofline is None or self.program is None:
             return 0.0
         return max(self.roofline.step_seconds, self.program.floor_seconds)
