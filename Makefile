@@ -105,10 +105,10 @@ $(VENV)/.browser: $(VENV)/.installed constraints/explore.txt
 	@touch $@
 
 $(VENV)/.stores: $(VENV)/.installed constraints/stores.txt
-	@echo "Installing s3fs into $(VENV), and a server of S3 (moto) into $(VENV)/stores, an environment of its own: 0.4 GB."
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[s3]' -c constraints/stores.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@echo "Installing s3fs and gcsfs into $(VENV), and servers of S3 (moto) and Google's storage into $(VENV)/stores, an environment of its own: 0.5 GB."
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[s3,gs]' -c constraints/stores.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	$(PYTHON) -m venv $(VENV)/stores
-	$(VENV)/stores/bin/python -m pip install --disable-pip-version-check --quiet 'moto[server]' -c constraints/stores.txt
+	$(VENV)/stores/bin/python -m pip install --disable-pip-version-check --quiet 'moto[server]' gcp-storage-emulator -c constraints/stores.txt
 	@touch $@
 
 $(VENV)/.engines: constraints/engines.txt

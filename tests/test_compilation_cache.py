@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from moejax.compilation_cache import keep_programs, processor_mark, remove_damaged
 from moejax.folder import WRITTEN, noted
@@ -21,6 +22,8 @@ def nothing_chosen():
     jax.config.update("jax_compilation_cache_dir", None)
     yield
     jax.config.update("jax_compilation_cache_dir", chosen)
+    # JAX would go on with the folder of a test.
+    compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ python tests/train/killing.py --kills 100 --processes 1
 
 With --seconds it kills no more after so long; what has been killed until then goes on to its end, and is compared.
 With --store s3://BUCKET/FOLDER trainings lie in a store, and every second restart is on a machine that has nothing of
-them. With --server one is started for that, from .venv/stores (make stores).
+them. With --server s3, or gs, one is started for that, from .venv/stores (make stores).
 """
 
 import argparse
@@ -176,11 +176,12 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--store")
-    parser.add_argument("--server", action="store_true")
+    parser.add_argument("--server", choices=["s3", "gs"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        if options.__dict__.pop("server"):
-            options.store = stack.enter_context(serve())
+        server = options.__dict__.pop("server")
+        if server:
+            options.store = stack.enter_context(serve(server))
         began = time.monotonic()
         met, ended = kill_and_compare(Path(place), **vars(options))
         print(f"{sum(met.values())} kills {dict(met)} in {ended} trainings, all equal to the one never killed; "

@@ -1,4 +1,4 @@
-"""``moejax train --out s3://…`` with a real server: killed and resumed, on this machine and on others; refused."""
+"""``moejax train --out s3://…`` and ``gs://…`` with real servers: killed and resumed, on this machine and on others; refused."""
 
 import os
 import socket
@@ -16,18 +16,22 @@ pytestmark = pytest.mark.stores
 
 
 @pytest.fixture(scope="module")
-def store():
-    with serve() as url:
+def store(request):
+    with serve(getattr(request, "param", "s3")) as url:
         yield url
 
 
-@pytest.mark.parametrize(("kills", "processes"), [(10, 1), (4, 2)])
+both_stores = pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+
+
+@pytest.mark.parametrize(("store", "kills", "processes"), [("s3", 10, 1), ("s3", 4, 2), ("gs", 6, 1)], indirect=["store"])
 def test_a_training_in_a_store_that_is_killed_ends_the_same(tmp_path, store, kills, processes):
     place = f"{store}/{processes}"
     met, _ = kill_and_compare(tmp_path, kills=kills, processes=processes, seed=2, store=place)
     assert sum(met.values()) == kills
 
 
+@both_stores
 def test_a_second_writer_is_refused_and_the_first_one_ends_with_everything_saved(tmp_path, store):
     config, url = write_config(tmp_path), f"{store}/two"
     long = [f"--config={config}", "--config.recipe.budgets_tokens=50000000"]
@@ -44,6 +48,7 @@ def test_a_second_writer_is_refused_and_the_first_one_ends_with_everything_saved
     assert status(url)["state"] == "interrupted"
 
 
+@both_stores
 def test_tokens_are_read_from_a_store_as_from_a_disk(tmp_path, store):
     config, here = write_config(tmp_path), tmp_path / "set"
     prepare(str(tmp_path / "text"), here, validation_share=0.2)
@@ -70,9 +75,11 @@ def refused(config, url, folder, **variables):
     return ended.stderr
 
 
+@both_stores
 def test_a_bucket_that_is_not_there_is_named(tmp_path, store):
-    said = refused(write_config(tmp_path), "s3://nothing/run", tmp_path)
-    assert "s3://nothing/run cannot be written to" in said
+    url = store.replace("bucket", "nothing")
+    said = refused(write_config(tmp_path), url, tmp_path)
+    assert f"{url} cannot be written to" in said
 
 
 def test_missing_credentials_are_said(tmp_path, store, monkeypatch):
