@@ -1,4 +1,4 @@
-"""``moejax train --out s3://…`` and ``gs://…`` with real servers: killed and resumed, on this machine and on others; refused."""
+"""``moejax train --out`` in stores with real servers: killed and resumed, on this machine and on others; refused."""
 
 import os
 import socket
@@ -24,7 +24,9 @@ def store(request):
 both_stores = pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
 
 
-@pytest.mark.parametrize(("store", "kills", "processes"), [("s3", 10, 1), ("s3", 4, 2), ("gs", 6, 1)], indirect=["store"])
+@pytest.mark.parametrize(
+    ("store", "kills", "processes"), [("s3", 10, 1), ("s3", 4, 2), ("gs", 6, 1)], indirect=["store"]
+)
 def test_a_training_in_a_store_that_is_killed_ends_the_same(tmp_path, store, kills, processes):
     place = f"{store}/{processes}"
     met, _ = kill_and_compare(tmp_path, kills=kills, processes=processes, seed=2, store=place)
