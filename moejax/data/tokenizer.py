@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 
 from moejax.errors import UserError
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.stored import foreign_json, read_bytes
 from moejax.wording import says
 
@@ -155,8 +155,7 @@ class JsonTokenizer:
 
     def save(self, folder: Path) -> str:
         """A copy of the file."""
-        with atomic_write(folder / "tokenizer.json") as partial:
-            partial.write_text(self._text, encoding="utf-8")
+        write_text(folder / "tokenizer.json", self._text)
         return f"tokenizer.json#{self.end}"
 
 

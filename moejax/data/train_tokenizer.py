@@ -12,7 +12,7 @@ from moejax.data.source import Document, InputShard, SourceOptions
 from moejax.data.sources import input_shards_of
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.errors import UserError
-from moejax.folder import atomic_write
+from moejax.folder import write_text
 from moejax.progress import ProgressCallback
 
 END = "<|endoftext|>"
@@ -64,8 +64,7 @@ def train_tokenizer(
     if first is None:
         raise UserError(f"{source} holds no text to learn from; name one that does.")
     tokenizer.train_from_iterator(itertools.chain([first], texts), trainer)
-    with atomic_write(path) as partial:
-        partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    write_text(path, tokenizer.to_str(pretty=True))
     return JsonTokenizer(path)
 
 

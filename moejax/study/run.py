@@ -15,7 +15,7 @@ from moejax.config import build, dump
 from moejax.data.corpus import Summary, check_sources, open_corpus, read_summary
 from moejax.errors import UserError
 from moejax.fit.column_names import with_derived
-from moejax.folder import atomic_write, check_as_written, check_replaceable, only_writer, outputs_of
+from moejax.folder import check_as_written, check_replaceable, only_writer, outputs_of, write_text
 from moejax.laws import LAWS
 from moejax.run_table import TABLE
 from moejax.storage import is_remote, matching, open_storage, read_text
@@ -116,8 +116,7 @@ def fetch(url: str, folder: Path) -> None:
                 ) from error
         for path, text in changed.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(folder / path) as partial:
-                partial.write_text(text)
+            write_text(folder / path, text)
 
 
 def _gathered(storage: DirFileSystem) -> list[str]:

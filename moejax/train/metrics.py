@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.config import convert
-from moejax.folder import atomic_write, open_regular
+from moejax.folder import open_regular, write_text
 from moejax.stored import Damaged, parse_line, read_bytes
 from moejax.wording import some
 
@@ -92,8 +92,7 @@ class MetricsLog:
         reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
         if self._writes:
             kept = [line for line in lines if line["phase"] != phase or line["step"] <= step]
-            with atomic_write(self._path) as partial:
-                partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
             for logger in self._loggers:
                 logger.begin(phase, [line for line in kept if line["phase"] == phase])
         return reached
