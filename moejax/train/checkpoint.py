@@ -48,6 +48,17 @@ _WORTH_SAYING_BYTES = 10**10
 """A checkpoint of so many bytes is hashed for some seconds."""
 
 
+_LEAST_PART_BYTES = 2**20
+"""An array that many devices hold whole is written by all of them, each a part, if parts have so many bytes. Every part
+of every shape is a program, compiled at the first save: 80 for a small model on 8 devices."""
+
+ocp.type_handlers.register_type_handler(
+    jax.Array,
+    ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_LEAST_PART_BYTES),
+    override=True,
+)
+
+
 class CheckpointManager:
     """Checkpoints of one trunk or branch, by optimiser step, whatever mesh or number of processes writes or reads them.
 

@@ -85,7 +85,7 @@ def _measure(
         batch = {name: place_rows(array[here], mine, size, sharding) for name, array in validation.rows.items()}
         costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))
         np.add.at(nats, validation.source[numbers[real]], np.asarray(costs, np.float64)[real])
-        sums.append(routing)
+        sums.append(jax.tree.map(np.asarray, routing))
     return None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
 
 

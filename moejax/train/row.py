@@ -185,7 +185,7 @@ def _routing(sums: RoutingSums | None) -> dict[str, Any]:
     names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms")
     if sums is None:
         return dict.fromkeys((*names, "max_violation", "expert_loads"))
-    layers = {name: np.asarray(value) for name, value in statistics(sums).items()}
+    layers = {name: np.asarray(value) for name, value in jax.jit(statistics)(sums).items()}
     counts = np.asarray(sums.counts, np.float64)
     loads = counts * counts.shape[1] / counts.sum(axis=1, keepdims=True)
     return {

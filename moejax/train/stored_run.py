@@ -194,6 +194,10 @@ class StoredRun:
                     self._fetch(path for path in counts if _step_of(path) == step)
         else:
             self._replace(counts)
+        if not (self._folder / TRAINING).exists():
+            # What stays on a machine belongs to no training then, and would be in the way of the next.
+            for name in _LEFT_HERE:
+                shutil.rmtree(self._folder / name, ignore_errors=True)
         # What was begun and not committed.
         self._remove(set(found) - set(counts))
         self._note()

@@ -304,6 +304,8 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     here = shutil.copytree(place, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(here)
     monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
+    # Where a training in a store works.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     # A page is served, and its extra needed, where a browser is: report/test_explorer_in_a_browser.py.
     monkeypatch.setattr("moejax.report.explorer.serve.check_marimo", lambda: None)
     monkeypatch.setattr("moejax.report.explorer.serve.serve", lambda *_, say, **__: sys.exit(say("Exploring.")))

@@ -11,7 +11,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from moejax.errors import UserError
 from moejax.storage import open_storage, within
+from moejax.stored import claim
 from moejax.train import store_lock
+from moejax.train.identity import TRAINING
 from moejax.train.manifest import COMMITTED, write_hashes, write_sizes
 from moejax.train.store_lock import LOCKS, StoreLock, TakenOver
 from moejax.train.stored_run import STORE, StoredRun, check_shared, small_files
@@ -225,6 +227,19 @@ def test_a_fetch_that_was_killed_begins_anew(tmp_path, url, monkeypatch):
     with StoredRun(url, second):
         assert (second / "checkpoints" / "trunk" / "4" / COMMITTED).exists()
         assert not (second / "metrics.jsonl").exists()
+
+
+def test_a_training_whose_store_was_emptied_begins_anew(tmp_path, url, store):
+    """As in a new folder: whatever stays on a machine when its files are replaced."""
+    with StoredRun(url, tmp_path):
+        claim(tmp_path, TRAINING, {"of": "one"})
+        write(tmp_path / "data" / "tokens", "many")
+        checkpoint(tmp_path, 4)
+    store.fs.rm(store.path, recursive=True)
+    for _ in range(2):
+        with StoredRun(url, tmp_path):
+            claim(tmp_path, TRAINING, {"of": "another"})
+            write(tmp_path / "data" / "tokens", "others")
 
 
 def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path, url):
