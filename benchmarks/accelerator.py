@@ -36,7 +36,7 @@ from accelerator_stages.packages import advice, missing  # noqa: E402
 from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 from accelerator_stages.summary import current, summary  # noqa: E402
 
-from moejax.cli.process import quick_flags  # noqa: E402
+from moejax.cli.process import quick_flags, take_gpu_memory  # noqa: E402
 from moejax.report import render  # noqa: E402
 
 FLAGS = {
@@ -137,7 +137,7 @@ def _set_environment(cache: str, is_dry: bool) -> None:
         os.environ["JAX_PLATFORMS"] = platforms if "cpu" in platforms else f"{platforms},cpu"
     # In its plain programs: its own kernels are no accelerator's, and take half a minute to compile.
     os.environ["NUMBA_DISABLE_JIT"] = "1"
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+    take_gpu_memory()
     # One GPU of several: what they send each other is another question.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     # Stages meet each other's programs again; what a compilation costs is measured with caches of its own.
@@ -178,17 +178,21 @@ def main() -> int:
         serve(options)
         return 0
     if options.join:
-        if empty := [folder for folder in options.join if not (folder / ROWS).is_file()]:
-            parser.error(f"{empty[0]} has no {ROWS}; give folders that --out named.")
+        if empty := [folder for folder in options.join if not read(folder / ROWS)]:
+            parser.error(f"{empty[0]} has no {ROWS} with rows; give folders that --out named.")
         rows = [row for folder in options.join for row in read(folder / ROWS)]
         print(render.markdown(summary(current(rows)), level=2))
         return 0
     names = [name for word in options.only for name in word.split(",") if name]
+    if not names:
+        parser.error(f"--only names no stage; stages are {', '.join(STAGES)}.")
     if unknown := [name for name in names if name not in STAGES]:
         parser.error(f"there is no stage {', '.join(unknown)}; stages are {', '.join(STAGES)}.")
     out = options.out or Path("runs", "accelerator-dry" if options.dry else "accelerator")
     if not options.minutes > 0:
         parser.error(f"--minutes is {options.minutes:g}; give the stages some.")
+    if out.is_dir() and any(out.iterdir()) and not read(out / ROWS):
+        parser.error(f"--out {out} holds files, and no rows of this benchmark; name an empty or new folder.")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / ROWS).open("a", encoding="utf-8").close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -24,7 +25,13 @@ CONTACT_SECONDS = 30.0
 
 
 def is_remote(url: str | PathLike[str]) -> bool:
-    """Whether storage is not a path of this machine."""
+    """Whether storage is not a path of this machine.
+
+    Raises:
+      UserError: a slash is missing of what would be a folder named ``s3:`` here.
+    """
+    if missing := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", str(url)):
+        raise UserError(f"{url} has one slash; write {missing[1]}://{str(url)[missing.end() :]} for a store.")
     return "://" in str(url)
 
 

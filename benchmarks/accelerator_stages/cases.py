@@ -32,13 +32,15 @@ def append(path: Path, row: Row) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """All rows; a last line that was cut off is none."""
+    """All rows; a line that was cut off, or is no row, is none."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except ValueError:
             continue
+        if isinstance(row, dict) and {"run", "stage", "case"} <= row.keys():
+            rows.append(row)
     return rows
 
 

@@ -34,11 +34,18 @@ def required(pyproject: Path) -> list[Requirement]:
     return [one for text in project["dependencies"] if _applies(one := Requirement(text))]
 
 
+def used_if_there(pyproject: Path) -> list[Requirement]:
+    """What some cases need, in the versions that moejax's extras ask for."""
+    extras = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    asked = {one.name: one for texts in extras.values() for one in map(Requirement, texts)}
+    return [asked.get(name, Requirement(name)) for name in USED_IF_THERE]
+
+
 def missing(pyproject: Path) -> list[str]:
     """What moejax requires, what that requires, and what some cases need, as far as it is not installed, or is in a
     version that does not do. What is required by a package that is missing shows when that is there."""
     found: dict[str, str] = {}
-    waiting = [*required(pyproject), *map(Requirement, USED_IF_THERE)]
+    waiting = [*required(pyproject), *used_if_there(pyproject)]
     seen: set[str] = set()
     while waiting:
         one = waiting.pop(0)
@@ -66,7 +73,10 @@ def advice(lacking: Iterable[str]) -> str:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not lacking:
         return f"Python {python}: every package is here."
-    optional = "; ".join(f"{name} is for {USED_IF_THERE[name]}" for name in lacking if name in USED_IF_THERE)
+    of = {name: Requirement(name).name for name in lacking}
+    optional = "; ".join(
+        f"{of[name]} is for {USED_IF_THERE[of[name]]}" for name in lacking if of[name] in USED_IF_THERE
+    )
     names = " ".join(f"'{name}'" for name in lacking if name not in ("torch", "transformers"))
     systems = " ".join(f"--platform {kind}_{platform.machine()}" for kind in ("manylinux_2_28", "manylinux2014"))
     says = f"Python {python} lacks {', '.join(lacking)}{f' ({optional})' if optional else ''}."

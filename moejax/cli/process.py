@@ -17,6 +17,9 @@ from moejax.wording import says
 ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
 """Below ``/dev``, what libtpu opens on machines with TPUs, and what drivers of GPUs make."""
 
+GPU_MEMORY_SHARE = 0.94
+"""Of what CUDA sees, which leaves a data sheet's bytes; the rest is for CUDA and NCCL."""
+
 
 def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, devices: Path = Path("/dev")) -> None:
     """Have JAX compute on the CPU where libtpu is installed and there is nothing else; what the user has set stays.
@@ -30,6 +33,15 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
         return
     if not any(list(devices.glob(name)) for name in ACCELERATORS):
         environment["JAX_PLATFORMS"] = "cpu"
+
+
+def take_gpu_memory(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have JAX take ``GPU_MEMORY_SHARE`` of a GPU's memory, where it takes 75 % by itself; what the user has set stays.
+
+    It is what plans count with. XLA refuses to start if both names are set.
+    """
+    if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & environment.keys():
+        environment["XLA_CLIENT_MEM_FRACTION"] = str(GPU_MEMORY_SHARE)
 
 
 def check_flags(environment: Mapping[str, str] = os.environ) -> None:

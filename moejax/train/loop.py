@@ -37,6 +37,16 @@ from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Recipe, Training
 
+COMPILING_SECONDS = 2 * 3600.0
+"""How long processes wait for one that still compiles: a step of a large model takes a quarter of an hour, and a
+process that finds it on disk no time."""
+
+UNSAVED_SECONDS = 900.0
+"""Without ``checkpoint_tokens``, what a training that is killed loses at most, about."""
+
+TIMED_STEPS = 10
+"""First steps of a process in a phase, by whose time checkpoints are spaced so."""
+
 OnLog = Callable[[int, dict[str, Any]], None]
 """Called at every logged step with the steps taken so far, over trunk and branches, and the line of the log."""
 
@@ -192,10 +202,10 @@ class Trainer:
         if not self.stop.has_stepped:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
         compiled, batches = self.compile(start, phase.end), self.batches(phase, start)
-        self.group.barrier()
+        self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # From here on, seconds are those of training: compilation is over in every process.
         watch, in_flight, metrics = Stopwatch(start, seconds), StepsInFlight(compiled.values()), None
-        recipe = self.recipe
+        recipe, began, spacing = self.recipe, time.monotonic(), 0
         with self.stop.stepping():
             for step in range(start + 1, phase.end + 1):
                 batch = self.next_batch(phase, step, batches, metrics)
@@ -218,6 +228,10 @@ class Trainer:
                         self.leave_out(diverged)
                 if saves:
                     checkpoints.save(step, state, watch.seconds, validation)
+                elif _is_due(step - start, spacing):
+                    checkpoints.save(step, state, watch.now())
+                if step == start + TIMED_STEPS and not recipe.checkpoint_steps:
+                    spacing = self.steps_unsaved(time.monotonic() - began)
                 if self.stop.after_step() and step < phase.end:
                     checkpoints.save(step, state, watch.now())
                     checkpoints.wait()
@@ -226,6 +240,10 @@ class Trainer:
             self.enter("checkpointing")
             checkpoints.wait()
         return state
+
+    def steps_unsaved(self, seconds: float) -> int:
+        """Steps that ``UNSAVED_SECONDS`` take, if ``TIMED_STEPS`` took so many of the main process."""
+        return self.group.broadcast(max(1, round(UNSAVED_SECONDS / seconds * TIMED_STEPS)))
 
     def initial_state(self) -> TrainState:
         """The state before the first step: random weights, or those that the recipe starts from."""

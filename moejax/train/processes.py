@@ -199,9 +199,9 @@ class ProcessGroup:
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
 
-    def barrier(self) -> None:
+    def barrier(self, *, wait_seconds: float | None = None) -> None:
         """Wait until every process is here."""
-        self.all_gather(None)
+        self.all_gather(None, wait_seconds=wait_seconds)
 
     def abort(self, text: str) -> NoReturn:
         """End a training for a reason that all processes know.

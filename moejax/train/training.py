@@ -76,8 +76,8 @@ class Recipe:
     evaluate_tokens: Tokens = 0
     """Tokens between two measurements on the validation set; 0 measures only what has reached a budget."""
     checkpoint_tokens: Tokens = 0
-    """Tokens between two checkpoints, fewer where a ramp's batches are smaller; 0 saves only where branches start and
-    end."""
+    """Tokens between two checkpoints, fewer where a ramp's batches are smaller; with 0, one every quarter of an hour.
+    Where branches start and end is always saved."""
     keep_checkpoints: Copies = 2
     """Newest checkpoints of the trunk, and of each branch, that are kept; those where branches start always are."""
     keep_every_tokens: Tokens = 0

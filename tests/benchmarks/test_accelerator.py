@@ -73,10 +73,36 @@ def test_a_row_that_was_cut_off_is_none_and_a_measured_one_outlasts_a_later_fail
         {"run": 1, "stage": "ceilings", "case": "copy", "gigabytes_per_second": 4.0},
         {"run": 2, "stage": "ceilings", "case": "copy", "error": "the process died"},
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in given) + '{"run": 3, "sta')
+    others = '[1]\n{"a": 1}\n'
+    path.write_text(others + "".join(json.dumps(row) + "\n" for row in given) + '{"run": 3, "sta')
     (row,) = summary.current(read(path))
     assert row == given[0]
     assert "4 GB/s" in summary.summary([row]).tables[0].cells()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "mine"], "mine holds files, and no rows of this benchmark"),
+        (["--join", "mine"], "mine has no rows.jsonl with rows"),
+        (["--only", ",,"], "--only names no stage"),
+        (["--minutes", "nan"], "give the stages some"),
+    ],
+)
+def test_a_mistake_is_said_and_a_users_table_stays(tmp_path, words, said):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "table.md").write_text("mine")
+    ended = subprocess.run(
+        [sys.executable, BENCHMARKS / "accelerator.py", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert (tmp_path / "mine" / "table.md").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from moejax.cli.parsers import predict
-from moejax.cli.process import compile_quickly, keep_libtpu_quiet, keep_programs
+from moejax.cli.process import compile_quickly, keep_libtpu_quiet, keep_programs, take_gpu_memory
 from moejax.compilation_cache import MOST_PROGRAMS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
@@ -74,6 +74,15 @@ def test_what_is_set_of_the_compiler_stays(monkeypatch):
     compile_quickly(environment, optimised=False)
     assert environment["XLA_FLAGS"].startswith(flags)
     assert environment["XLA_FLAGS"].count("optimization_level") == 1
+
+
+@pytest.mark.parametrize("set_already", ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
+def test_a_training_takes_of_a_gpu_what_its_plan_counts_with_unless_the_user_has_said_how_much(set_already):
+    ours, theirs = {}, {set_already: "0.5"}
+    take_gpu_memory(ours)
+    take_gpu_memory(theirs)
+    assert ours == {"XLA_CLIENT_MEM_FRACTION": "0.94"}
+    assert theirs == {set_already: "0.5"}
 
 
 @pytest.mark.parametrize(

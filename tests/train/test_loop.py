@@ -8,12 +8,12 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from few_documents import Few
-from interrupted import lasting, logged, on_one_device, train_killed_at_every_log
+from interrupted import Killed, lasting, logged, on_one_device, train_killed_at_every_log
 
 from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
-from moejax.train import metrics
+from moejax.train import loop, metrics
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
@@ -53,6 +53,29 @@ def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
     folder = tmp_path / "killed"
     assert lasting(train_killed_at_every_log(training, folder)) == lasting(rows)
     assert logged(folder) == log
+
+
+def test_without_checkpoint_tokens_a_long_training_is_saved_by_the_time_its_steps_take(
+    uninterrupted, tmp_path, monkeypatch
+):
+    training, rows, log = uninterrupted
+    training = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, checkpoint_tokens=0))
+    monkeypatch.setattr(loop, "UNSAVED_SECONDS", 1e-9)
+    monkeypatch.setattr(loop, "TIMED_STEPS", 2)
+
+    def kill(steps, values):
+        if steps == 9:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(training, tmp_path / "timed", progress=kill)
+    saved = {int(path.name) for path in (tmp_path / "timed" / "checkpoints" / "trunk").iterdir() if path.name.isdigit()}
+    # Where a branch starts, and the newest two.
+    assert saved == {5, 7, 8}
+    again = train(training, tmp_path / "timed")
+    assert [row["loss"] for row in again] == [row["loss"] for row in rows]
+    of_log = {(line["phase"], line["step"]): line["loss"] for line in log}
+    assert all(line["loss"] == of_log[line["phase"], line["step"]] for line in logged(tmp_path / "timed"))
 
 
 @pytest.mark.slow

@@ -58,6 +58,8 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
             minutes=arguments.minutes or MOST_MINUTES,
         )
         return dict.fromkeys(study.models, one)
+    if (arguments.chip or "").lower() in GKE_ACCELERATORS:
+        raise UserError(f"{arguments.chip} is a TPU, and Slurm's jobs train on NVIDIA GPUs; name one, or --chip cpu.")
     per_node = arguments.chips_per_node
     sizes = [arguments.nodes * per_node] if arguments.nodes else gpu_sizes(per_node)
     return {
@@ -89,6 +91,8 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
         mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
     else:
         mount, folder = mounted(out)
+        if mount.source.startswith("s3"):
+            raise UserError(f"--out is {out}; GKE mounts buckets of Google's: give gs://BUCKET/STUDY, or --volume.")
     resources = _tpu_resources(arguments, study, arguments.chip or "v5p")
     tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
     engine = GkeEngine(

@@ -17,6 +17,7 @@ from jax.errors import JaxRuntimeError
 from moejax.cli.commands.config import load
 from moejax.cli.commands.exportable import check_exportable
 from moejax.cli.commands.train_processes import AGAIN
+from moejax.cli.process import take_gpu_memory
 from moejax.cli.progress import goodput_text, memory_text, routing_tables, speed_text, training_progress
 from moejax.cli.validation import is_one_of_many
 from moejax.errors import OURS, UserError
@@ -42,6 +43,7 @@ from moejax.wording import says, told
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print a line per budget."""
     _silence_writers()
+    take_gpu_memory()
     fix_threads(arguments.cpu_threads or THREADS)
     if arguments.cpu_devices:
         jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
