@@ -39,6 +39,16 @@ CHIP_OF_DEVICE = {
 """Chips of ``moejax.laws.chips`` by what JAX calls their devices. Of A100s, memory alone differs."""
 
 
+def without_mfu() -> str:
+    """That no MFU can be told, of an accelerator in no table; else nothing."""
+    device = jax.devices()[0]
+    if device.platform == "cpu" or device.device_kind in CHIP_OF_DEVICE:
+        return ""
+    return (
+        f"No MFU is told: {device.device_kind!r} is in no table of chips; CONTRIBUTING.md has what to add (Add a chip)."
+    )
+
+
 class Speed:
     """How fast one training is on the devices of its mesh."""
 

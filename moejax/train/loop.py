@@ -24,6 +24,7 @@ from moejax.data.corpus import Corpus
 from moejax.errors import UserError
 from moejax.train.allocator import release_memory
 from moejax.train.batches import batch_digest, read_batches
+from moejax.train.devices import without_mfu
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.opening import open_data, open_runs, report_disk_errors
 from moejax.train.phases import Phase, phases
@@ -105,6 +106,8 @@ def train(
     programs = programs_folder or folder / "programs"
     with opened as (runs, mesh), _kept_programs(programs, group):
         unfinished = [run for run in runs if None in run.rows]
+        if text := without_mfu():
+            log(text)
         corpus = open_data(runs, data_folder, group, log)
         if len(runs) == 1:
             # Trained alone, a run that diverged among others is tried again.

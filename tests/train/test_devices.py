@@ -1,6 +1,7 @@
 """Speed and memory as they are logged."""
 
 import mmap
+import re
 import types
 
 import jax
@@ -8,11 +9,9 @@ import pytest
 
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
-from moejax.train.devices import CHIP_OF_DEVICE, Speed, memory
-
-
-def test_every_device_that_is_known_is_a_chip():
-    assert set(CHIP_OF_DEVICE.values()) <= set(CHIPS)
+from moejax.plan.gpu_target import TARGETS
+from moejax.platform import GENERATIONS
+from moejax.train.devices import CHIP_OF_DEVICE, Speed, memory, without_mfu
 
 
 def test_utilisation_is_the_models_flops_over_the_peak_of_all_devices(training, monkeypatch):
@@ -44,3 +43,22 @@ def test_a_cpu_does_not_tell_so_it_is_that_of_the_process():
     after = memory()
     assert after["memory_bytes"] >= before["memory_bytes"] + 0.8 * len(held)
     assert after["memory_peak_bytes"] >= after["memory_bytes"]
+
+
+def test_the_tables_of_chips_agree():
+    assert set(CHIP_OF_DEVICE.values()) <= CHIPS.keys()
+    assert TARGETS.keys() <= CHIPS.keys()
+    for chip, target in TARGETS.items():
+        assert CHIP_OF_DEVICE[target.description] == chip
+    gpus = [name for name, chip in CHIP_OF_DEVICE.items() if not CHIPS[chip].torus_dimensions]
+    assert gpus
+    assert all(any(word in GENERATIONS for word in re.split("[ -]", name)) for name in gpus)
+
+
+def test_a_device_in_no_table_is_named_where_the_mfu_is_missed(monkeypatch):
+    assert without_mfu() == ""  # of a CPU nobody misses it
+    for kind, said in {"NVIDIA GH200 480GB": "NVIDIA GH200 480GB", "NVIDIA H200": ""}.items():
+        device = types.SimpleNamespace(device_kind=kind, platform="gpu")
+        monkeypatch.setattr(jax, "devices", lambda device=device: [device])
+        assert said in without_mfu()
+        assert bool(without_mfu()) == bool(said)
