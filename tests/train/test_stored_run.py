@@ -562,9 +562,28 @@ def test_a_store_that_fails_at_the_end_leaves_all_here_and_says_so(tmp_path, url
     assert json.loads((tmp_path / STORE).read_text())["url"] == url
 
 
-def test_a_store_that_cannot_be_spoken_to_is_said_in_a_sentence():
-    with pytest.raises(UserError, match="cannot be reached"):
-        open_storage("nothing://bucket/run")
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("nothing://bucket/run", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
+        ("github://x", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
+        ("S3://bucket/run", "write s3://"),
+    ],
+)
+def test_a_store_that_cannot_be_spoken_to_is_said_in_a_sentence(url, remedy):
+    with pytest.raises(UserError, match=f"^{url} cannot be reached from here: .*; {remedy}.$") as refused:
+        open_storage(url)
+    assert "Error" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("url", "extra"), [("s3://bucket/run", "s3"), ("gs://bucket/run", "gs")])
+def test_a_package_that_is_missing_is_named_by_what_installs_it(url, extra, monkeypatch):
+    def missing(protocol):
+        raise ImportError(f"Install it to access {protocol}")
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", missing)
+    with pytest.raises(UserError, match=rf"pip install 'moejax\[{extra}\]'"):
+        open_storage(url)
 
 
 def test_a_store_that_does_not_answer_is_waited_for_so_long_and_no_longer():
