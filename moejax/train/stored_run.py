@@ -37,8 +37,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 from moejax.errors import UserError
 from moejax.folder import WRITTEN, only_writer
 from moejax.storage import open_storage, reaching, read_text
-from moejax.stored import check_writable, parse_json, read_json, write_json
-from moejax.train.identity import DIVERGED, RUNS, TRAINING
+from moejax.stored import Damaged, check_writable, parse_json, read_json, write_json
+from moejax.train.identity import DIVERGED, RUNS, TRAINING, fingerprint
 from moejax.train.manifest import COMMITTED, is_committed
 from moejax.train.store_lock import BEAT_SECONDS, LEASE_SECONDS, LOCKS, StoreLock, TakenOver, lock_numbers, read_holder
 from moejax.wording import counted, says, some, told
@@ -172,7 +172,7 @@ class StoredRun:
         rows = list(self._files(_ROW))
         steps = self._steps()
         gone = {step for path in self._sent if (step := _step_of(path))} - set(steps)
-        newest = {step.parent: int(step.name) for step in steps}
+        newest = _newest(steps)
         rewound = {step for step in gone if int(step.name) > newest.get(step.parent, -1)}
         for step in rewound:
             self._remove_step(step)
@@ -244,7 +244,7 @@ class StoredRun:
     def _take(self, known: dict[str, Any] | None, previous: int) -> None:
         """Make the working folder the newest there is."""
         sizes, training = self._look(known)
-        committed = {step for path in sizes if path.endswith(f"/{COMMITTED}") and (step := _step_of(path))}
+        committed = _committed(sizes)
         counts = {path: size for path, size in sizes.items() if _step_of(path) in {None, *committed}}
         # A folder that was being replaced is nothing to go on from.
         own = known if known is not None and known["number"] != _NO_NUMBER else None
@@ -257,7 +257,8 @@ class StoredRun:
             elif not is_last:
                 self._log(f"Another process had {self._url} since, and trained nothing: {self._folder} goes on.")
         else:
-            self._replace(list(counts))
+            self._make_room(own["sent"] if own is not None else None, counts, training)
+            self._replace(counts)
         if not (self._folder / TRAINING).exists():
             # What stays on a machine belongs to no training then, and would be in the way of the next.
             for name in _LEFT_HERE:
@@ -272,9 +273,8 @@ class StoredRun:
         # What another process wrote beside is written anew.
         self._sent = {path: what if (what := sent.get(path, []))[:1] == [size] else [] for path, size in sizes.items()}
         self._note()
-        here, newest = self._steps(), {}
-        for step in here:
-            newest[step.parent] = int(step.name)
+        here = self._steps()
+        newest = _newest(here)
 
         def is_lacking(path: str) -> bool:
             size, step = self._size(path), _step_of(path)
@@ -304,21 +304,45 @@ class StoredRun:
             return (self._folder / path).stat().st_size
         return None
 
-    def _replace(self, found: Sequence[str]) -> None:
-        """Put what is in the store in place of what is here, which is moved aside."""
-        here = [
-            path for path in self._folder.iterdir() if not path.name.startswith(".") and path.name not in _LEFT_HERE
-        ]
-        if here:
+    def _make_room(
+        self, sent: Mapping[str, Sequence[int]] | None, sizes: Mapping[str, int], training: Mapping[str, Any] | None
+    ) -> None:
+        """Move aside what is here, but for what the store has; ``sent`` is None where all that is here is a part of
+        what was being fetched from there."""
+        entries = [path for path in self._folder.iterdir() if path.name not in _LEFT_HERE and path.name[0] != "."]
+        # That of a store which was emptied, and where the like was begun, is behind what was sent.
+        has_gone_on = sent is not None and self._is_of(training) and _is_ahead(sizes, sent)
+
+        def is_in_store(path: Path) -> bool:
+            name = path.relative_to(self._folder).as_posix()
+            return sent is None or (has_gone_on and not path.is_symlink() and sent.get(name) == _as_sent(path))
+
+        kept = [path for entry in entries for path in _files_of(entry) if not is_in_store(path)]
+        if kept:
             numbers = (self._folder / f"{_ASIDE}{number}" for number in itertools.count(1))
             aside = next(place for place in numbers if not os.path.lexists(place))
-            aside.mkdir()
-            for path in here:
-                path.rename(aside / path.name)
+            for path in kept:
+                place = aside / path.relative_to(self._folder)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(place)
             self._log(
                 f"{self._folder} goes on from what is in {self._url}, where another process has gone on. What was here "
-                f"is in {aside}; remove it when you do not need it."
+                f"and is not there is in {aside}; remove it when you do not need it."
             )
+        for entry in filter(os.path.lexists, entries):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def _is_of(self, training: Mapping[str, Any] | None) -> bool:
+        """Whether the folder is that of a training."""
+        try:
+            mine = read_json(self._folder / TRAINING, dict, remedy="")
+        except Damaged:
+            return False
+        return training is not None and fingerprint(mine) == fingerprint(training)
+
+    def _replace(self, found: Iterable[str]) -> None:
+        """Fetch all of a training to a folder that has nothing of it."""
+        found = list(found)
         if found:
             # Only once all that was here is aside: what is here from now on is a part of what is in the store.
             write_json(self._folder / STORE, {"url": self._url, "number": _NO_NUMBER, "sent": {}})
@@ -546,6 +570,33 @@ def _step_of(path: str) -> PurePosixPath | None:
     return PurePosixPath(match["phase"], match["step"]) if match else None
 
 
+def _newest(steps: Iterable[PurePosixPath]) -> dict[PurePosixPath, int]:
+    """The last checkpoint by phase."""
+    found: dict[PurePosixPath, int] = {}
+    for step in steps:
+        found[step.parent] = max(int(step.name), found.get(step.parent, 0))
+    return found
+
+
+def _committed(paths: Iterable[str]) -> set[PurePosixPath]:
+    """The checkpoints that count."""
+    return {step for path in paths if path.endswith(f"/{COMMITTED}") and (step := _step_of(path))}
+
+
+def _is_ahead(sizes: Mapping[str, int], sent: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a store has rows and checkpoints at least as new as those that were sent."""
+    there, newest = _newest(_committed(sizes)), _newest(_committed(sent))
+    has_rows = all(path in sizes for path in filter(_ROW.fullmatch, sent))
+    return has_rows and all(there.get(phase, -1) >= step for phase, step in newest.items())
+
+
+def _files_of(entry: Path) -> list[Path]:
+    """Every file of a folder; a link or a file by itself."""
+    if entry.is_symlink() or not entry.is_dir():
+        return [entry]
+    return [path for path in entry.rglob("*") if path.is_symlink() or not path.is_dir()]
+
+
 def _as_sent(path: Path) -> list[int]:
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
@@ -563,7 +614,7 @@ def _is_as_left(sent: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> 
     """Whether of checkpoints, rows and log a store has only what was sent, by names and sizes; ``sizes`` without what
     was begun and not committed."""
 
-    committed = {_step_of(path) for path in sent if path.endswith(f"/{COMMITTED}")}
+    committed = _committed(sent)
 
     def counts(path: str) -> bool:
         return bool(_step_of(path) in committed or _ROW.fullmatch(path) or _LOG.fullmatch(path))

@@ -244,6 +244,7 @@ def test_a_fetch_that_was_killed_begins_anew(tmp_path, url, monkeypatch):
     with StoredRun(url, second):
         assert (second / "checkpoints" / "trunk" / "4" / COMMITTED).exists()
         assert not (second / "metrics.jsonl").exists()
+    assert not [*second.glob(".replaced-*")]
 
 
 def trained(folder, url, steps=(4, 8)):
@@ -375,6 +376,25 @@ def test_a_folder_that_is_replaced_is_kept_aside(tmp_path, url, store):
     (aside,) = first.glob(".replaced-*")
     assert contents(aside) == before
     assert str(aside) in said[0]
+
+
+def test_of_a_folder_whose_training_has_gone_on_elsewhere_only_what_was_not_sent_is_kept(tmp_path, url):
+    first, second = tmp_path / "first", tmp_path / "second"
+    trained(first, url)
+    checkpoint(first, 12, "not sent")
+    with StoredRun(url, second):
+        checkpoint(second, 12)
+        write(second / "metrics.jsonl", log_of(12))
+    with StoredRun(url, first):
+        assert contents(first) == contents(second)
+    (aside,) = first.glob(".replaced-*")
+    at = "checkpoints/trunk/12"
+    assert set(contents(aside)) == {f"{at}/state/array", f"{at}/{COMMITTED}", f"{at}/manifest-0.json"}
+    with StoredRun(url, second):
+        checkpoint(second, 16)
+    with StoredRun(url, first):
+        assert contents(first) == contents(second)
+    assert [*first.glob(".replaced-*")] == [aside]
 
 
 def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path, url):
