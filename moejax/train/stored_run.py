@@ -533,10 +533,9 @@ def _download(storage: DirFileSystem, path: str, folder: Path) -> Path:
 
 def _another(folder: Path) -> str:
     """What can be done about a working folder that a training in a store cannot work in."""
-    return (
-        f"name an empty folder of this machine with --local; what is in {folder} stays, and may hold steps that the "
-        f"store lacks"
-    )
+    is_trained = any(os.path.isdir(folder / name) for name in ("checkpoints", RUNS))
+    lacks = ", and may hold steps that the store lacks" if is_trained else ""
+    return f"name an empty folder of this machine with --local; what is in {folder} stays{lacks}"
 
 
 def _is_ours(path: str, training: Mapping[str, Any]) -> bool:
