@@ -24,6 +24,12 @@ CONTACT_SECONDS = 30.0
 """How long a store may take to answer when it is opened. Its client's own limits are minutes."""
 
 
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+"""By protocol the extra of moejax's with which the package that speaks it is installed."""
+
+_SUPPORTED = "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"
+
+
 def is_remote(url: str | PathLike[str]) -> bool:
     """Whether storage is not a path of this machine.
 
@@ -44,14 +50,39 @@ def open_storage(url: str | PathLike[str]) -> DirFileSystem:
     """
 
     def contact() -> DirFileSystem:
-        # What others write there is to be seen at once.
-        options: dict[str, Any] = {"use_listings_cache": False} if is_remote(url) else {}
-        system, root = fsspec.core.url_to_fs(str(url), **options)
+        system, root = _remote(str(url)) if is_remote(url) else fsspec.core.url_to_fs(str(url))
         system.exists(root)
         return DirFileSystem(root, system)
 
     with reaching(url):
         return within(CONTACT_SECONDS, contact) if is_remote(url) else contact()
+
+
+def _remote(url: str) -> tuple[Any, str]:
+    """A store's client, and the path that it has the address under.
+
+    Raises:
+      UserError: no such protocol, the package that speaks it is not installed, or it needs more than an address.
+    """
+    protocol = url.partition("://")[0].rpartition("::")[2]
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        small = f"{protocol.lower()}://"
+        remedy = f"write {small}" if small != f"{protocol}://" else _SUPPORTED
+        raise UserError(f"{url} cannot be reached from here: no store is known by {protocol}://; {remedy}.") from None
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        remedy = f"pip install 'moejax[{extra}]'" if extra else f"install it, or {_SUPPORTED}"
+        why = says("the store's client", error)
+        raise UserError(f"{url} cannot be reached from here: a package is missing ({why}); {remedy}.") from error
+    try:
+        # What others write there is to be seen at once.
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{url} cannot be reached from here: it is not all that {protocol}:// needs; {_SUPPORTED}."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from absl import logging
 from jax.errors import JaxRuntimeError
 
 from moejax.errors import UserError
@@ -52,11 +53,15 @@ _LEAST_PART_BYTES = 2**20
 """An array that many devices hold whole is written by all of them, each a part, if parts have so many bytes. Every part
 of every shape is a program, compiled at the first save: 80 for a small model on 8 devices."""
 
+_verbosity = logging.get_verbosity()
+# Orbax warns of every handler that takes another's place, as is meant here.
+logging.set_verbosity(logging.ERROR)
 ocp.type_handlers.register_type_handler(
     jax.Array,
     ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_LEAST_PART_BYTES),
     override=True,
 )
+logging.set_verbosity(_verbosity)
 
 
 class CheckpointManager:

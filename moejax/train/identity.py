@@ -27,6 +27,9 @@ TRAINING, HISTORY = "training.json", "history.json"
 RUNS = "runs"
 """In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
 
+DIVERGED = "diverged.json"
+"""In the folder of a run that diverged among others, and why. Without it, the run is tried again."""
+
 TRAINED = "training"
 """What is saved beside a state: the training that it is a state of."""
 

@@ -19,7 +19,7 @@ from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.devices import Speed, memory
 from moejax.train.evaluation import Evaluated
-from moejax.train.identity import TRAINED, check_trained, decisive_changes, read_history
+from moejax.train.identity import DIVERGED, TRAINED, check_trained, decisive_changes, read_history
 from moejax.train.manifest import Hashing
 from moejax.train.metrics import MetricsLog, module_name
 from moejax.train.phases import Phase
@@ -29,9 +29,6 @@ from moejax.train.row import Measured, make_row
 from moejax.train.row_file import row_file
 from moejax.train.step import LAYERS, TrainState
 from moejax.train.training import Training
-
-DIVERGED = "diverged.json"
-"""In the folder of a run that diverged among others, and why. Without it, the run is tried again."""
 
 
 class Elapsed(NamedTuple):

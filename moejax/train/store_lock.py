@@ -78,6 +78,13 @@ class StoreLock:
         )
         self.number = 0
         """Of this process, from 1; 0 without the lock."""
+        self.previous_process: str | None = None
+        """Who had the last number before; None if nobody did."""
+
+    @property
+    def process(self) -> str:
+        """This one, as the lock's file names it."""
+        return self._me.process
 
     def acquire(self) -> int:
         """Take the lock, and return the number that was the last before.
@@ -89,6 +96,8 @@ class StoreLock:
             numbers = lock_numbers(self._storage)
             last = max(numbers, default=0)
             self._wait_for(last)
+            before = read_holder(self._storage, last)
+            self.previous_process = before.process if before else None
         problem = None
         try:
             self._write(last + 1, mode="create")

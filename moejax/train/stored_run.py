@@ -8,8 +8,12 @@ every checkpoint that was there before; then checkpoints, each by its files, the
 which Orbax commits; then rows. A checkpoint in the store counts if that file is there.
 
 Who had the lock last has all that is in the store, and perhaps more. So a machine that had it last goes on from its own
-folder, and so does one after which nobody trained: of whose checkpoints, rows and log the store has what it sent. Any
-other replaces what it has by what is in the store.
+folder, and so does one after which nobody trained: of whose checkpoints, rows and log the store has no other than it
+sent. What the store has and the folder lacks is fetched, and what the store has lost is sent again. Any other machine
+takes what is in the store, and moves what it had aside.
+
+Of a store's folder only what a training writes is read, written or removed, and nothing at all where no
+``training.json`` of ours tells that the folder is a training's.
 """
 
 from __future__ import annotations
@@ -32,18 +36,26 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax.errors import UserError
 from moejax.folder import WRITTEN, only_writer
-from moejax.storage import open_storage, reaching
-from moejax.stored import check_writable, read_json, write_json
-from moejax.train.identity import TRAINING
-from moejax.train.manifest import COMMITTED, is_committed, wrong_size
+from moejax.storage import open_storage, reaching, read_text
+from moejax.stored import Damaged, check_writable, parse_json, read_json, write_json
+from moejax.train.identity import DIVERGED, RUNS, TRAINING, fingerprint
+from moejax.train.manifest import COMMITTED, is_committed
 from moejax.train.store_lock import BEAT_SECONDS, LEASE_SECONDS, LOCKS, StoreLock, TakenOver, lock_numbers, read_holder
-from moejax.wording import says, told
+from moejax.wording import counted, says, some, told
 
 STORE = ".store.json"
 """In a working folder: of which store it is the copy, as of which number of the lock, and what of it was sent."""
 
 _LEFT_HERE = ("data", "profile")
 """Folders that stay on the machine: tokens are made again, or read from a prepared set."""
+
+_OURS = re.compile(
+    r"(?:runs/[^/]+/)?(?:"
+    r"(?:training|history|corpus|diverged|wandb|attempts[^/]*|branch-[0-9]+)\.json|metrics\.jsonl"
+    r"|(?:checkpoints/(?:trunk|branch-[0-9]+)/[0-9]+|tensorboard/(?:trunk|branch-[0-9]+))/.+"
+    r")|programs/.+"
+)
+"""What a training writes that belongs in the store; with ``vmap`` axes its runs write the same below ``runs/NAME``."""
 
 _STEP = re.compile(r"(?P<phase>(?:.*/)?checkpoints/[^/]+)/(?P<step>[0-9]+)/.+")
 _ROW = re.compile(r"(?:.*/)?branch-[0-9]+\.json")
@@ -63,6 +75,9 @@ _SMALL_BYTES = 2**23
 
 _NO_NUMBER = -1
 
+_ASIDE = ".replaced-"
+"""In a working folder, with a number: what was here before it was replaced."""
+
 _KNOWN = {"url": str, "number": int, "sent": dict[str, list[int]]}
 
 
@@ -76,7 +91,7 @@ def default_folder(url: str) -> Path:
 def check_shared(folder: Path, number: int) -> None:
     """Raise ``UserError`` if this process does not see the working folder that the first process opened."""
     path = folder / STORE
-    known = read_json(path, _KNOWN, remedy="remove the folder") if path.exists() else {"number": _NO_NUMBER}
+    known = read_json(path, _KNOWN, remedy=_another(folder)) if path.exists() else {"number": _NO_NUMBER}
     if known["number"] != number:
         raise UserError(
             f"{folder} is not the folder that process 0 works in: with a store as --out, processes on several machines "
@@ -87,13 +102,16 @@ def check_shared(folder: Path, number: int) -> None:
 class StoredRun:
     """The copy in a store of one working folder, for as long as its lock is held.
 
+    Args:
+      begins: whether a training may begin here; otherwise one must be there.
+
     Raises:
-      UserError: the store cannot be reached or written to, or another process writes there; or the working folder is
-        something else.
+      UserError: the store cannot be reached or written to, or another process writes there; or the working folder or
+        the store's is something else. Nothing is left in either then.
     """
 
-    def __init__(self, url: str, folder: Path, log: Callable[[str], None] = lambda text: None):
-        self._url, self._folder, self._log = url.rstrip("/"), folder, log
+    def __init__(self, url: str, folder: Path, log: Callable[[str], None] = lambda text: None, *, begins: bool = True):
+        self._url, self._folder, self._log, self._begins = url.rstrip("/"), folder, log, begins
         self._storage = open_storage(self._url)
         self._lock = StoreLock(self._storage, self._url, log)
         self._sent: dict[str, list[int]] = {}
@@ -109,8 +127,10 @@ class StoredRun:
         return self._lock.number
 
     def __enter__(self) -> StoredRun:
-        check_writable(self._folder)
         known = self._known()
+        with reaching(self._url):
+            self._look(known)
+        check_writable(self._folder)
         previous = self._lock.acquire()
         try:
             with reaching(self._url):
@@ -138,12 +158,21 @@ class StoredRun:
     def send(self, *, all_of_it: bool = False) -> None:
         """Bring the store to what the folder is now; a large log only with a checkpoint or a row, or with all of it."""
         self._lock.check()
+        if not (self._folder / TRAINING).exists():
+            if TRAINING in self._sent:
+                raise UserError(
+                    f"{self._folder / TRAINING} was removed while its training runs; nothing more is written to "
+                    f"{self._url}, and what is there stays. Give the same command again."
+                )
+            return
+        # By it a store's folder is known to be a training's.
+        self._send_files([TRAINING])
         # Rows are looked for before checkpoints, and these before the log: what is sent of the one is told of in what
         # is sent of the next, whatever is written meanwhile.
         rows = list(self._files(_ROW))
         steps = self._steps()
         gone = {step for path in self._sent if (step := _step_of(path))} - set(steps)
-        newest = {step.parent: int(step.name) for step in steps}
+        newest = _newest(steps)
         rewound = {step for step in gone if int(step.name) > newest.get(step.parent, -1)}
         for step in rewound:
             self._remove_step(step)
@@ -164,61 +193,175 @@ class StoredRun:
           UserError: it is something else than a copy of this training.
         """
         path = self._folder / STORE
-        if not path.exists() and not any(self._folder.iterdir()):
+        try:
+            is_known, is_new = path.exists(), not self._folder.is_dir() or not any(self._folder.iterdir())
+        except OSError as error:
+            raise UserError(
+                f"{self._folder} cannot be read ({says('the system', error)}); {_another(self._folder)}."
+            ) from error
+        if is_known:
+            known = read_json(path, _KNOWN, remedy=_another(self._folder))
+            if known["url"] != self._url:
+                raise UserError(
+                    f"{self._folder} is the copy of {known['url']}, and not of {self._url}; {_another(self._folder)}."
+                )
+            return known
+        if is_new:
             return None
-        remedy = f"remove {self._folder}, or name another folder of this machine with --local"
-        known = read_json(path, _KNOWN, remedy=remedy) if path.exists() else {"url": "nothing in a store"}
-        if known["url"] != self._url:
-            raise UserError(f"{self._folder} is the copy of {known['url']}, and not of {self._url}; {remedy}.")
-        return known
+        raise UserError(
+            f"{self._folder} is not empty, and no {STORE} in it tells of which training in a store it is the copy; "
+            f"{_another(self._folder)}."
+        )
+
+    def _look(self, known: Mapping[str, Any] | None) -> tuple[dict[str, int], dict[str, Any] | None]:
+        """The bytes of every file of this training in the store, and its settings; None if they are not there.
+
+        Raises:
+          UserError: what is in the store is no training, or there is none to go on with.
+        """
+        found = {path: size for path, size in _found(self._storage).items() if not path.startswith(f"{LOCKS}/")}
+        if TRAINING in found:
+            text = read_text(self._storage, TRAINING) or ""
+            remedy = "nothing there was touched. Bring back a copy, or name another folder as --out"
+            training = parse_json(text, dict, f"{self._url}/{TRAINING}", remedy=remedy)
+            return {path: size for path, size in found.items() if _is_ours(path, training)}, training
+        is_whole = (self._folder / TRAINING).exists() and known is not None and known["number"] != _NO_NUMBER
+        others = sorted(set(found) - set(known["sent"] if known is not None and is_whole else ()))
+        if others:
+            raise UserError(
+                f"{self._url} holds {some(others, most=3)}, and no {TRAINING} of moejax's: it is no training's folder, "
+                f"and nothing there was touched. Name an empty folder or a training's, such as {self._url}/NAME."
+            )
+        if not is_whole and any(self._files()) | bool(self._steps()):
+            raise UserError(
+                f"{self._folder} holds a part of a training, and {self._url} none, so there is none to go on with; "
+                f"{_another(self._folder)}."
+            )
+        if not is_whole and not self._begins:
+            raise UserError(f"{self._url} holds no training to go on with; start one with --config=FILE.py.")
+        return found, None
 
     def _take(self, known: dict[str, Any] | None, previous: int) -> None:
         """Make the working folder the newest there is."""
-        sizes = {path: size for path, size in _found(self._storage).items() if not path.startswith(f"{LOCKS}/")}
-        found = list(sizes)
-        committed = {step for path in found if path.endswith(f"/{COMMITTED}") and (step := _step_of(path))}
-        counts = [path for path in found if _step_of(path) in {None, *committed}]
+        sizes, training = self._look(known)
+        committed = _committed(sizes)
+        counts = {path: size for path, size in sizes.items() if _step_of(path) in {None, *committed}}
         # A folder that was being replaced is nothing to go on from.
         own = known if known is not None and known["number"] != _NO_NUMBER else None
-        is_last = own is not None and own["number"] == previous
-        if own is not None and (is_last or _is_as_left(own["sent"], {path: sizes[path] for path in counts})):
-            if not is_last:
+        # In a store that was emptied, numbers begin anew.
+        is_last = own is not None and (own["number"], own.get("process")) == (previous, self._lock.previous_process)
+        if own is not None and (is_last or training is None or _is_as_left(own["sent"], counts)):
+            self._go_on(counts, own["sent"])
+            if training is None and (self._folder / TRAINING).exists():
+                self._log(f"{self._url} holds no training any more: the one in {self._folder} is sent there again.")
+            elif not is_last:
                 self._log(f"Another process had {self._url} since, and trained nothing: {self._folder} goes on.")
-            # What another process wrote beside is written anew.
-            sent = {path: own["sent"].get(path, []) for path in counts}
-            self._sent = {path: what if what[:1] == [sizes[path]] else [] for path, what in sent.items()}
-            self._note()
-            for step in committed & set(self._steps()):
-                if wrong_size(self._folder / step):
-                    shutil.rmtree(self._folder / step)
-                    self._fetch(path for path in counts if _step_of(path) == step)
         else:
+            self._make_room(own["sent"] if own is not None else None, counts, training)
             self._replace(counts)
         if not (self._folder / TRAINING).exists():
             # What stays on a machine belongs to no training then, and would be in the way of the next.
             for name in _LEFT_HERE:
                 shutil.rmtree(self._folder / name, ignore_errors=True)
         # What was begun and not committed.
-        self._remove(set(found) - set(counts))
+        self._remove(set(sizes) - set(counts))
         self._note()
 
-    def _replace(self, found: Sequence[str]) -> None:
-        """Put what is in the store in place of what is here."""
-        write_json(self._folder / STORE, {"url": self._url, "number": _NO_NUMBER, "sent": {}})
-        here = [path for path in self._folder.iterdir() if path.name not in (*_LEFT_HERE, STORE)]
-        if here:
-            self._log(f"{self._folder} is replaced by what is in {self._url}, where another process has gone on.")
-        for path in here:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    def _go_on(self, sizes: Mapping[str, int], sent: Mapping[str, list[int]]) -> None:
+        """Go on from what is here, and fetch what the store has and this folder lacks."""
+        is_whole = (self._folder / TRAINING).exists()
+        # What another process wrote beside is written anew.
+        self._sent = {path: what if (what := sent.get(path, []))[:1] == [size] else [] for path, size in sizes.items()}
+        self._note()
+        here = self._steps()
+        newest = _newest(here)
+
+        def is_lacking(path: str) -> bool:
+            size, step = self._size(path), _step_of(path)
+            if step is None:
+                # Whoever removes this one asks for another try.
+                return size is None and not (is_whole and path.endswith(DIVERGED))
+            if step not in here:
+                is_newer = int(step.name) > newest.get(step.parent, -1)
+                return not (is_newer and self._is_rewound(step, sent))
+            # A step that was taken again here is another than the store's.
+            is_as_sent = self._size(f"{step}/{COMMITTED}") is None or not self._is_changed(f"{step}/{COMMITTED}")
+            return is_as_sent and size != sizes[path] and (size is None or not _RECORD.fullmatch(path))
+
+        if lacking := list(filter(is_lacking, sizes)):
+            self._log(f"{self._folder} lacks {counted(len(lacking), 'file')} of {self._url}, fetched from there.")
+            self._fetch(lacking)
+
+    def _is_rewound(self, step: PurePosixPath, sent: Mapping[str, Sequence[int]]) -> bool:
+        """Whether the log was cut since it was sent, as a training does that goes on from an earlier step."""
+        log = str(step.parents[2] / "metrics.jsonl")
+        size = self._size(log)
+        return size is not None and size < next(iter(sent.get(log, ())), 0)
+
+    def _size(self, path: str) -> int | None:
+        """Bytes of a file of the folder; None if it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / path).stat().st_size
+        return None
+
+    def _make_room(
+        self, sent: Mapping[str, Sequence[int]] | None, sizes: Mapping[str, int], training: Mapping[str, Any] | None
+    ) -> None:
+        """Move aside what is here, but for what the store has; ``sent`` is None where all that is here is a part of
+        what was being fetched from there."""
+        entries = [path for path in self._folder.iterdir() if path.name not in _LEFT_HERE and path.name[0] != "."]
+        # That of a store which was emptied, and where the like was begun, is behind what was sent.
+        has_gone_on = sent is not None and self._is_of(training) and _is_ahead(sizes, sent)
+
+        def is_in_store(path: Path) -> bool:
+            name = path.relative_to(self._folder).as_posix()
+            return sent is None or (has_gone_on and not path.is_symlink() and sent.get(name) == _as_sent(path))
+
+        kept = [path for entry in entries for path in _files_of(entry) if not is_in_store(path)]
+        if kept:
+            numbers = (self._folder / f"{_ASIDE}{number}" for number in itertools.count(1))
+            aside = next(place for place in numbers if not os.path.lexists(place))
+            for path in kept:
+                place = aside / path.relative_to(self._folder)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(place)
+            self._log(
+                f"{self._folder} goes on from what is in {self._url}, where another process has gone on. What was here "
+                f"and is not there is in {aside}; remove it when you do not need it."
+            )
+        for entry in filter(os.path.lexists, entries):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def _is_of(self, training: Mapping[str, Any] | None) -> bool:
+        """Whether the folder is that of a training."""
+        try:
+            mine = read_json(self._folder / TRAINING, dict, remedy="")
+        except Damaged:
+            return False
+        return training is not None and fingerprint(mine) == fingerprint(training)
+
+    def _replace(self, found: Iterable[str]) -> None:
+        """Fetch all of a training to a folder that has nothing of it."""
+        found = list(found)
+        if found:
+            # Only once all that was here is aside: what is here from now on is a part of what is in the store.
+            write_json(self._folder / STORE, {"url": self._url, "number": _NO_NUMBER, "sent": {}})
         if any(map(_step_of, found)):
             self._log(f"Fetching {self._url} to {self._folder}.")
         self._fetch(found)
 
     def _fetch(self, paths: Iterable[str]) -> None:
+        """Files of the store; of checkpoints those last by which they count."""
+
         def fetch(path: str) -> None:
             self._sent[path] = _as_sent(_download(self._storage, path, self._folder))
 
-        _in_parallel(fetch, paths)
+        def commits(path: str) -> bool:
+            return path.endswith(f"/{COMMITTED}") or bool(_RECORD.fullmatch(path))
+
+        every = list(paths)
+        _in_parallel(fetch, itertools.filterfalse(commits, every))
+        _in_parallel(fetch, filter(commits, every))
 
     def _files(self, pattern: re.Pattern[str] | None = None) -> Iterator[str]:
         """Files of the folder that belong in the store, checkpoints apart."""
@@ -229,7 +372,8 @@ class StoredRun:
             for name in sorted(names):
                 path = str(at / name)
                 # Locks, and what is being written, begin with a dot.
-                if (not name.startswith(".") or name == WRITTEN) and (pattern is None or pattern.fullmatch(path)):
+                is_whole = not name.startswith(".") or name == WRITTEN
+                if is_whole and _OURS.fullmatch(path) and (pattern is None or pattern.fullmatch(path)):
                     yield path
 
     def _steps(self) -> list[PurePosixPath]:
@@ -237,6 +381,7 @@ class StoredRun:
         phases = [Path(place) for place, _, _ in os.walk(self._folder) if Path(place).parent.name == "checkpoints"]
         steps = [path for phase in phases for path in phase.iterdir() if path.name.isdigit() and is_committed(path)]
         found = [PurePosixPath(path.relative_to(self._folder).as_posix()) for path in steps]
+        found = [step for step in found if _OURS.fullmatch(f"{step}/{COMMITTED}")]
         return sorted(found, key=lambda step: (str(step.parent), int(step.name)))
 
     def _send_files(self, paths: Iterable[str]) -> None:
@@ -307,7 +452,8 @@ class StoredRun:
             self._note()
 
     def _note(self) -> None:
-        write_json(self._folder / STORE, {"url": self._url, "number": self._lock.number, "sent": dict(self._sent)})
+        mine = {"number": self._lock.number, "process": self._lock.process}
+        write_json(self._folder / STORE, {"url": self._url, **mine, "sent": dict(self._sent)})
 
     def _keep_sending(self) -> None:
         while not self._over.wait(_SECONDS_BETWEEN_PASSES):
@@ -374,11 +520,27 @@ def small_files(url: str, folder: Path) -> Iterator[None]:
 
 
 def _download(storage: DirFileSystem, path: str, folder: Path) -> Path:
-    """Copy a file of a store to its place in ``folder``."""
+    """Copy a file of a store to its place in ``folder``, whole."""
     place = folder / path
     place.parent.mkdir(parents=True, exist_ok=True)
-    storage.get_file(path, str(place))
-    return place
+    partial = place.with_name(f".{os.getpid()}.{place.name}")
+    try:
+        storage.get_file(path, str(partial))
+        return partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _another(folder: Path) -> str:
+    """What can be done about a working folder that a training in a store cannot work in."""
+    is_trained = any(os.path.isdir(folder / name) for name in ("checkpoints", RUNS))
+    lacks = ", and may hold steps that the store lacks" if is_trained else ""
+    return f"name an empty folder of this machine with --local; what is in {folder} stays{lacks}"
+
+
+def _is_ours(path: str, training: Mapping[str, Any]) -> bool:
+    """Whether a file of a store is one that this training writes, and not one of a training below it."""
+    return bool(_OURS.fullmatch(path)) and (not path.startswith(f"{RUNS}/") or bool(training.get("vmap")))
 
 
 def _is_small(path: str) -> bool:
@@ -407,6 +569,33 @@ def _step_of(path: str) -> PurePosixPath | None:
     return PurePosixPath(match["phase"], match["step"]) if match else None
 
 
+def _newest(steps: Iterable[PurePosixPath]) -> dict[PurePosixPath, int]:
+    """The last checkpoint by phase."""
+    found: dict[PurePosixPath, int] = {}
+    for step in steps:
+        found[step.parent] = max(int(step.name), found.get(step.parent, 0))
+    return found
+
+
+def _committed(paths: Iterable[str]) -> set[PurePosixPath]:
+    """The checkpoints that count."""
+    return {step for path in paths if path.endswith(f"/{COMMITTED}") and (step := _step_of(path))}
+
+
+def _is_ahead(sizes: Mapping[str, int], sent: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a store has rows and checkpoints at least as new as those that were sent."""
+    there, newest = _newest(_committed(sizes)), _newest(_committed(sent))
+    has_rows = all(path in sizes for path in filter(_ROW.fullmatch, sent))
+    return has_rows and all(there.get(phase, -1) >= step for phase, step in newest.items())
+
+
+def _files_of(entry: Path) -> list[Path]:
+    """Every file of a folder; a link or a file by itself."""
+    if entry.is_symlink() or not entry.is_dir():
+        return [entry]
+    return [path for path in entry.rglob("*") if path.is_symlink() or not path.is_dir()]
+
+
 def _as_sent(path: Path) -> list[int]:
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
@@ -421,13 +610,13 @@ def _found(storage: DirFileSystem) -> dict[str, int]:
 
 
 def _is_as_left(sent: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> bool:
-    """Whether of checkpoints, rows and log a store has what was sent, by names and sizes; ``sizes`` without what was
-    begun and not committed."""
+    """Whether of checkpoints, rows and log a store has only what was sent, by names and sizes; ``sizes`` without what
+    was begun and not committed."""
 
-    committed = {_step_of(path) for path in sent if path.endswith(f"/{COMMITTED}")}
+    committed = _committed(sent)
 
     def counts(path: str) -> bool:
         return bool(_step_of(path) in committed or _ROW.fullmatch(path) or _LOG.fullmatch(path))
 
     trained = {path: size for path, size in sizes.items() if _step_of(path) or counts(path)}
-    return trained == {path: what[0] for path, what in sent.items() if what and counts(path)}
+    return trained.items() <= {path: what[0] for path, what in sent.items() if what and counts(path)}.items()

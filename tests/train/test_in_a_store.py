@@ -108,4 +108,4 @@ def test_a_package_that_is_missing_is_named(tmp_path, store):
     hidden.parent.mkdir()
     hidden.write_text("raise ImportError('none')")
     said = refused(write_config(tmp_path), f"{store}/none", tmp_path, PYTHONPATH=os.pathsep.join([str(hidden.parent)]))
-    assert "s3fs" in said
+    assert "pip install 'moejax[s3]'" in said

@@ -13,10 +13,11 @@ from jax.errors import JaxRuntimeError
 
 from moejax.train.attempts import AttemptRecorder
 from moejax.train.devices import Speed
+from moejax.train.identity import DIVERGED
 from moejax.train.manifest import Hashing, verify
 from moejax.train.metrics import MetricsLog
 from moejax.train.processes import CoordinatedError, ProcessGroup
-from moejax.train.run import DIVERGED, TrainingRun
+from moejax.train.run import TrainingRun
 from moejax.train.status import read_status
 
 

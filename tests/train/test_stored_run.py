@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import time
 import uuid
 
@@ -35,8 +36,15 @@ def write(path, text):
     path.write_text(text)
 
 
+def begin(folder, **settings):
+    """A training's settings, as the first that is written of it."""
+    claim(folder, TRAINING, {"of": "one", **settings})
+
+
 def checkpoint(folder, step, text="state"):
-    """A committed checkpoint with its manifest."""
+    """A committed checkpoint with its manifest, of a training that has begun."""
+    if not (folder / TRAINING).exists():
+        begin(folder)
     place = folder / "checkpoints" / "trunk" / str(step)
     write(place / "state" / "array", text)
     write(place / COMMITTED, "{}")
@@ -54,7 +62,8 @@ def log_of(last):
 
 def test_everything_of_a_folder_is_in_the_store_at_the_end_but_what_stays_here(tmp_path, url, store):
     with StoredRun(url, tmp_path):
-        write(tmp_path / "training.json", "{}")
+        begin(tmp_path)
+        write(tmp_path / "notes.txt", "mine")
         write(tmp_path / "data" / "tokens", "many")
         write(tmp_path / ".1234.metrics.jsonl", "half")
         write(tmp_path / "checkpoints" / "trunk" / "8.orbax-checkpoint-tmp" / "state", "half")
@@ -92,12 +101,20 @@ def by_hand(monkeypatch):
 
 def test_the_log_goes_before_a_checkpoint_its_commit_last_and_then_rows(tmp_path, url, order, by_hand):
     with StoredRun(url, tmp_path) as run:
+        begin(tmp_path)
         write(tmp_path / "branch-64.json", "{}")
         checkpoint(tmp_path, 4)
         write(tmp_path / "metrics.jsonl", log_of(4))
         run.send()
     at = "checkpoints/trunk/4"
-    names = ["metrics.jsonl", f"{at}/state/array", f"{at}/manifest-0.json", f"{at}/{COMMITTED}", "branch-64.json"]
+    names = [
+        TRAINING,
+        "metrics.jsonl",
+        f"{at}/state/array",
+        f"{at}/manifest-0.json",
+        f"{at}/{COMMITTED}",
+        "branch-64.json",
+    ]
     assert [path for path in order if path in names] == names
 
 
@@ -227,19 +244,157 @@ def test_a_fetch_that_was_killed_begins_anew(tmp_path, url, monkeypatch):
     with StoredRun(url, second):
         assert (second / "checkpoints" / "trunk" / "4" / COMMITTED).exists()
         assert not (second / "metrics.jsonl").exists()
+    assert not [*second.glob(".replaced-*")]
 
 
-def test_a_training_whose_store_was_emptied_begins_anew(tmp_path, url, store):
-    """As in a new folder: whatever stays on a machine when its files are replaced."""
-    with StoredRun(url, tmp_path):
-        claim(tmp_path, TRAINING, {"of": "one"})
-        write(tmp_path / "data" / "tokens", "many")
-        checkpoint(tmp_path, 4)
+def trained(folder, url, steps=(4, 8)):
+    """A training that was ended, all of it in its store."""
+    with StoredRun(url, folder):
+        begin(folder)
+        write(folder / "data" / "tokens", "many")
+        for step in steps:
+            checkpoint(folder, step)
+        write(folder / "metrics.jsonl", log_of(max(steps)))
+        write(folder / "branch-64.json", "{}")
+
+
+def contents(folder):
+    """Of every file that belongs in a store."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_text() for name, path in found.items() if not name.startswith((".", "data/"))}
+
+
+def test_a_training_whose_store_was_emptied_is_sent_again(tmp_path, url, store):
+    trained(tmp_path, url)
+    before, there = contents(tmp_path), in_store(store)
     store.fs.rm(store.path, recursive=True)
-    for _ in range(2):
+    said = []
+    with StoredRun(url, tmp_path, said.append):
+        assert contents(tmp_path) == before
+    assert in_store(store) == there
+    assert "is sent there again" in said[0]
+
+
+def test_a_store_that_lost_files_is_given_them_again_whoever_had_the_lock(tmp_path, url, store):
+    first = tmp_path / "first"
+    trained(first, url)
+    before, there = contents(first), in_store(store)
+    for lost in ([TRAINING], [path for path in there if "/8/" in path], ["metrics.jsonl", "branch-64.json"]):
+        with StoredRun(url, tmp_path / "another"):
+            pass
+        for path in lost:
+            store.rm_file(path)
+        with StoredRun(url, first):
+            assert contents(first) == before
+        assert in_store(store) == there
+
+
+def test_a_training_whose_store_and_folder_were_emptied_begins_anew(tmp_path, url, store):
+    trained(tmp_path, url)
+    store.fs.rm(store.path, recursive=True)
+    shutil.rmtree(tmp_path / "checkpoints")
+    for path in contents(tmp_path):
+        (tmp_path / path).unlink()
+    for attempt in range(2):
         with StoredRun(url, tmp_path):
-            claim(tmp_path, TRAINING, {"of": "another"})
+            assert (tmp_path / "data").exists() == (attempt == 1)
+            begin(tmp_path, other=True)
             write(tmp_path / "data" / "tokens", "others")
+
+
+def test_part_of_a_training_whose_store_was_emptied_is_refused(tmp_path, url, store):
+    trained(tmp_path, url)
+    store.fs.rm(store.path, recursive=True)
+    (tmp_path / TRAINING).unlink()
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match="holds a part of a training"):
+        StoredRun(url, tmp_path).__enter__()
+    assert contents(tmp_path) == before
+    assert not store.exists("")
+
+
+@pytest.mark.parametrize(
+    "removed", [".", "checkpoints", "checkpoints/trunk/8", "checkpoints/trunk/4/state", "metrics.jsonl", TRAINING]
+)
+@pytest.mark.parametrize("had", ["it", "another"])
+def test_what_was_removed_here_between_two_runs_is_fetched_again(tmp_path, url, store, removed, had):
+    first = tmp_path / "first"
+    trained(first, url)
+    before, there = contents(first), in_store(store)
+    if had == "another":
+        with StoredRun(url, tmp_path / "another"):
+            pass
+    places = [first / path for path in before if removed == "." or f"{path}/".startswith(f"{removed}/")]
+    assert places
+    for place in places:
+        place.unlink()
+    with StoredRun(url, first):
+        assert contents(first) == before
+    assert in_store(store) == there
+
+
+def test_a_training_whose_file_of_settings_is_removed_while_it_runs_removes_nothing(tmp_path, url, store, by_hand):
+    trained(tmp_path, url)
+    there = in_store(store)
+    run = StoredRun(url, tmp_path).__enter__()
+    for path in contents(tmp_path):
+        (tmp_path / path).unlink()
+    with pytest.raises(UserError, match="was removed while"):
+        run.__exit__(None)
+    assert in_store(store) == there
+
+
+def test_a_run_that_diverged_is_tried_again_where_its_mark_was_removed(tmp_path, url, store):
+    with StoredRun(url, tmp_path):
+        begin(tmp_path)
+        write(tmp_path / "diverged.json", "{}")
+    (tmp_path / "diverged.json").unlink()
+    with StoredRun(url, tmp_path):
+        assert not (tmp_path / "diverged.json").exists()
+    assert "diverged.json" not in in_store(store)
+
+
+def test_a_checkpoint_that_the_log_was_rewound_from_is_not_fetched_again(tmp_path, url, store):
+    trained(tmp_path, url)
+    (tmp_path / "checkpoints" / "trunk" / "8").rename(tmp_path / ".aside")
+    write(tmp_path / "metrics.jsonl", log_of(4))
+    with StoredRun(url, tmp_path):
+        assert not (tmp_path / "checkpoints" / "trunk" / "8").exists()
+    assert not any("/8/" in path for path in in_store(store))
+
+
+def test_a_folder_that_is_replaced_is_kept_aside(tmp_path, url, store):
+    """Here in a store that was emptied, where somebody began another training under the same number of the lock."""
+    first = tmp_path / "first"
+    trained(first, url)
+    before, said = contents(first), []
+    store.fs.rm(store.path, recursive=True)
+    trained(tmp_path / "second", url, steps=[4])
+    (first / "metrics.jsonl").touch()
+    with StoredRun(url, first, said.append):
+        assert contents(first) == contents(tmp_path / "second")
+    (aside,) = first.glob(".replaced-*")
+    assert contents(aside) == before
+    assert str(aside) in said[0]
+
+
+def test_of_a_folder_whose_training_has_gone_on_elsewhere_only_what_was_not_sent_is_kept(tmp_path, url):
+    first, second = tmp_path / "first", tmp_path / "second"
+    trained(first, url)
+    checkpoint(first, 12, "not sent")
+    with StoredRun(url, second):
+        checkpoint(second, 12)
+        write(second / "metrics.jsonl", log_of(12))
+    with StoredRun(url, first):
+        assert contents(first) == contents(second)
+    (aside,) = first.glob(".replaced-*")
+    at = "checkpoints/trunk/12"
+    assert set(contents(aside)) == {f"{at}/state/array", f"{at}/{COMMITTED}", f"{at}/manifest-0.json"}
+    with StoredRun(url, second):
+        checkpoint(second, 16)
+    with StoredRun(url, first):
+        assert contents(first) == contents(second)
+    assert [*first.glob(".replaced-*")] == [aside]
 
 
 def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path, url):
@@ -282,7 +437,7 @@ def test_who_has_lost_the_lock_writes_nothing_more(tmp_path, url, store):
     run = StoredRun(url, tmp_path).__enter__()
     kill(run)
     StoreLock(store, url).acquire()
-    write(tmp_path / "training.json", "{}")
+    begin(tmp_path)
     with pytest.raises(TakenOver):
         run.__exit__(None)
     assert "training.json" not in in_store(store)
@@ -308,15 +463,86 @@ def test_who_loses_the_lock_while_it_sends_a_checkpoint_does_not_commit_it(tmp_p
     assert not any(path.endswith(COMMITTED) for path in there)
 
 
-def test_a_folder_that_is_something_else_is_refused(tmp_path, url):
+OTHERS = {
+    "thesis.tex": b"mine",
+    "notes.txt": b"mine",
+    "checkpoints/llama/1000/model.safetensors": b"weights",
+    "checkpoints/llama/1000/x/state": b"weights",
+    "tiny/checkpoints/trunk/5/array": b"an array",
+    "runs/tiny/training.json": b"{}",
+    "runs/tiny/checkpoints/trunk/5/array": b"begun by another process",
+}
+
+
+def test_a_store_with_files_of_others_is_refused_and_left_as_it_is(tmp_path, url, store):
+    store.pipe(OTHERS)
+    with pytest.raises(UserError, match=f"{url}/NAME"):
+        StoredRun(url, tmp_path / "local").__enter__()
+    assert set(store.find("", detail=False)) == set(OTHERS)
+    assert not (tmp_path / "local").exists()
+
+
+def test_settings_that_moejax_did_not_write_make_no_training(tmp_path, url, store):
+    store.pipe({TRAINING: b'{"of": "another program"}', "checkpoints/trunk/5/array": b"an array"})
+    with pytest.raises(UserError, match="nothing there was touched"):
+        StoredRun(url, tmp_path / "local").__enter__()
+    assert in_store(store) == {TRAINING, "checkpoints/trunk/5/array"}
+    assert not store.exists(LOCKS)
+    assert not (tmp_path / "local").exists()
+
+
+def test_files_of_others_beside_a_training_are_left_alone(tmp_path, url, store):
+    first, second = tmp_path / "first", tmp_path / "second"
+    trained(first, url)
+    store.pipe(OTHERS)
+    there = in_store(store)
+    for folder in (first, second, first):
+        with StoredRun(url, folder):
+            assert contents(folder) == contents(first)
+    assert in_store(store) == there
+    assert not any((second / path).exists() for path in OTHERS)
+
+
+def test_runs_of_a_training_with_axes_are_its_own(tmp_path, url, store):
+    first, second = tmp_path / "first", tmp_path / "second"
+    with StoredRun(url, first):
+        begin(first, vmap={"seed": [1, 2]})
+        checkpoint(first / "runs" / "seed-1", 4)
+    with StoredRun(url, second):
+        assert contents(second) == contents(first)
+    assert "runs/seed-1/checkpoints/trunk/4/state/array" in in_store(store)
+
+
+def test_a_folder_that_is_something_else_is_refused(tmp_path, url, store):
     write(tmp_path / "mine", "text")
-    with pytest.raises(UserError, match="--local"):
+    with pytest.raises(UserError, match=r"name an empty folder .* stays"):
         StoredRun(url, tmp_path).__enter__()
+    assert not store.exists("")
     with StoredRun(url, tmp_path / "copy"):
-        pass
+        begin(tmp_path / "copy")
     with pytest.raises(UserError, match="--local"):
         StoredRun(f"{url}-other", tmp_path / "copy").__enter__()
     assert (tmp_path / "mine").read_text() == "text"
+
+
+@pytest.mark.parametrize("state", ["lost", "cut"])
+def test_a_folder_whose_state_is_lost_is_refused_and_not_advised_to_be_removed(tmp_path, url, state):
+    trained(tmp_path, url)
+    checkpoint(tmp_path, 12, "not sent")
+    (tmp_path / STORE).unlink() if state == "lost" else (tmp_path / STORE).write_text("{")
+    with pytest.raises(UserError, match="may hold steps that the store lacks") as refused:
+        StoredRun(url, tmp_path).__enter__()
+    assert "remove" not in str(refused.value)
+
+
+def test_a_training_to_go_on_with_that_is_nowhere_is_said_and_leaves_nothing(tmp_path, url, store):
+    with pytest.raises(UserError, match=f"{url} holds no training to go on with"):
+        StoredRun(url, tmp_path / "local", begins=False).__enter__()
+    assert not store.exists("")
+    assert not (tmp_path / "local").exists()
+    trained(tmp_path / "first", url)
+    with StoredRun(url, tmp_path / "second", begins=False):
+        assert contents(tmp_path / "second") == contents(tmp_path / "first")
 
 
 def test_a_process_that_does_not_see_the_working_folder_is_told_so(tmp_path, url):
@@ -330,7 +556,7 @@ def test_what_tells_how_a_training_stands_is_fetched_without_arrays(tmp_path, ur
     here, there = tmp_path / "here", tmp_path / "there"
     there.mkdir()
     with StoredRun(url, here) as run:
-        write(here / "training.json", "{}")
+        begin(here)
         checkpoint(here, 4)
         run.send()
         with small_files(url, there):
@@ -349,16 +575,35 @@ def test_a_store_that_fails_at_the_end_leaves_all_here_and_says_so(tmp_path, url
 
     run = StoredRun(url, tmp_path).__enter__()
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
-    write(tmp_path / "training.json", "{}")
+    begin(tmp_path)
     with pytest.raises(UserError, match="whole in"):
         run.__exit__(None)
     assert (tmp_path / "training.json").exists()
     assert json.loads((tmp_path / STORE).read_text())["url"] == url
 
 
-def test_a_store_that_cannot_be_spoken_to_is_said_in_a_sentence():
-    with pytest.raises(UserError, match="cannot be reached"):
-        open_storage("nothing://bucket/run")
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("nothing://bucket/run", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
+        ("github://x", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
+        ("S3://bucket/run", "write s3://"),
+    ],
+)
+def test_a_store_that_cannot_be_spoken_to_is_said_in_a_sentence(url, remedy):
+    with pytest.raises(UserError, match=f"^{url} cannot be reached from here: .*; {remedy}.$") as refused:
+        open_storage(url)
+    assert "Error" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("url", "extra"), [("s3://bucket/run", "s3"), ("gs://bucket/run", "gs")])
+def test_a_package_that_is_missing_is_named_by_what_installs_it(url, extra, monkeypatch):
+    def missing(protocol):
+        raise ImportError(f"Install it to access {protocol}")
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", missing)
+    with pytest.raises(UserError, match=rf"pip install 'moejax\[{extra}\]'"):
+        open_storage(url)
 
 
 def test_a_store_that_does_not_answer_is_waited_for_so_long_and_no_longer():

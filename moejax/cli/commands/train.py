@@ -65,7 +65,7 @@ def _train_there(arguments: argparse.Namespace, group: ProcessGroup) -> int:
     with contextlib.ExitStack() as stored:
 
         def begin() -> int:
-            return stored.enter_context(StoredRun(url, folder, _say)).number
+            return stored.enter_context(StoredRun(url, folder, _say, begins=bool(arguments.config))).number
 
         number = group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
         group.run_or_abort(lambda: check_shared(folder, number))
