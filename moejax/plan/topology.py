@@ -21,6 +21,8 @@ _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL = ((1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 CUBE = 4
 """Chips along an edge of the cubes that slices of a three-dimensional torus are made of."""
+HOST_CHIPS = 4
+"""Chips of a host, of a three-dimensional torus 2x2x1; of v5e and v6e at least so many."""
 _LONGEST = {"v4": (4096, 16), "v5p": (6144, 24), "tpu7x": (9216, 36)}
 """Chips of the largest slice, and along its longest edge."""
 MOST_SLICES = 64
@@ -103,6 +105,9 @@ class Topology:
         # The two cores of a chip of v4 work as one device, as on the chips that came after it.
         options: dict[str, Any] = {"chip_config_name": "megacore"} if self.chip_name == "v4" else {}
         options |= {"num_slices": self.slices} if self.slices > 1 else {}
+        if self.chips_of_slice < HOST_CHIPS:
+            # Chips of a part of a host, where libtpu expects whole hosts unless it is told.
+            options |= {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         devices = topologies.get_topology_desc(replace(self, slices=1).name, "tpu", **options).devices
         assert len(devices) == self.devices, f"{self.name} has {len(devices)} devices"
         return devices

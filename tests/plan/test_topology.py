@@ -1,12 +1,15 @@
 """Topologies as people write them, and how fast their chips exchange bytes."""
 
+import importlib.util
 import itertools
+import math
 
 import pytest
 
 from moejax.plan.analytic_estimate import divisors
 from moejax.plan.interconnect import interconnect
-from moejax.plan.topology import Topology, check_compiler, parse, slices
+from moejax.plan.process import environment
+from moejax.plan.topology import HOST_CHIPS, Topology, check_compiler, parse, slices
 from moejax.train.mesh import MeshShape
 
 GB = 1e9
@@ -73,6 +76,28 @@ def test_what_is_no_topology_is_answered_with_the_nearest(text, sentence):
 def test_slices_are_cubes_of_four():
     assert (8, 8, 16) in slices("v5p")
     assert all(size % 4 == 0 for shape in slices("v5p")[6:] for size in shape)
+
+
+WITHIN_A_HOST = [
+    (chip, shape)
+    for chip in ("v4", "v5p", "tpu7x", "v5e", "v6e")
+    for shape in slices(chip)
+    if math.prod(shape) <= HOST_CHIPS
+]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
+@pytest.mark.parametrize(("chip", "shape"), WITHIN_A_HOST)
+def test_a_part_of_a_host_has_its_devices(monkeypatch, chip, shape):
+    # As the process has it that compiles: no machine of a pod is asked for its name.
+    for name, value in environment(Topology(chip, shape)).items():
+        if "TPU" in name:
+            monkeypatch.setenv(name, value)
+    for several in (1, 2):
+        topology = Topology(chip, shape, several)
+        devices = topology.compile_only_devices()
+        assert len(devices) == topology.devices
+        assert len({getattr(device, "slice_index", 0) for device in devices}) == several
 
 
 def test_what_compiles_is_named_where_it_is_missing(monkeypatch):
