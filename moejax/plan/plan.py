@@ -180,7 +180,9 @@ def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """The same within a slice."""
+    """The same within a slice of the topology; without several, ``dcn_data`` is a part of ``data``."""
+    if topology.slices == 1:
+        return mesh_sizes(training, topology)
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
     return dict(zip(MESH_AXES, sizes, strict=True))
 

@@ -1,5 +1,6 @@
 """Which ways to run a training are tried, in which order, and what is offered where none of its own fits."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,15 @@ def test_rows_of_experts_that_a_name_keeps_have_the_room_of_a_devices_buffer():
 
     of_names = [kept("moe_gate_up", factor) - kept("full", factor) for factor in (1.0, 1.5)]
     assert of_names[1] == pytest.approx(1.5 * of_names[0])
+
+
+def test_a_search_leaves_how_many_slices_a_config_has():
+    found = candidates(training(mesh=MeshShape(dcn_data=2, data=1, fsdp=8)), V5E, room=100.0)
+    assert {one.training.recipe.mesh.dcn_data for one in found} == {2}
+    assert {math.prod(mesh_sizes(one.training, V5E).values()) for one in found} == {16}
+    # As they are written they are those of each half.
+    assert any("--mesh fsdp=8 " in one.words for one in found)
+    assert not any("fsdp=16" in one.words for one in found)
 
 
 def test_modules_of_multi_token_prediction_are_in_an_estimate():
