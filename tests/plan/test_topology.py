@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from moejax.laws.chips import CHIPS
 from moejax.plan.analytic_estimate import divisors
 from moejax.plan.interconnect import interconnect
 from moejax.plan.process import environment
@@ -184,6 +185,31 @@ def test_two_devices_of_a_chip_share_its_links():
     pair = links("tpu7x:4x4x4", data=64, tensor=2)
     assert set(pair.bytes_sent("all-reduce", ["tensor"], GB)) == {"within the chip"}
     assert pair.seconds("all-reduce", ["tensor"], GB) == 0
+
+
+def crossing_seconds(chips, groups):
+    """All-to-all of 1 GB a device, 2 devices a chip in so many groups, counted link by link: bytes over the link, of
+    a chip's speed, between two neighbours of a ring, that go this way round."""
+    devices = [(chip, core) for chip in range(chips) for core in range(2)]
+    passing = 0.0
+    for (start, one), (end, other) in itertools.product(devices, repeat=2):
+        steps = (end - start) % chips
+        if groups == 1 or one == other:
+            each = GB / (2 * chips / groups)
+            # Both ways round where they are as long.
+            share = 1.0 if 2 * steps < chips else 0.5 if 2 * steps == chips else 0.0
+            passing += each * share * any((start + step) % chips == 0 for step in range(steps))
+    return passing / CHIPS["tpu7x"].link_bytes_per_second
+
+
+def test_all_to_all_takes_as_long_for_both_devices_of_a_chip_as_for_groups_of_one_each():
+    both, one_each = (links("tpu7x:4x4x4", data=-1, expert=size) for size in (8, 4))
+    assert both.seconds("all-to-all", ["expert"], GB) == pytest.approx(crossing_seconds(4, groups=1))
+    assert one_each.seconds("all-to-all", ["expert"], GB) == pytest.approx(crossing_seconds(4, groups=2))
+    assert crossing_seconds(4, groups=1) == crossing_seconds(4, groups=2)
+    # Also over all dimensions.
+    both, one_each = (links("tpu7x:4x4x4", data=-1, expert=size) for size in (128, 64))
+    assert both.seconds("all-to-all", ["expert"], GB) == one_each.seconds("all-to-all", ["expert"], GB)
 
 
 def test_whatever_the_mesh_bytes_on_links_take_time():
