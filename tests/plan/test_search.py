@@ -229,7 +229,7 @@ def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_c
     assert "1,200" in render.text(found, width=200)
 
 
-def test_days_and_cost_are_by_the_longer_of_two_times_that_a_step_takes_at_least():
+def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
     plan = planned(training(), V5E)
     for compute, program in [(1.0, 2.0), (2.0, 1.0)]:
         roofline = Roofline(compute_seconds=compute, memory_seconds=0.0, link_seconds={})
@@ -238,7 +238,23 @@ def test_days_and_cost_are_by_the_longer_of_two_times_that_a_step_takes_at_least
         found = replace(plan, roofline=roofline, program=timed)
         assert found.seconds == 2.0
         assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
-        assert f"by the {'program' if program > compute else 'roofline'}: " in render.text(summary(found), width=200)
+        longer = "program" if program > compute else "roofline"
+        assert f"By the longer of the two accounts, the {longer}'s: " in render.text(summary(found), width=200)
+
+
+@pytest.mark.parametrize(("memory", "seconds"), [(0.25, 1.25), (2.0, 2.0)])
+def test_a_program_that_waits_for_nothing_is_not_costed_with_links_that_the_roofline_waits_for(memory, seconds):
+    plan, links = planned(training(), parse("h100:2x8")), {"fsdp": 0.25, "expert": 0.5}
+    assert plan.program
+    program = replace(
+        plan.program, xla_seconds_at_bandwidth=1.25, pallas_seconds_of_rows=0.0, link_seconds=links, waited_seconds=0.0
+    )
+    roofline = Roofline(compute_seconds=1.0, memory_seconds=memory, link_seconds=links)
+    assert roofline.step_seconds > seconds
+    assert replace(plan, roofline=roofline, program=program).seconds == seconds
+    # Where the overlap is assumed in both accounts, both wait.
+    assumed = replace(program, waited_seconds=None)
+    assert replace(plan, roofline=roofline, program=assumed).seconds == max(1.25, memory) + 0.5
 
 
 def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():
