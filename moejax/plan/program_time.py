@@ -114,8 +114,11 @@ def program_time(
 
 
 def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
-    """Share of the room for rows of experts that a balanced routing fills: along ``expert`` there is more than that."""
-    return 1 / training.recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+    """Share of the room for rows of experts that a balanced routing fills.
+
+    Along ``expert`` there is room for more, up to all rows of the group's devices (``moejax.routing.communication``).
+    """
+    return 1 / min(training.recipe.runtime.buffer_factor, mesh["expert"])
 
 
 def kernels(text: str) -> list[CompiledKernel]:

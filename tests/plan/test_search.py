@@ -14,7 +14,7 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import ChipMemory, parameter_bytes
 from moejax.plan.plan import Plan, mesh_sizes
-from moejax.plan.program_time import ProgramTime
+from moejax.plan.program_time import ProgramTime, filled_rows
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.step_time import Roofline
 from moejax.plan.summary import summary
@@ -68,6 +68,23 @@ def test_a_search_leaves_how_many_slices_a_config_has():
     # As they are written they are those of each half.
     assert any("--mesh fsdp=8 " in one.words for one in found)
     assert not any("fsdp=16" in one.words for one in found)
+
+
+@pytest.mark.parametrize(("communication", "room"), [("all_to_all", 2), ("ragged_all_to_all", 1)])
+def test_buffers_have_room_for_all_rows_at_most_and_ragged_exchanges_send_rows_alone(communication, room):
+    mesh = MeshShape(data=1, fsdp=8, expert=2)
+
+    def estimated(factor):
+        one = training(mesh=mesh)
+        runtime = replace(one.recipe.runtime, buffer_factor=factor, expert_communication=communication)
+        one = replace(one, recipe=replace(one.recipe, runtime=runtime))
+        sizes = mesh_sizes(one, V5E)
+        kind = communication.replace("_", "-")
+        return filled_rows(one, sizes), sum(b for name, _, b in communication_volume(one, sizes) if name == kind)
+
+    (exact, rows), (_, doubled), (filled, all_rows) = map(estimated, (1.0, 2.0, 4.0))
+    assert (exact, filled) == (1, 1 / 2)
+    assert doubled == all_rows == room * rows > 0
 
 
 def test_modules_of_multi_token_prediction_are_in_an_estimate():
