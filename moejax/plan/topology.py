@@ -13,7 +13,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
 from moejax.plan.gpu_target import TARGETS, has_cuda_plugin
-from moejax.wording import did_you_mean
+from moejax.wording import did_you_mean, some
 
 CPU = "cpu"
 
@@ -162,7 +162,7 @@ def parse(text: str) -> Topology:
             raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
         return Topology(CPU, (int(sizes),))
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
-        raise UserError(f"The topology is {text!r}; write it as {' or '.join(_names(chip)[-3:])}.")
+        raise UserError(f"The topology is {text!r}; write it as {some(_names(chip), 8)}.")
     shape = tuple(int(size) for size in sizes.split("x"))
     if chip in TARGETS:
         return _gpu_cluster(chip, shape if len(shape) != 1 else (1, *shape), text)
@@ -213,11 +213,13 @@ def slices(chip: str) -> list[tuple[int, ...]]:
 
 
 def _rule(chip: str) -> str:
-    if CHIPS[chip].torus_dimensions == 2:
-        return "are " + ", ".join("x".join(map(str, shape)) for shape in _FLAT)
+    flat = CHIPS[chip].torus_dimensions == 2
+    small = "are " + ", ".join("x".join(map(str, shape)) for shape in (_FLAT if flat else _SMALL))
+    if flat:
+        return small
     most, longest = _LONGEST[chip]
     cubes = f"cubes of {CUBE}x{CUBE}x{CUBE}, short edges first"
-    return f"of more than 32 chips are {cubes}, no edge above {longest}, at most {most:,} chips"
+    return f"{small}, and of more chips {cubes}, no edge above {longest}, at most {most:,} chips"
 
 
 def _names(chip: str) -> list[str]:
@@ -225,11 +227,14 @@ def _names(chip: str) -> list[str]:
 
 
 def _nearest(chip: str, shape: tuple[int, ...]) -> list[str]:
-    """The slices whose edges, from short to long, differ least in proportion."""
+    """The slices whose edges, from short to long, differ least in proportion; where another number of edges is given,
+    those of as many chips first."""
     dimensions = CHIPS[chip].torus_dimensions
     wanted = sorted((*shape, *(1,) * dimensions), reverse=True)[:dimensions][::-1]
 
-    def difference(slice_: tuple[int, ...]) -> float:
-        return sum(abs(math.log(max(one, 1) / other)) for one, other in zip(wanted, sorted(slice_), strict=True))
+    def difference(slice_: tuple[int, ...]) -> tuple[float, float]:
+        edges = sum(abs(math.log(max(one, 1) / other)) for one, other in zip(wanted, sorted(slice_), strict=True))
+        chips = abs(math.log(max(math.prod(shape), 1) / math.prod(slice_)))
+        return (0.0 if len(shape) == dimensions else chips, edges)
 
     return [f"{chip}:{'x'.join(map(str, one))}" for one in sorted(slices(chip), key=difference)[:3]]
