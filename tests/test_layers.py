@@ -28,6 +28,7 @@ BASE = {
     "interval",
     "json_text",
     "minimise",
+    "parent_process",
     "progress",
     "pytree",
     "quantities",

@@ -5,8 +5,10 @@ together.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -17,6 +19,15 @@ from moejax.wording import says
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says of a disk that takes no more, of a user's share of it, or of a file's largest size."""
+
+
+def local(text: str) -> Path:
+    """For ``add_argument("--out", type=local)``: a file or folder of this machine, where no store can be named."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; name a place of this machine, or leave it out")
+    if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise argparse.ArgumentTypeError(f"{text} is no place of this machine; name one, such as results, and copy it")
+    return Path(text)
 
 
 _HELD: ContextVar[Path | None] = ContextVar("held", default=None)

@@ -1,17 +1,14 @@
-"""What a process settles before JAX is imported: its platform, its core, and whom it outlives."""
+"""What a process settles before JAX is imported: its platform and its core."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
-import threading
-import time
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from moejax.errors import UserError
-from moejax.say import say
 from moejax.wording import says
 
 ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
@@ -133,17 +130,3 @@ def stay_on(core: int | None) -> None:
     """Keep this process on one core, so that XLA starts one thread and neighbours do not disturb each other."""
     if core is not None and sys.platform == "linux":
         os.sched_setaffinity(0, {core})
-
-
-def end_with(parent: int | None) -> None:
-    """End this process soon after its parent is gone, however the parent went."""
-    if parent is None:
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        say("What started this training is gone; stopping.")
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -100,3 +100,5 @@ class Runtime:
                 f"remat is {self.remat!r}; known are {', '.join(REMAT_POLICIES)}, or what layers keep, joined by +: "
                 f"{', '.join(SAVED_NAMES)}."
             )
+        if len(set(names := kept_names(self.remat))) < len(names):
+            raise UserError(f"remat is {self.remat!r}, which names something twice; name each once.")

@@ -17,6 +17,7 @@ from moejax.model.runtime import kept_names
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import mesh_sizes, slice_mesh_sizes
+from moejax.plan.program_time import filled_rows
 from moejax.plan.step_time import Roofline, roofline, value_bytes
 from moejax.plan.topology import Topology
 from moejax.sharding import DATA, DCN_DATA
@@ -89,8 +90,12 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
         volumes += [("all-gather", expert, (1 + forward + again) * whole)]
         volumes += [("reduce-scatter", expert, (1 + forward) * whole)]
     elif expert:
-        sent = tokens * a.top_k * recipe.runtime.buffer_factor * a.model_dim * value * moe_layers
-        volumes.append(("all-to-all", expert, (2 + 2 * forward + again) * sent))
+        sent = tokens * a.top_k * a.model_dim * value * moe_layers
+        kind = recipe.runtime.expert_communication.replace("_", "-")
+        if kind == "all-to-all":
+            # Buffers travel whole, of the ragged way rows alone.
+            sent /= filled_rows(training, mesh)
+        volumes.append((kind, expert, (2 + 2 * forward + again) * sent))
     whole = tokens * a.model_dim * value * layers
     volumes.append(("all-reduce", _present(mesh, "tensor"), (2 + 2 * forward + again) * whole))
     return volumes
@@ -107,7 +112,7 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
     recipe, a = training.recipe, training.architecture
     value, added = value_bytes(training), _added_bytes(training)
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
-    room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+    room = 1 / filled_rows(training, mesh)
     kept = _kept(training, tokens, value, room)
     counts, layers = params(a), max(len(a.routed_layers), 1)
     matrices = _of_training(a)[1] / layers / (mesh["expert"] * mesh["tensor"])

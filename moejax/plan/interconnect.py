@@ -95,10 +95,9 @@ class Torus:
         if ICI not in sent:
             return 0.0
         if kind in ALL_TO_ALL:
-            # Half of the group sends half of its bytes to the other half, through the links between them.
-            a_chip = math.prod(self.mesh[axis] for axis in axes) // self.chips[tuple(axes)]
-            across = max(s.chips / (4 * s.links) for s in segments)
-            return bytes_ * a_chip * across / self.link_bytes_per_second
+            # Half of the group sends half of its bytes to the other half, through the links between them. Where a chip
+            # is several devices, as many of them send as shares of its links are theirs.
+            return bytes_ * max(s.chips / (4 * s.links) for s in segments) / self.link_bytes_per_second
         links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
         return sent[ICI] / (links * self.link_bytes_per_second)
 

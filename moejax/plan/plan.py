@@ -119,17 +119,21 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step at least: the roofline's or the compiled program's, whichever is longer.
+        """Seconds of a step by the longer of two accounts: the roofline's, and the program's ``floor_seconds``.
 
-        0 where nobody states what a chip can do.
+        Where the program's schedule says what waits for links, the roofline's is its work alone. No strict bound: what
+        each assumes is in ``moejax.plan.step_time`` and ``moejax.plan.program_time``. 0 where nobody states what a chip
+        can do.
         """
         if self.roofline is None or self.program is None:
             return 0.0
-        return max(self.roofline.step_seconds, self.program.floor_seconds)
+        is_scheduled = self.program.waited_seconds is not None
+        of_roofline = self.roofline.work_seconds if is_scheduled else self.roofline.step_seconds
+        return max(of_roofline, self.program.floor_seconds)
 
     @property
     def mfu_of_program_floor(self) -> float:
-        """Model FLOPs utilisation by the compiled program, at least as long as that takes."""
+        """Model FLOPs utilisation by the compiled program at its peaks (``ProgramTime.floor_seconds``)."""
         return self._mfu(self.program.floor_seconds) if self.program else math.nan
 
     @property
@@ -144,17 +148,17 @@ class Plan:
 
     @property
     def tokens_per_day(self) -> float:
-        """Tokens per day at most, by ``seconds``."""
+        """Tokens per day, by ``seconds``."""
         return self.batch_tokens / self.seconds * SECONDS_PER_DAY if self.seconds else math.nan
 
     @property
     def days(self) -> float:
-        """For the longest budget at least, by ``seconds``."""
+        """For the longest budget, by ``seconds``."""
         return self.tokens / self.tokens_per_day
 
     @property
     def chip_hours(self) -> float:
-        """For the longest budget at least, by ``seconds``."""
+        """For the longest budget, by ``seconds``."""
         return self.days * 24 * self.chips
 
     @property
@@ -180,7 +184,9 @@ def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """The same within a slice."""
+    """The same within a slice of the topology; without several, ``dcn_data`` is a part of ``data``."""
+    if topology.slices == 1:
+        return mesh_sizes(training, topology)
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
     return dict(zip(MESH_AXES, sizes, strict=True))
 

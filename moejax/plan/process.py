@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,14 @@ from moejax.plan.topology import CPU, Topology, check_compiler, parse
 from moejax.train.training import Training
 from moejax.wording import told
 
+_STOPPED = "something on this machine stopped it; give the command again"
+_FROM_OUTSIDE: dict[int, str] = {
+    signal.SIGKILL: "the system does that where memory runs out; free some, or plan on a machine that has more",
+    signal.SIGTERM: _STOPPED,
+    signal.SIGHUP: _STOPPED,
+}
+"""Signals that a process does not send itself, with why they come and the remedy."""
+
 
 def plan(training: Training, topology: Topology, *, text_to: Path | None = None) -> Plan:
     """Compile a training's step for a topology, and read the plan off it.
@@ -23,19 +32,22 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
     ``text_to`` names a file for the compiled program's text.
 
     Raises:
-      UserError: it cannot be trained so, or what compiles is missing. What does not fit is no error, but says so.
+      UserError: it cannot be trained so, what compiles is missing, or its process was killed. What does not fit is no
+        error, but says so.
     """
     check_plan(training, topology)
     check_compiler(topology)
     request = {"training": training.as_json(), "topology": topology.name, "text_to": str(text_to or "")}
     done = subprocess.run(
-        [sys.executable, "-m", "moejax.plan"],
+        [sys.executable, "-m", "moejax.plan", str(os.getpid())],
         input=json.dumps(request),
         capture_output=True,
         text=True,
         env=environment(topology),
         check=False,
     )
+    if why := _FROM_OUTSIDE.get(by := -done.returncode):
+        raise UserError(f"The compilation for {topology.name} was killed by {signal.Signals(by).name}; {why}.")
     answer = done.stdout.strip().splitlines()
     if done.returncode or not answer:
         raise RuntimeError(f"The compilation for {topology.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")

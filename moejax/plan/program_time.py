@@ -1,12 +1,13 @@
 """How long a compiled program takes on one chip: its kernels one after another, beside its links.
 
-Two counts, which lie on either side of the truth where it is known:
+Two counts, a long one and a short one:
 
 - By XLA's cycles: each of XLA's own kernels as long as the cost model of its TPU compiler says, which gives plain
   additions several times what their bytes need; grouped products with all rows that there is room for.
-- At least: kernels without a product no longer than their bytes at the bandwidth of the chip's memory, and grouped
-  products with the rows that a balanced routing fills. Where nobody states the chip's clock, as of any GPU, there is
-  this count alone, with products at the chip's peak or their bytes, whichever takes longer.
+- At least (``floor_seconds``): kernels without a product no longer than their bytes at the bandwidth of the chip's
+  memory, and grouped products with the rows that a balanced routing fills. Where nobody states the chip's clock, as of
+  any GPU, there is this count alone, with products at the chip's peak or their bytes, whichever takes longer. It is no
+  strict bound: XLA's cycles of products are estimates, and what overlaps with exchanges on TPUs is assumed.
 
 In both, kernels of Pallas and attention compute at the chip's peak: grouped products what they state or, as on GPUs
 they state nothing, what their arrays say; attention the scores that its kernels meet: on a TPU whole blocks, of which
@@ -64,7 +65,7 @@ class ProgramTime(OverlappedLinks):
 
     @property
     def floor_seconds(self) -> float:
-        """At least."""
+        """Kernels at the peak of what limits them, products by XLA's cycles where there are any."""
         work = self.xla_seconds_at_bandwidth + self.pallas_seconds_of_rows
         return self.beside(work) if self.waited_seconds is None else work + self.waited_seconds
 
@@ -113,8 +114,11 @@ def program_time(
 
 
 def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
-    """Share of the room for rows of experts that a balanced routing fills: along ``expert`` there is more than that."""
-    return 1 / training.recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+    """Share of the room for rows of experts that a balanced routing fills.
+
+    Along ``expert`` there is room for more, up to all rows of the group's devices (``moejax.routing.communication``).
+    """
+    return 1 / min(training.recipe.runtime.buffer_factor, mesh["expert"])
 
 
 def kernels(text: str) -> list[CompiledKernel]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from moejax.model.runtime import REMAT_POLICIES
 from moejax.plan.analytic_estimate import analytic_estimate, divisors
 from moejax.plan.memory import abstract_mesh
-from moejax.plan.plan import Plan, mesh_sizes, slice_mesh_sizes
+from moejax.plan.plan import Plan, mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
 from moejax.progress import StageCallback
-from moejax.train.mesh import MeshShape, check_fits
+from moejax.sharding import MESH_AXES
+from moejax.train.mesh import check_fits
 from moejax.train.training import Training
 
 ROOM = 0.85
@@ -45,9 +46,15 @@ class PlanCandidate:
 
 def ways(training: Training, topology: Topology) -> str:
     """How a training is run: its mesh, remat policy and microbatches."""
-    sizes = slice_mesh_sizes(training, topology)
+    sizes = _sizes_joined(training, topology)
     mesh = ",".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "data=1"
     return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
+
+
+def _sizes_joined(training: Training, topology: Topology) -> dict[str, int]:
+    """Sizes of the axes of what ``dcn_data`` joins, as a mesh is written."""
+    sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
+    return dict(zip(MESH_AXES, sizes, strict=True))
 
 
 def candidates(training: Training, topology: Topology, room: float = ROOM) -> list[PlanCandidate]:
@@ -146,7 +153,9 @@ def _more_chips(training: Training, topology: Topology) -> Iterator[PlanCandidat
 
 
 def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
-    for shape in _meshes(topology.devices // topology.slices):
+    mesh = training.recipe.mesh
+    for sizes in _meshes(topology.devices // mesh.joined(topology.devices, topology.slices)):
+        shape = replace(mesh, **sizes)
         for parts in divisors(training.recipe.batch_sequences):
             if parts > MOST_PARTS:
                 break
@@ -158,11 +167,12 @@ def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
                 yield _candidate(replace(one, recipe=replace(one.recipe, runtime=runtime)), topology)
 
 
-def _meshes(devices: int) -> Iterator[MeshShape]:
+def _meshes(devices: int) -> Iterator[dict[str, int]]:
     for tensor in divisors(devices):
         for expert in divisors(devices // tensor):
             for fsdp in divisors(devices // tensor // expert):
-                yield MeshShape(data=devices // tensor // expert // fsdp, fsdp=fsdp, expert=expert, tensor=tensor)
+                data = devices // tensor // expert // fsdp
+                yield {"data": data, "fsdp": fsdp, "expert": expert, "tensor": tensor}
 
 
 def _divides(training: Training, topology: Topology) -> bool:
@@ -183,8 +193,8 @@ def _divides(training: Training, topology: Topology) -> bool:
 
 def _candidate(training: Training, topology: Topology) -> PlanCandidate:
     recipe = training.recipe
-    sizes = slice_mesh_sizes(training, topology)
-    whole = replace(training, recipe=replace(recipe, mesh=MeshShape(**sizes)))
+    mesh = replace(recipe.mesh, **_sizes_joined(training, topology))
+    whole = replace(training, recipe=replace(recipe, mesh=mesh))
     estimate = analytic_estimate(whole, topology)
     if estimate.roofline is None:
         parts = float(recipe.microbatches)

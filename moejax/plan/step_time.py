@@ -1,9 +1,10 @@
-"""How long a training step takes on one chip at least, by its roofline.
+"""How long a training step takes on one chip by its roofline.
 
 The roofline takes products at the chip's peak, and bytes at the bandwidth of memory and links. What overlaps is
 assumed, not known. Products and the chip's own memory always do. Weights and gradients, which travel along
 ``dcn_data``, ``data`` and ``fsdp``, do not wait for the layer before and so hide behind the work of other layers, as
-far as it lasts. Tokens that travel along ``expert`` and ``tensor`` are waited for: their time is added.
+far as it lasts. Tokens that travel along ``expert`` and ``tensor`` are waited for: their time is added,
+which is no bound where XLA hides some of it.
 """
 
 from __future__ import annotations
@@ -57,14 +58,19 @@ class Roofline(OverlappedLinks):
     """Between chips, by mesh axes joined with a plus."""
 
     @property
+    def work_seconds(self) -> float:
+        """Without what travels between chips."""
+        return max(self.compute_seconds, self.memory_seconds)
+
+    @property
     def step_seconds(self) -> float:
         """With the overlap that is assumed."""
-        return self.beside(max(self.compute_seconds, self.memory_seconds))
+        return self.beside(self.work_seconds)
 
     @property
     def step_seconds_without_overlap(self) -> float:
         """If nothing on the links overlapped with anything."""
-        return max(self.compute_seconds, self.memory_seconds) + sum(self.link_seconds.values(), 0.0)
+        return self.work_seconds + sum(self.link_seconds.values(), 0.0)
 
     @property
     def limited_by(self) -> str:

@@ -117,7 +117,7 @@ def _communication(plan: Plan) -> list[Table]:
         Column("times", ","),
         Column("sent by a chip", lambda value: format_bytes(value, 3)),
         Column("over", words=True),
-        Column("at least", lambda value: f"{1000 * value:,.3g} ms"),
+        Column("at bandwidth", lambda value: f"{1000 * value:,.3g} ms"),
     )
     rows = [
         [one.kind, one.axes, one.devices, one.count, one.bytes_sent, _over(one), one.seconds or None]
@@ -160,7 +160,7 @@ def _time(plan: Plan, price: float | None) -> Table:
             None,
             program.xla_seconds_at_bandwidth,
             program.xla_seconds,
-            "at least at the memory's bandwidth" if plan.has_cycles else "products at the peak, bytes at the bandwidth",
+            "without products at the bandwidth" if plan.has_cycles else "products at the peak, bytes at the bandwidth",
         ],
         [
             "experts, attention",
@@ -212,11 +212,14 @@ def _time(plan: Plan, price: float | None) -> Table:
         columns, *rows = ([*row[:3], row[4]] for row in (columns, *rows))
     rows = [row for row in rows if any(value is not None for value in row[1:-1])]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
-    longer = "program" if program.floor_seconds > found.step_seconds else "roofline"
+    longer = "program" if program.floor_seconds == plan.seconds else "roofline"
+    products = "products by XLA's cycles" if plan.has_cycles else "products at the peak"
+    overlap = "assumed" if program.waited_seconds is None else "assumed by the first, and by the second as scheduled"
     notes = [
-        f"At least, by the {longer}: {format(plan.tokens)} tokens in {plan.days:.3g} days and {plan.chip_hours:,.0f} "
-        f"chip-hours{cost}; {format(plan.tokens_per_day, 3)} tokens a day.",
-        "The roofline is the least time that is possible; the program at least, what its kernels and the links that "
-        "they wait for take at their peaks. Neither was measured (docs/plans.md).",
+        f"By the longer of the two accounts, the {longer}'s: {format(plan.tokens)} tokens in {plan.days:.3g} days and "
+        f"{plan.chip_hours:,.0f} chip-hours{cost}; {format(plan.tokens_per_day, 3)} tokens a day.",
+        "The roofline takes products, estimated traffic and links at their peaks; the program at least its kernels: "
+        f"{products}, all else at the bandwidth. What the links overlap with is {overlap}. Neither is a strict bound, "
+        "and neither was measured (docs/plans.md).",
     ]
     return Table("a step", columns, rows, notes)

@@ -13,7 +13,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
 from moejax.plan.gpu_target import TARGETS, has_cuda_plugin
-from moejax.wording import did_you_mean
+from moejax.wording import did_you_mean, some
 
 CPU = "cpu"
 
@@ -21,6 +21,8 @@ _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL = ((1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 CUBE = 4
 """Chips along an edge of the cubes that slices of a three-dimensional torus are made of."""
+HOST_CHIPS = 4
+"""Chips of a host, of a three-dimensional torus 2x2x1; of v5e and v6e at least so many."""
 _LONGEST = {"v4": (4096, 16), "v5p": (6144, 24), "tpu7x": (9216, 36)}
 """Chips of the largest slice, and along its longest edge."""
 MOST_SLICES = 64
@@ -103,6 +105,9 @@ class Topology:
         # The two cores of a chip of v4 work as one device, as on the chips that came after it.
         options: dict[str, Any] = {"chip_config_name": "megacore"} if self.chip_name == "v4" else {}
         options |= {"num_slices": self.slices} if self.slices > 1 else {}
+        if self.chips_of_slice < HOST_CHIPS:
+            # Chips of a part of a host, where libtpu expects whole hosts unless it is told.
+            options |= {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         devices = topologies.get_topology_desc(replace(self, slices=1).name, "tpu", **options).devices
         assert len(devices) == self.devices, f"{self.name} has {len(devices)} devices"
         return devices
@@ -157,7 +162,7 @@ def parse(text: str) -> Topology:
             raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
         return Topology(CPU, (int(sizes),))
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
-        raise UserError(f"The topology is {text!r}; write it as {' or '.join(_names(chip)[-3:])}.")
+        raise UserError(f"The topology is {text!r}; write it as {some(_names(chip), 8)}.")
     shape = tuple(int(size) for size in sizes.split("x"))
     if chip in TARGETS:
         return _gpu_cluster(chip, shape if len(shape) != 1 else (1, *shape), text)
@@ -208,11 +213,13 @@ def slices(chip: str) -> list[tuple[int, ...]]:
 
 
 def _rule(chip: str) -> str:
-    if CHIPS[chip].torus_dimensions == 2:
-        return "are " + ", ".join("x".join(map(str, shape)) for shape in _FLAT)
+    flat = CHIPS[chip].torus_dimensions == 2
+    small = "are " + ", ".join("x".join(map(str, shape)) for shape in (_FLAT if flat else _SMALL))
+    if flat:
+        return small
     most, longest = _LONGEST[chip]
     cubes = f"cubes of {CUBE}x{CUBE}x{CUBE}, short edges first"
-    return f"of more than 32 chips are {cubes}, no edge above {longest}, at most {most:,} chips"
+    return f"{small}, and of more chips {cubes}, no edge above {longest}, at most {most:,} chips"
 
 
 def _names(chip: str) -> list[str]:
@@ -220,11 +227,14 @@ def _names(chip: str) -> list[str]:
 
 
 def _nearest(chip: str, shape: tuple[int, ...]) -> list[str]:
-    """The slices whose edges, from short to long, differ least in proportion."""
+    """The slices whose edges, from short to long, differ least in proportion; where another number of edges is given,
+    those of as many chips first."""
     dimensions = CHIPS[chip].torus_dimensions
     wanted = sorted((*shape, *(1,) * dimensions), reverse=True)[:dimensions][::-1]
 
-    def difference(slice_: tuple[int, ...]) -> float:
-        return sum(abs(math.log(max(one, 1) / other)) for one, other in zip(wanted, sorted(slice_), strict=True))
+    def difference(slice_: tuple[int, ...]) -> tuple[float, float]:
+        edges = sum(abs(math.log(max(one, 1) / other)) for one, other in zip(wanted, sorted(slice_), strict=True))
+        chips = abs(math.log(max(math.prod(shape), 1) / math.prod(slice_)))
+        return (0.0 if len(shape) == dimensions else chips, edges)
 
     return [f"{chip}:{'x'.join(map(str, one))}" for one in sorted(slices(chip), key=difference)[:3]]

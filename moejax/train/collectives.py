@@ -45,7 +45,8 @@ class Collective:
     devices: int
     """How many take part in one exchange."""
     bytes: int
-    """Of the whole array exchanged: what an all-gather leaves on a device, and a reduce-scatter takes from it."""
+    """Of the whole array exchanged: what an all-gather leaves on a device, and a reduce-scatter takes from it; of a
+    ragged all-to-all the rows of a balanced load, for which there is room at both ends."""
     times: int = 1
     """How often it runs in one run of the program; with branches, if each were taken."""
     loops: int = 0
@@ -135,6 +136,9 @@ def _collective(one: Instruction, match: re.Match[str], mesh: Sizes) -> Collecti
     elif match["starts"] and kind != "all-reduce":
         # What goes in comes first.
         sizes = sizes[len(sizes) // 2 :]
+    if kind == "ragged-all-to-all":
+        # One end is a buffer, of which only the rows that there are travel; the other holds a balanced load.
+        sizes = [min([*sizes[:1], *(bytes_ for type_ in one.operands[:1] for bytes_ in bytes_of_arrays(type_))])]
     groups = _pairs(rest) if kind == "collective-permute" else _groups(rest, math.prod(size for _, size in mesh))
     devices = max(map(len, groups))
     operation = _OPERATION.search(rest)

@@ -42,11 +42,11 @@ class MeshShape:
           UserError: the axes do not multiply to the number of devices, or others than ``dcn_data`` cross slices.
         """
         data, *others = self.slice_sizes(devices, slices)
-        return (data * self._slices(devices, slices), *others)
+        return (data * self.joined(devices, slices), *others)
 
     def slice_sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
         """The same within a slice."""
-        slices = self._slices(devices, slices)
+        slices = self.joined(devices, slices)
         devices //= slices
         given = tuple(getattr(self, axis) for axis in MESH_AXES)
         fixed = math.prod(size for size in given if size != -1)
@@ -66,7 +66,8 @@ class MeshShape:
             )
         return tuple(devices // fixed if size == -1 else size for size in given)
 
-    def _slices(self, devices: int, slices: int) -> int:
+    def joined(self, devices: int, slices: int = 1) -> int:
+        """How many groups of devices ``dcn_data`` joins: as many as there are slices, unless it is given."""
         wanted = slices if self.dcn_data == -1 else self.dcn_data
         if wanted < 1 or (slices > 1 and wanted != slices):
             raise UserError(

@@ -569,3 +569,29 @@ def test_a_config_prints_into_no_result_and_moves_no_folder(tmp_path, capsys, mo
         assert json.loads(shown.out)
         assert ends or "loading" in shown.err
         assert Path.cwd() == tmp_path
+
+
+WRITES_HERE = [
+    "compare",
+    "convert",
+    "curves",
+    "data_prepare",
+    "data_tokenizer",
+    "design",
+    "eval",
+    "fit",
+    "next",
+    "plan",
+    "plot",
+    "report",
+    "study",
+]
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/x", "gs://bucket", "file:///tmp/x"])
+@pytest.mark.parametrize("name", WRITES_HERE)
+def test_commands_that_write_here_alone_take_no_store_as_out(capsys, name, place):
+    with pytest.raises(SystemExit) as stopped:
+        main([*name.split("_"), "--out", place])
+    assert stopped.value.code == 2
+    assert f"argument --out: {place} is no place of this machine" in capsys.readouterr().err

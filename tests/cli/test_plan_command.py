@@ -69,8 +69,16 @@ def test_a_search_ranks_what_it_compiled(capsys):
         (["--topology", "cpu:8", "--mesh", "expert"], "write it as expert=8"),
         (["--topology", "cpu:8", "--mesh", "expert=8"], "num_experts is 4, which mesh.expert = 8 does not divide"),
         (["--topology", "cpu:8", "--remat", "some"], "known are none, dots, full"),
+        (["--topology", "cpu:8", "--mesh", "expert=²"], "has no size; write it as expert=8"),
+        (["--topology", "cpu:8", "--mesh", "expert=--1"], "has no size; write it as expert=8"),
+        (["--topology", "cpu:8", "--mesh", "expert=4,expert=2"], "names expert twice; give each axis one size"),
+        (["--topology", "cpu:8", "--mesh", ""], "--mesh axis ''"),
+        (["--topology", "cpu:8", "--remat", ""], "known are none, dots, full"),
+        (["--topology", "cpu:8", "--remat", "attn_out+attn_out"], "names something twice"),
         (["--topology", "cpu:8", "--search", "--compile", "0"], "--compile is 0"),
+        (["--topology", "cpu:8", "--compile", "3"], "--compile is 3, of candidates that --search ranks"),
         (["--topology", "cpu:2", "--price", "-1"], "--price is -1 for a chip and hour; give 0 or more"),
+        (["--topology", "cpu:2", "--price", "2"], "nobody states how long a step takes on cpu:2"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys, words, sentence):
@@ -78,6 +86,21 @@ def test_a_mistake_is_a_sentence(capsys, words, sentence):
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
+
+
+def test_results_without_a_place_are_refused(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run("--topology", "cpu:8", "--out", "")
+    assert stopped.value.code == 2
+    assert "argument --out: is empty" in capsys.readouterr().err
+
+
+def test_a_mesh_that_is_named_leaves_how_many_slices_there_are(capsys):
+    words = ["--topology", "cpu:8", "--config.recipe.mesh.dcn_data=2"]
+    assert run(*words, "--mesh", "fsdp=2,expert=2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["mesh"] == {"data": 2, "fsdp": 2, "expert": 2, "tensor": 1}
+    assert run(*words, "--mesh", "fsdp=2,expert=4") == 2
+    assert "does not fit" in capsys.readouterr().err
 
 
 def test_a_batch_is_at_least_one_part(capsys):

@@ -1,5 +1,6 @@
 """Which ways to run a training are tried, in which order, and what is offered where none of its own fits."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import ChipMemory, parameter_bytes
 from moejax.plan.plan import Plan, mesh_sizes
-from moejax.plan.program_time import ProgramTime
+from moejax.plan.program_time import ProgramTime, filled_rows
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.step_time import Roofline
 from moejax.plan.summary import summary
@@ -58,6 +59,32 @@ def test_rows_of_experts_that_a_name_keeps_have_the_room_of_a_devices_buffer():
 
     of_names = [kept("moe_gate_up", factor) - kept("full", factor) for factor in (1.0, 1.5)]
     assert of_names[1] == pytest.approx(1.5 * of_names[0])
+
+
+def test_a_search_leaves_how_many_slices_a_config_has():
+    found = candidates(training(mesh=MeshShape(dcn_data=2, data=1, fsdp=8)), V5E, room=100.0)
+    assert {one.training.recipe.mesh.dcn_data for one in found} == {2}
+    assert {math.prod(mesh_sizes(one.training, V5E).values()) for one in found} == {16}
+    # As they are written they are those of each half.
+    assert any("--mesh fsdp=8 " in one.words for one in found)
+    assert not any("fsdp=16" in one.words for one in found)
+
+
+@pytest.mark.parametrize(("communication", "room"), [("all_to_all", 2), ("ragged_all_to_all", 1)])
+def test_buffers_have_room_for_all_rows_at_most_and_ragged_exchanges_send_rows_alone(communication, room):
+    mesh = MeshShape(data=1, fsdp=8, expert=2)
+
+    def estimated(factor):
+        one = training(mesh=mesh)
+        runtime = replace(one.recipe.runtime, buffer_factor=factor, expert_communication=communication)
+        one = replace(one, recipe=replace(one.recipe, runtime=runtime))
+        sizes = mesh_sizes(one, V5E)
+        kind = communication.replace("_", "-")
+        return filled_rows(one, sizes), sum(b for name, _, b in communication_volume(one, sizes) if name == kind)
+
+    (exact, rows), (_, doubled), (filled, all_rows) = map(estimated, (1.0, 2.0, 4.0))
+    assert (exact, filled) == (1, 1 / 2)
+    assert doubled == all_rows == room * rows > 0
 
 
 def test_modules_of_multi_token_prediction_are_in_an_estimate():
@@ -219,7 +246,7 @@ def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_c
     assert "1,200" in render.text(found, width=200)
 
 
-def test_days_and_cost_are_by_the_longer_of_two_times_that_a_step_takes_at_least():
+def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
     plan = planned(training(), V5E)
     for compute, program in [(1.0, 2.0), (2.0, 1.0)]:
         roofline = Roofline(compute_seconds=compute, memory_seconds=0.0, link_seconds={})
@@ -228,7 +255,23 @@ def test_days_and_cost_are_by_the_longer_of_two_times_that_a_step_takes_at_least
         found = replace(plan, roofline=roofline, program=timed)
         assert found.seconds == 2.0
         assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
-        assert f"by the {'program' if program > compute else 'roofline'}: " in render.text(summary(found), width=200)
+        longer = "program" if program > compute else "roofline"
+        assert f"By the longer of the two accounts, the {longer}'s: " in render.text(summary(found), width=200)
+
+
+@pytest.mark.parametrize(("memory", "seconds"), [(0.25, 1.25), (2.0, 2.0)])
+def test_a_program_that_waits_for_nothing_is_not_costed_with_links_that_the_roofline_waits_for(memory, seconds):
+    plan, links = planned(training(), parse("h100:2x8")), {"fsdp": 0.25, "expert": 0.5}
+    assert plan.program
+    program = replace(
+        plan.program, xla_seconds_at_bandwidth=1.25, pallas_seconds_of_rows=0.0, link_seconds=links, waited_seconds=0.0
+    )
+    roofline = Roofline(compute_seconds=1.0, memory_seconds=memory, link_seconds=links)
+    assert roofline.step_seconds > seconds
+    assert replace(plan, roofline=roofline, program=program).seconds == seconds
+    # Where the overlap is assumed in both accounts, both wait.
+    assumed = replace(program, waited_seconds=None)
+    assert replace(plan, roofline=roofline, program=assumed).seconds == max(1.25, memory) + 0.5
 
 
 def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():

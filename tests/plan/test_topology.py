@@ -1,12 +1,16 @@
 """Topologies as people write them, and how fast their chips exchange bytes."""
 
+import importlib.util
 import itertools
+import math
 
 import pytest
 
+from moejax.laws.chips import CHIPS
 from moejax.plan.analytic_estimate import divisors
 from moejax.plan.interconnect import interconnect
-from moejax.plan.topology import Topology, check_compiler, parse, slices
+from moejax.plan.process import environment
+from moejax.plan.topology import HOST_CHIPS, Topology, check_compiler, parse, slices
 from moejax.train.mesh import MeshShape
 
 GB = 1e9
@@ -52,6 +56,9 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
         ("h100:2x4", "a host has 8 GPUs, all of which are taken"),
         ("gb200:2x2", "There is no 'gb200:2x2'; write RACKSxGPUS, as gb200:72 or gb200:2x64"),
         ("h100:2x2x8", "The topology is 'h100:2x2x8'; write HOSTSxGPUS"),
+        ("tpu7x", "write it as tpu7x:1x1x1, tpu7x:1x2x1, tpu7x:2x2x1, .* and [0-9]+ more"),
+        ("v5p:2x2", "slices are 1x1x1, 1x2x1, .*, and of more chips cubes .* The nearest are v5p:2x2x1"),
+        ("v5p:4x4", "The nearest are v5p:2x2x4"),
         ("v5p:8x8x9", "The nearest are .*v5p:8x8x8"),
         ("v5p:16x8x8", "The nearest are v5p:8x8x16"),
         ("v5e:4x4x4", "slices are 1x1, 2x2, 2x4"),
@@ -73,6 +80,28 @@ def test_what_is_no_topology_is_answered_with_the_nearest(text, sentence):
 def test_slices_are_cubes_of_four():
     assert (8, 8, 16) in slices("v5p")
     assert all(size % 4 == 0 for shape in slices("v5p")[6:] for size in shape)
+
+
+WITHIN_A_HOST = [
+    (chip, shape)
+    for chip in ("v4", "v5p", "tpu7x", "v5e", "v6e")
+    for shape in slices(chip)
+    if math.prod(shape) <= HOST_CHIPS
+]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
+@pytest.mark.parametrize(("chip", "shape"), WITHIN_A_HOST)
+def test_a_part_of_a_host_has_its_devices(monkeypatch, chip, shape):
+    # As the process has it that compiles: no machine of a pod is asked for its name.
+    for name, value in environment(Topology(chip, shape)).items():
+        if "TPU" in name:
+            monkeypatch.setenv(name, value)
+    for several in (1, 2):
+        topology = Topology(chip, shape, several)
+        devices = topology.compile_only_devices()
+        assert len(devices) == topology.devices
+        assert len({getattr(device, "slice_index", 0) for device in devices}) == several
 
 
 def test_what_compiles_is_named_where_it_is_missing(monkeypatch):
@@ -159,6 +188,31 @@ def test_two_devices_of_a_chip_share_its_links():
     pair = links("tpu7x:4x4x4", data=64, tensor=2)
     assert set(pair.bytes_sent("all-reduce", ["tensor"], GB)) == {"within the chip"}
     assert pair.seconds("all-reduce", ["tensor"], GB) == 0
+
+
+def crossing_seconds(chips, groups):
+    """All-to-all of 1 GB a device, 2 devices a chip in so many groups, counted link by link: bytes over the link, of
+    a chip's speed, between two neighbours of a ring, that go this way round."""
+    devices = [(chip, core) for chip in range(chips) for core in range(2)]
+    passing = 0.0
+    for (start, one), (end, other) in itertools.product(devices, repeat=2):
+        steps = (end - start) % chips
+        if groups == 1 or one == other:
+            each = GB / (2 * chips / groups)
+            # Both ways round where they are as long.
+            share = 1.0 if 2 * steps < chips else 0.5 if 2 * steps == chips else 0.0
+            passing += each * share * any((start + step) % chips == 0 for step in range(steps))
+    return passing / CHIPS["tpu7x"].link_bytes_per_second
+
+
+def test_all_to_all_takes_as_long_for_both_devices_of_a_chip_as_for_groups_of_one_each():
+    both, one_each = (links("tpu7x:4x4x4", data=-1, expert=size) for size in (8, 4))
+    assert both.seconds("all-to-all", ["expert"], GB) == pytest.approx(crossing_seconds(4, groups=1))
+    assert one_each.seconds("all-to-all", ["expert"], GB) == pytest.approx(crossing_seconds(4, groups=2))
+    assert crossing_seconds(4, groups=1) == crossing_seconds(4, groups=2)
+    # Also over all dimensions.
+    both, one_each = (links("tpu7x:4x4x4", data=-1, expert=size) for size in (128, 64))
+    assert both.seconds("all-to-all", ["expert"], GB) == one_each.seconds("all-to-all", ["expert"], GB)
 
 
 def test_whatever_the_mesh_bytes_on_links_take_time():

@@ -98,6 +98,19 @@ def test_a_collective_that_runs_beside_others_counts_what_comes_out_of_it(kind, 
     assert found.bytes == size
 
 
+@pytest.mark.parametrize(("sent", "received"), [(16, 20), (20, 16)])
+def test_a_ragged_exchange_sends_rows_and_not_its_buffer(sent, received):
+    numbers = ", ".join(f"%s.{place}" for place in range(4))
+    program = (
+        f"ENTRY %main.1_spmd (rows: bf16[{sent},8]) -> bf16[{received},8] {{\n"
+        f"  %rows = bf16[{sent},8]{{1,0}} parameter(0)\n"
+        f"  %out = bf16[{received},8]{{1,0}} broadcast(%zero), dimensions={{}}\n"
+        f"  %x = bf16[{received},8]{{1,0}} ragged-all-to-all(%rows, %out, {numbers}), replica_groups={{}}\n}}\n"
+    )
+    (found,) = collectives(program, SIZES)
+    assert (found.kind, found.bytes) == ("ragged-all-to-all", 2 * 16 * 8)
+
+
 def test_a_permutation_is_along_the_axes_that_its_pairs_cross():
     words = "source_target_pairs={{0,1},{1,0},{2,2},{4,5}}"
     (found,) = collectives(

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written."""
     kind, path = arguments.source or arguments.target
     option = "--from" if arguments.source else "--to"
-    out = Path(arguments.out)
+    out = arguments.out
     with out_folder(out.absolute().parent, shared=True), progress_display() as update:
         done = _directions()[option, kind](Path(path), out, arguments, update)
     if arguments.json:

@@ -38,7 +38,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     with progress_display() as update:
         prepared = prepare(
             arguments.source,
-            Path(arguments.out),
+            arguments.out,
             tokenizer=arguments.tokenizer,
             validation_share=arguments.validation_share,
             corrupt_share=arguments.corrupt_share,
@@ -56,10 +56,10 @@ def _prepare(arguments: argparse.Namespace) -> int:
 def _tokenizer(arguments: argparse.Namespace) -> int:
     skipped = _say_skipped(arguments.source)
     unread: list[str] = []
-    with out_file(Path(arguments.out)), progress_display() as update:
+    with out_file(arguments.out), progress_display() as update:
         found = train_tokenizer(
             arguments.source,
-            Path(arguments.out),
+            arguments.out,
             vocab_size=arguments.vocab_size,
             text_field=arguments.text_field,
             max_bytes=arguments.max_bytes,
@@ -70,7 +70,7 @@ def _tokenizer(arguments: argparse.Namespace) -> int:
         say(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}")
     if found.vocab_size < arguments.vocab_size:
         say(f"The text gave only {found.vocab_size:,} tokens.")
-    result = {"tokenizer": arguments.out, "vocab_size": found.vocab_size, "sha256": found.sha256}
+    result = {"tokenizer": str(arguments.out), "vocab_size": found.vocab_size, "sha256": found.sha256}
     result |= {"end_of_document": found.end_of_document, "unread": len(unread), **skipped}
     if arguments.json:
         print(json_text(result))

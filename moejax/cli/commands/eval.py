@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.model)
     # Tasks take minutes where their data is asked for in vain.
     check_model(path)
-    out = Path(arguments.out) if arguments.out else _beside(path, names or [str(arguments.suite)])
+    out = arguments.out or _beside(path, names or [str(arguments.suite)])
     began = time.monotonic()
     with out_file(out):
         with progress_display() as update:

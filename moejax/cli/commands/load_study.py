@@ -13,9 +13,9 @@ from moejax.train.training import Training
 def load_study(arguments: argparse.Namespace, *, or_training: bool = False) -> tuple[Study, str]:
     """The study, and its folder; a config file of one training is a study of it where that may be given."""
     if not arguments.config:
-        return read_study(arguments.out), arguments.out
+        return read_study(arguments.out), str(arguments.out)
     if or_training and "architecture" in read(arguments.config):
         study = study_of(load(Training, arguments.config, arguments.overrides))
     else:
         study = load(Study, arguments.config, arguments.overrides)
-    return study, arguments.out or f"runs/{study.name}"
+    return study, str(arguments.out or f"runs/{study.name}")

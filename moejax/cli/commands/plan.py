@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from moejax.cli.commands.config import load
 from moejax.cli.out_folder import out_set
+from moejax.cli.parsers.plan import COMPILED
 from moejax.cli.progress import progress, progress_display
 from moejax.config import unknown
 from moejax.errors import UserError
@@ -25,19 +26,23 @@ from moejax.report import render
 from moejax.sharding import MESH_AXES
 from moejax.stored import write_json
 from moejax.train.auto import choose_hyperparameters
-from moejax.train.mesh import MeshShape
 from moejax.train.training import Training
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan, and print what it says."""
     topology = parse(arguments.topology)
+    if arguments.price is not None and topology.chip is None:
+        raise UserError(
+            f"--price is of a chip and hour, and nobody states how long a step takes on {topology.name}; leave it out, "
+            f"or plan for TPUs or GPUs."
+        )
     training = _training(arguments)
-    out = Path(arguments.out) if arguments.out else None
+    out = arguments.out
     with out_set(out):
         if arguments.search:
             check_compiler(topology)
-            plans = _search(training, topology, arguments.compile)
+            plans = _search(training, topology, arguments.compile or COMPILED)
         else:
             plans = [_plan(training, topology, out)]
         found = search_summary(plans, arguments.price) if arguments.search else summary(plans[0], arguments.price)
@@ -52,28 +57,32 @@ def run(arguments: argparse.Namespace) -> int:
 def _training(arguments: argparse.Namespace) -> Training:
     training = choose_hyperparameters(load(Training, arguments.config, arguments.overrides)).training
     recipe = training.recipe
-    if arguments.mesh:
-        recipe = replace(recipe, mesh=_mesh(arguments.mesh))
-    if arguments.remat:
+    if arguments.mesh is not None:
+        recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(arguments.mesh)))
+    if arguments.remat is not None:
         recipe = replace(recipe, runtime=replace(recipe.runtime, remat=arguments.remat))
     if arguments.microbatches:
         recipe = replace(recipe, microbatches=arguments.microbatches)
     return replace(training, recipe=recipe)
 
 
-def _mesh(text: str) -> Any:
+def _slice_mesh(text: str) -> dict[str, int]:
+    """Sizes of all axes of a slice's mesh, by those that are named."""
     sizes: dict[str, int] = {}
     for word in text.split(","):
-        axis, equals, size = word.strip().partition("=")
+        axis, _, size = word.strip().partition("=")
         if axis not in MESH_AXES:
             raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
-        if not equals or not size.lstrip("-").isdigit():
+        if not re.fullmatch("-?[0-9]{1,9}", size):
             raise UserError(
                 f"--mesh {word.strip()!r} has no size; write it as {axis}=8, or {axis}=-1 for what is left."
             )
+        if axis in sizes:
+            raise UserError(f"--mesh {text!r} names {axis} twice; give each axis one size.")
         sizes[axis] = int(size)
     # An axis that is not named has one device, unless none takes what is left.
-    return MeshShape(**{"data": 1 if -1 in sizes.values() or len(sizes) > 1 or "data" in sizes else -1, **sizes})
+    data = 1 if -1 in sizes.values() or len(sizes) > 1 else -1
+    return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}
 
 
 def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:

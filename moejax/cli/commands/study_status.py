@@ -49,7 +49,7 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
         raise UserError(f"{len(damaged)} files of {url} are damaged. {some(damaged, most=3, between=' ')}")
 
 
-def gather(url: str, out: str | None) -> None:
+def gather(url: str, out: Path | None) -> None:
     """Write the run table of a study's folder; one in an object store is fetched into ``out`` first.
 
     Raises:
@@ -58,8 +58,8 @@ def gather(url: str, out: str | None) -> None:
     study = read_study(url)
     if is_remote(url) and out is None:
         raise UserError(f"{url} is no folder of this machine; name one for its rows and table with --out DIR.")
-    if out is not None and out != url:
-        fetch(url, Path(out))
+    if out is not None and out != Path(url):
+        fetch(url, out)
     folder = Path(out or url)
     path = write_table(study, folder)
     write_scores(study, folder)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments
 from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments, add_table_arguments
 from moejax.cli.process import compile_quickly
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_objective_arguments(parser.add_argument_group("fitting (every law alike)"))
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.json, compare.md and the figure")
+    parser.add_argument("--out", type=local, metavar="DIR", help="write compare.json, compare.md and the figure")
 
 
 def prepare(arguments: argparse.Namespace) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from moejax.cli.number import whole_number
+from moejax.cli.out_folder import local
 from moejax.errors import UserError
 from moejax.folder import check_new_folder
 
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("hf|weights", "PATH"),
         help="what to write, and a weights folder, a training's folder or a checkpoint in it to read",
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="new folder, which appears when it is whole")
+    parser.add_argument(
+        "--out", type=local, required=True, metavar="DIR", help="new folder, which appears when it is whole"
+    )
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (default: as they are stored)")
     parser.add_argument("--family", metavar="NAME", help="with --to hf: as mixtral (default: one that fits)")
     parser.add_argument(
@@ -56,4 +58,4 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
     if arguments.source and arguments.family:
         raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
-    check_new_folder(Path(arguments.out))
+    check_new_folder(arguments.out)

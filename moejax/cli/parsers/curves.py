@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.number import LENGTHS, SEEDS, count, whole_number
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.options import add_level, add_repeated
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asking.add_argument("--best", type=LENGTHS, metavar="STEPS", help="the schedule of least loss after so many steps")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write fit.json, summary.txt, predictions.csv and a figure"
+        "--out", type=local, metavar="DIR", help="write fit.json, summary.txt, predictions.csv and a figure"
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.number import WORKERS, count, number, whole_number
+from moejax.cli.out_folder import local
 from moejax.errors import UserError
 
 HELP = """\
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
     prepare = actions.add_parser("prepare", parents=[source, both], help="tokenise once", allow_abbrev=False)
-    prepare.add_argument("--out", required=True, metavar="DIR", help="folder of the set")
+    prepare.add_argument("--out", type=local, required=True, metavar="DIR", help="folder of the set")
     prepare.add_argument(
         "--tokenizer", default="bytes", metavar="NAME", help="bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END"
     )
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tokenizer", parents=[source, both], help="train a byte-level BPE", allow_abbrev=False
     )
     tokenizer.set_defaults(out_is_file=True)
-    tokenizer.add_argument("--out", required=True, metavar="FILE", help="tokenizer.json to write")
+    tokenizer.add_argument("--out", type=local, required=True, metavar="FILE", help="tokenizer.json to write")
     tokenizer.add_argument("--vocab-size", type=count(1, 10_000_000), default=32_768, metavar="N", help="(%(default)s)")
     tokenizer.add_argument(
         "--max-bytes", type=whole_number, default=10**9, metavar="N", help="of text to learn from (%(default)s)"
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for a share that is none, or a set that would lie in its own source."""
     if arguments.action == "prepare" and arguments.source.strip() and Path(arguments.source).is_dir():
-        source, out = Path(arguments.source).resolve(), Path(arguments.out).resolve()
+        source, out = Path(arguments.source).resolve(), arguments.out.resolve()
         if out.is_relative_to(source):
             raise UserError(f"--out {arguments.out} lies in the source, {arguments.source}; name a folder outside it.")
     for name in ("validation_share", "corrupt_share"):

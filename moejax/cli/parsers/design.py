@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from moejax.cli.number import number, resamples
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.design_constraints import add_constraint_arguments
 from moejax.cli.parsers.options import add_architecture_arguments, add_level
 from moejax.cli.parsers.run_table_options import add_table_arguments
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_level(around, "the intervals")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write design.json, and config.py to train it")
+    parser.add_argument("--out", type=local, metavar="DIR", help="write design.json, and config.py to train it")
 
 
 def check(arguments: argparse.Namespace) -> None:

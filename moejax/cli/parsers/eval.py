@@ -6,6 +6,7 @@ import argparse
 from importlib.util import find_spec
 
 from moejax.cli.number import SEEDS, whole_number
+from moejax.cli.out_folder import local
 from moejax.errors import UserError
 from moejax.evaluation.suites import SUITES, suite_of
 
@@ -49,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=SEEDS, default=0, help="of tasks that draw their answers (default: 0)")
     parser.add_argument("--samples", action="store_true", help="write every document and answer into the file too")
     parser.set_defaults(out_is_file=True)
-    parser.add_argument("--out", metavar="FILE", help="results as JSON (default: beside DIR, DIR.TASKS.json)")
+    parser.add_argument(
+        "--out", type=local, metavar="FILE", help="results as JSON (default: beside DIR, DIR.TASKS.json)"
+    )
     parser.add_argument("--json", action="store_true", help="print the file's content on stdout")
 
 

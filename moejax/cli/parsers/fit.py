@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.cli.number import resamples
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.options import add_level, add_repeated
 from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments, add_table_arguments
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="shares of losses loss_NAME, for domains (default: columns share_NAME)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
+    parser.add_argument("--out", type=local, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
 
 
 def _add_answer_arguments(group: Any) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.number import count, number
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
 from moejax.cli.parsers.run_table_options import RUNS_HELP, add_table_arguments
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fewer runs than coefficients",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write next.json, and study.py that trains the runs")
+    parser.add_argument("--out", type=local, metavar="DIR", help="write next.json, and study.py that trains the runs")
 
 
 def check(arguments: argparse.Namespace) -> None:

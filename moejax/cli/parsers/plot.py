@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.options import add_active_convention
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.errors import UserError
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="formats, of png, svg and pdf, separated by commas (%(default)s)",
     )
-    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="output folder (%(default)s)")
+    parser.add_argument("--out", type=local, default=Path("figures"), metavar="DIR", help="output folder (%(default)s)")
     parser.add_argument("--gallery", type=Path, metavar="DIR", help="write DIR/gallery.md with every figure, and stop")
     add_active_convention(parser)
     parser.add_argument("--json", action="store_true", help="print the figures' data on stdout as JSON")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moejax import run_table
 from moejax.cli.number import number, resamples
-from moejax.cli.out_folder import check_outputs
+from moejax.cli.out_folder import check_outputs, local
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.validation import fit_in, validate_fit
 from moejax.study.storage import identity
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study or a fit, run table, or fit.json")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder, for a table or a fit (default: NAME-report beside it)"
+        "--out", type=local, metavar="DIR", help="output folder, for a table or a fit (default: NAME-report beside it)"
     )
     table = parser.add_argument_group("a run table")
     table.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import WORKERS, count, number
+from moejax.cli.out_folder import local
 from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
 from moejax.cli.settings import STUDY
 from moejax.config import unknown
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show how far the study in DIR is, or write its run table",
     )
     add_config_argument(parser, STUDY, required=False)
-    parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
+    parser.add_argument("--out", type=local, metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     parser.add_argument(
         "--workers", type=WORKERS, metavar="N", help="trainings that run at the same time (default: one per core)"

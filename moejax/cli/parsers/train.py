@@ -6,10 +6,11 @@ import argparse
 
 from moejax.cli.number import WORKERS, count, number
 from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
-from moejax.cli.process import end_with, stay_on
+from moejax.cli.process import stay_on
 from moejax.cli.settings import TRAINING
 from moejax.cli.validation import is_one_of_many
 from moejax.errors import UserError
+from moejax.parent_process import end_with
 from moejax.train.allocator import computes_on_cpu, keep_memory
 
 MOST_THREADS = 1024
