@@ -313,6 +313,8 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     bucket.store.clear()
     bucket.put("mine/models/dense/", "/bucket/mine/models/dense/", recursive=True)
     bucket.put("mine/", "/bucket/zhao/", recursive=True)
+    # Trainings run in processes of their own, whose memory is not this one's.
+    bucket.put("mine/models/dense/", "/s3-bucket/run/", recursive=True)
     failed = {}
     for line in run_here(source):
         status, said = do(line), capfd.readouterr()
