@@ -586,7 +586,7 @@ def test_a_store_that_fails_at_the_end_leaves_all_here_and_says_so(tmp_path, url
     ("url", "remedy"),
     [
         ("nothing://bucket/run", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
-        ("github://x", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
+        ("reference://x", "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"),
         ("S3://bucket/run", "write s3://"),
     ],
 )
