@@ -588,7 +588,7 @@ WRITES_HERE = [
 ]
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/x", "gs://bucket", "file:///tmp/x"])
+@pytest.mark.parametrize("place", ["s3://bucket/x", "gs://bucket", "file:///results"])
 @pytest.mark.parametrize("name", WRITES_HERE)
 def test_commands_that_write_here_alone_take_no_store_as_out(capsys, name, place):
     with pytest.raises(SystemExit) as stopped:
