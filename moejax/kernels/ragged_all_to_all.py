@@ -1,7 +1,8 @@
 """Rows that travel between the devices of a mesh axis, as many to each as needed, without gaps between them.
 
 A TPU has this as one collective, ``jax.lax.ragged_all_to_all``. Elsewhere all rows are gathered, and each device takes
-those that are for it: the same result and gradients, at the price of a gather.
+those that are for it: the same result and gradients, at the price of a gather. XLA has the collective for GPUs
+too, where it reached 2 % of NVLink's bandwidth on 8 B200 (openxla/xla issue 33386, October 2025); for CPUs it has none.
 """
 
 from __future__ import annotations

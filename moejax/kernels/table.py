@@ -103,6 +103,12 @@ def load(operation: str, name: str) -> Any:
     return getattr(importlib.import_module(f"moejax.kernels.{module}"), function)
 
 
+def preferred(operation: str, platform: str) -> str:
+    """Name of the kernel that programs for a platform get, where it accepts the arguments."""
+    kernels = TABLE[operation].items()
+    return next(n for n, k in kernels if k.is_default and k.platform in ("any", platform) and k.is_available())
+
+
 def accepts(operation: str, name: str, *arguments: Any, **options: Any) -> bool:
     """Whether a kernel is for this program's platform, works here and can compute the operation of the arguments."""
     kernel = TABLE[operation][name]

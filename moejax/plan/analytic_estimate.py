@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moejax.architecture import Architecture
+from moejax.kernels.table import preferred
 from moejax.laws.accounting import mtp_params, params
 from moejax.laws.memory import training_memory
 from moejax.laws.named_activations import named_activations
@@ -44,7 +45,7 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
         assert topology.device is not None
         slice_devices = topology.devices // topology.slices
         seconds: dict[str, float] = {}
-        for kind, axes, bytes_ in communication_volume(training, mesh):
+        for kind, axes, bytes_ in communication_volume(training, mesh, topology.platform):
             if axes and bytes_:
                 name = "+".join(axes)
                 if topology.slices > 1 and DATA in axes:
@@ -56,11 +57,14 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
                     kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
         step_roofline = roofline(training, mesh, topology.device, held, seconds)
-    return AnalyticEstimate(memory_bytes=_memory(training, mesh, held), roofline=step_roofline)
+    return AnalyticEstimate(memory_bytes=_memory(training, mesh, held, topology.platform), roofline=step_roofline)
 
 
-def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tuple[str, tuple[str, ...], float]]:
-    """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
+def communication_volume(
+    training: Training, mesh: Mapping[str, int], platform: str
+) -> list[tuple[str, tuple[str, ...], float]]:
+    """Kind, axes and bytes of what a step on ``tpu``, ``gpu`` or ``cpu`` sends, bytes as ``Collective.bytes`` counts
+    them."""
     recipe, a = training.recipe, training.architecture
     value, added, parts = value_bytes(training), _added_bytes(training), recipe.microbatches
     again, forward = recipe.runtime.remat != "none", 1 + training.counted_share
@@ -90,15 +94,28 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
         volumes += [("all-gather", expert, (1 + forward + again) * whole)]
         volumes += [("reduce-scatter", expert, (1 + forward) * whole)]
     elif expert:
-        sent = tokens * a.top_k * a.model_dim * value * moe_layers
-        kind = recipe.runtime.expert_communication.replace("_", "-")
-        if kind == "all-to-all":
+        rows = tokens * a.top_k * a.model_dim * value * moe_layers
+        # What there is room for, with what a balanced routing leaves empty.
+        buffers = rows / filled_rows(training, mesh)
+        if _gathers_rows(training, platform):
+            # All rows that leave devices; and all buffers, of what comes back.
+            there, back = mesh["expert"] * rows, mesh["expert"] * buffers
+            volumes += [("all-gather", expert, (forward + again) * there + forward * back)]
+            volumes += [("reduce-scatter", expert, there + back)]
+        else:
+            kind = recipe.runtime.expert_communication.replace("_", "-")
             # Buffers travel whole, of the ragged way rows alone.
-            sent /= filled_rows(training, mesh)
-        volumes.append((kind, expert, (2 + 2 * forward + again) * sent))
+            sent = buffers if kind == "all-to-all" else rows
+            volumes.append((kind, expert, (2 + 2 * forward + again) * sent))
     whole = tokens * a.model_dim * value * layers
     volumes.append(("all-reduce", _present(mesh, "tensor"), (2 + 2 * forward + again) * whole))
     return volumes
+
+
+def _gathers_rows(training: Training, platform: str) -> bool:
+    """Whether a platform has no ragged exchange and gathers all rows instead (``moejax.kernels.ragged_all_to_all``)."""
+    is_ragged = training.recipe.runtime.expert_communication == "ragged_all_to_all"
+    return is_ragged and preferred("ragged_all_to_all", platform) == "reference"
 
 
 def _of_training(a: Architecture) -> tuple[float, float]:
@@ -107,7 +124,7 @@ def _of_training(a: Architecture) -> tuple[float, float]:
     return float(of_model.total + of_modules.total), float(of_model.routed_experts + of_modules.routed_experts)
 
 
-def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
+def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int, platform: str) -> float:
     """State, gradients, what the layers keep, and the largest of what comes and goes."""
     recipe, a = training.recipe, training.architecture
     value, added = value_bytes(training), _added_bytes(training)
@@ -120,6 +137,9 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
     gathered = matrices * (2 * value + added)
     gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
     rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
+    if _gathers_rows(training, platform):
+        # The buffers of all devices along ``expert``.
+        rows += mesh["expert"] * tokens * a.top_k * room * a.model_dim * value
     ema = parameter_bytes if recipe.ema_decay else 0
     # Gradients are of the type in which they are added up, until microbatches are.
     gradients = parameter_bytes * (1 if recipe.microbatches > 1 or added == 4 else 0.75)

@@ -53,6 +53,11 @@ class Topology:
         return self.chip_name in TARGETS
 
     @property
+    def platform(self) -> str:
+        """What programs are compiled for: ``tpu``, ``gpu`` or ``cpu``."""
+        return "gpu" if self.is_gpu else CPU if self.chip_name == CPU else "tpu"
+
+    @property
     def chips_of_slice(self) -> int:
         """Chips of one slice."""
         return math.prod(self.shape)

@@ -148,12 +148,17 @@ def cut(one, microbatches):
 
 
 @pytest.mark.parametrize(
-    ("shape", "microbatches", "remat", "mtp_layers"),
+    ("shape", "microbatches", "remat", "mtp_layers", "communication"),
     [
-        (MeshShape(data=2, fsdp=2, expert=2), 2, "none", 0),
-        (MeshShape(data=2, fsdp=2, expert=2), 1, "full", 2),
+        (MeshShape(data=2, fsdp=2, expert=2), 2, "none", 0, "all_gather"),
+        (MeshShape(data=2, fsdp=2, expert=2), 1, "full", 2, "all_gather"),
         *(
-            pytest.param(shape, parts, remat, 0, marks=pytest.mark.slow)
+            (MeshShape(data=1, fsdp=2, expert=4), 1, remat, 0, communication)
+            for remat in ("none", "full")
+            for communication in ("all_to_all", "ragged_all_to_all")
+        ),
+        *(
+            (shape, parts, remat, 0, "all_gather")
             for shape in (MeshShape(data=8), MeshShape(data=4, fsdp=2), MeshShape(data=1, fsdp=2, expert=4))
             for parts, remat in ((1, "none"), (2, "none"), (2, "full"))
         ),
@@ -161,18 +166,22 @@ def cut(one, microbatches):
 )
 @pytest.mark.matrix(1)
 @pytest.mark.slow
-def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat, mtp_layers):
+def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat, mtp_layers, communication):
     """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads. Of
-    modules outside the scan it gathers attention and projection once for both passes."""
-    one = cut(training(shape, remat=remat), microbatches)
+    modules outside the scan it gathers attention and projection once for both passes. A CPU has no ragged exchange."""
+    one = cut(training(shape, remat=remat, expert_communication=communication), microbatches)
     one = replace(one, architecture=one.architecture.replace(num_mtp_layers=mtp_layers))
     found = measure(one, parse("cpu:8"))
     estimated, compiled = Counter(), Counter()
-    sent = [("+".join(axes), kind, bytes_) for kind, axes, bytes_ in communication_volume(one, found.mesh) if axes]
+    sent = [
+        ("+".join(axes), kind, bytes_) for kind, axes, bytes_ in communication_volume(one, found.mesh, "cpu") if axes
+    ]
     for counter, every in ((estimated, sent), (compiled, [(e.axes, e.kind, e.bytes) for e in found.communication])):
         for axes, kind, bytes_ in every:
             added = axes == "fsdp" and kind == "all-reduce"
             counter["fsdp" if axes == "fsdp" else "others", "reduce-scatter" if added else kind] += bytes_
+    # What is rare counts 0 bytes, and how many rows travel is a few numbers.
+    compiled = {what: bytes_ for what, bytes_ in compiled.items() if bytes_ > 1000}
     assert estimated.keys() == compiled.keys()
     for what, bytes_ in compiled.items():
         assert 0.9 <= estimated[what] / bytes_ <= (1.1 if mtp_layers else 1.05), what
@@ -182,7 +191,7 @@ def test_gradients_that_are_added_in_bfloat16_send_half_of_all_but_the_tables():
     sums = {}
     for reduce in ("float32", "bfloat16"):
         one = cut(training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), 2)
-        sent = communication_volume(one, vars(SHAPES[0]))
+        sent = communication_volume(one, vars(SHAPES[0]), "tpu")
         sums[reduce] = sum(b for _, axes, b in sent if set(axes) & {"data", "fsdp"} and _ != "all-gather")
     table = params(one.architecture).vocabulary * 4
     # Scattered whole, and each half added over data and expert; twice, as there are two microbatches.

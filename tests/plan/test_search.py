@@ -80,7 +80,7 @@ def test_buffers_have_room_for_all_rows_at_most_and_ragged_exchanges_send_rows_a
         one = replace(one, recipe=replace(one.recipe, runtime=runtime))
         sizes = mesh_sizes(one, V5E)
         kind = communication.replace("_", "-")
-        return filled_rows(one, sizes), sum(b for name, _, b in communication_volume(one, sizes) if name == kind)
+        return filled_rows(one, sizes), sum(b for name, _, b in communication_volume(one, sizes, "tpu") if name == kind)
 
     (exact, rows), (_, doubled), (filled, all_rows) = map(estimated, (1.0, 2.0, 4.0))
     assert (exact, filled) == (1, 1 / 2)
@@ -171,7 +171,7 @@ def test_candidates_divide_what_they_split_and_come_by_their_time():
 def test_a_gather_over_a_whole_slice_is_guessed_as_the_sum_that_xla_makes_of_it():
     one = training(mesh=MeshShape(data=1, fsdp=16))
     mesh = mesh_sizes(one, V5E)
-    links, sent = interconnect(V5E, mesh), communication_volume(one, mesh)
+    links, sent = interconnect(V5E, mesh), communication_volume(one, mesh, "tpu")
     assert {axes for _, axes, _ in sent if axes} == {("fsdp",)}
     sums = sum(links.seconds("all-reduce", axes, bytes_) for _, axes, bytes_ in sent if axes)
     assert analytic_estimate(one, V5E).roofline.link_seconds == {"fsdp": pytest.approx(sums)}
