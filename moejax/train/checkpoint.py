@@ -252,8 +252,7 @@ class CheckpointManager:
         return next(filter(None, self._group.all_gather(wrong)), None)
 
     def _say_who_reads(self, process: int, done: int) -> None:
-        if self._group.is_main:
-            self._log(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
+        self._log(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
 
     def _wrong_share(self, step: int, read: Callable[[int], None]) -> str | None:
         """What is wrong with the files that this process reads."""

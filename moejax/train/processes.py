@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import socket
 import threading
@@ -105,6 +106,8 @@ class ProcessGroup:
         self.index = jax.process_index()
         self.count = jax.process_count()
         self._wait = wait_seconds
+        self._to_delete: list[str] = []
+        """Where the main process has keys of agreements that others may still read."""
 
     @property
     def is_main(self) -> bool:
@@ -112,49 +115,103 @@ class ProcessGroup:
         return self.index == 0
 
     def progress(self, waiting: Callable[[int, int], None]) -> SharedProgress:
-        """Progress of a task that all processes begin now; ``waiting(process, done)`` is called during a wait."""
-        client = distributed.global_state.client if self.count > 1 else None
-        return SharedProgress(client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
+        """Progress of a task that all processes begin now.
+
+        ``waiting(process, done)`` is called now and then in the main process while it waits.
+        """
+        return SharedProgress(self._client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
 
     def all_gather(
         self, value: T, *, wait_seconds: float | None = None, progress: SharedProgress | None = None
     ) -> list[T]:
         """Every process's value, in the order of their indices. A value is plain data.
 
-        With ``progress``, a process is waited for as long as it advances: the limit is for standing still.
+        The main process reads them one by one and publishes them together: four requests a process, not one for every
+        pair. With ``progress``, a process is waited for as long as it advances: the limit is for standing still.
 
         Raises:
           UserError: a process has not come here in time.
         """
         if self.count == 1:
             return [value]
-        client: Any = distributed.global_state.client
-        place = f"moejax/{next(_agreements)}"
-        client.key_value_set(f"{place}/{self.index}", json.dumps(value))
-        wait = wait_seconds or self._wait
-        found = []
-        for process in range(self.count):
-            waited, seen = 0.0, 0
-            while len(found) == process:
-                part = wait - waited if progress is None else min(_LOOKING_SECONDS, wait - waited)
-                try:
-                    found.append(json.loads(client.blocking_key_value_get(f"{place}/{process}", int(1000 * part))))
-                except JaxRuntimeError as error:
-                    waited += part
-                    done = seen if progress is None else progress.of(process)
-                    if done > seen:
-                        waited, seen = 0.0, done
-                    if progress is None or "DEADLINE" not in str(error) or waited >= wait:
-                        raise UserError(
-                            f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see "
-                            f"what that one said. The same command goes on from the newest checkpoint."
-                        ) from error
-                    progress.waiting(process, done)
+        place, wait = self._begin(), wait_seconds or self._wait
+        text = json.dumps(value)
+        self._client.key_value_set(f"{place}/{self.index}", text)
+        if not self.is_main:
+            self._wait_for(f"{place}/0", 0, wait, progress)
+            # The main process is there, so it answers, whomever it waits for; that it has died, JAX would tell.
+            return self._result(self._wait_for(f"{place}/all", 0, math.inf))
+        found = [json.loads(text)]
+        try:
+            for process in range(1, self.count):
+                found.append(json.loads(self._wait_for(f"{place}/{process}", process, wait, progress)))
+        except UserError as error:
+            self._client.key_value_set(f"{place}/all", json.dumps({"missing": str(error)}))
+            raise
+        self._client.key_value_set(f"{place}/all", json.dumps({"values": found}))
+        # All have come here, so nobody reads what was agreed before.
+        for read in self._to_delete:
+            self._client.key_value_delete(read)
+        self._to_delete = [place]
         return found
 
     def broadcast(self, value: T, *, wait_seconds: float | None = None) -> T:
-        """The main process's value, in every process."""
-        return self.all_gather(value, wait_seconds=wait_seconds)[0]
+        """The main process's value, in every process; the main process waits for none.
+
+        Raises:
+          UserError: the main process has not come here in time.
+        """
+        if self.count == 1:
+            return value
+        place = self._begin()
+        if self.is_main:
+            text = json.dumps({"values": [value]})
+            self._client.key_value_set(f"{place}/all", text)
+            self._to_delete.append(place)
+        else:
+            text = self._wait_for(f"{place}/all", 0, wait_seconds or self._wait)
+        return self._result(text)[0]
+
+    @property
+    def _client(self) -> Any:
+        """Of the key-value store; None where there are no others."""
+        return distributed.global_state.client if self.count > 1 else None
+
+    def _begin(self) -> str:
+        """Where the keys of the next agreement lie."""
+        return f"moejax/{next(_agreements)}"
+
+    @staticmethod
+    def _result(text: str) -> list[Any]:
+        result = json.loads(text)
+        if "missing" in result:
+            raise UserError(result["missing"])
+        return result["values"]
+
+    def _wait_for(self, key: str, process: int, wait: float, progress: SharedProgress | None = None) -> str:
+        """What ``process`` writes at ``key``, once it does."""
+        waited, seen = 0.0, 0
+        while True:
+            part = min(wait - waited, _LOOKING_SECONDS if progress is not None or wait == math.inf else wait)
+            try:
+                return self._client.blocking_key_value_get(key, int(1000 * part))
+            except JaxRuntimeError as error:
+                if "DEADLINE" not in str(error):
+                    raise UserError(
+                        f"Process {self.index} of {self.count} cannot reach the others ({says('JAX', error)}). The "
+                        f"same command goes on from the newest checkpoint."
+                    ) from error
+                waited += part
+                done = seen if progress is None else progress.of(process)
+                if done > seen:
+                    waited, seen = 0.0, done
+                if waited >= wait:
+                    raise UserError(
+                        f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see "
+                        f"what that one said. The same command goes on from the newest checkpoint."
+                    ) from error
+                if progress is not None and self.is_main:
+                    progress.waiting(process, done)
 
     def run_or_abort(
         self, work: Callable[[], T], *, wait_seconds: float | None = None, progress: SharedProgress | None = None

@@ -1,16 +1,22 @@
 """Several real processes train what one does, go on where another number of them stopped, and end together."""
 
 import contextlib
+import itertools
+import json
+import re
 import signal
 import socket
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from command import assert_close, assert_same_training, command, environment, lines, run, start, write_config
 from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
+from moejax.errors import UserError
 from moejax.train.attempts import AttemptRecorder
 from moejax.train.devices import Speed
 from moejax.train.identity import DIVERGED
@@ -111,18 +117,38 @@ def test_four_processes_train_what_one_does_whatever_axis_they_lie_along(place, 
 
 def test_every_agreement_has_a_limit(monkeypatch):
     class Alone:
-        def key_value_set(self, key, value): ...
+        def key_value_set(self, key, value):
+            self.said = value
 
         def blocking_key_value_get(self, key, milliseconds):
             raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
 
     group = ProcessGroup(wait_seconds=7.0)
     group.count = 2
-    monkeypatch.setattr(distributed.global_state, "client", Alone())
-    with pytest.raises(ValueError, match=r"Process 0 of 2 has waited 7 s for process 0.*The same command goes on"):
+    client = Alone()
+    monkeypatch.setattr(distributed.global_state, "client", client)
+    with pytest.raises(ValueError, match=r"Process 0 of 2 has waited 7 s for process 1.*The same command goes on"):
+        group.barrier()
+    assert "has waited 7 s for process 1" in client.said
+    group.index = 1
+    with pytest.raises(ValueError, match="Process 1 of 2 has waited 7 s for process 0"):
         group.broadcast(None)
-    with pytest.raises(ValueError, match="has waited 9 s"):
+    with pytest.raises(ValueError, match="Process 1 of 2 has waited 9 s for process 0"):
         group.run_or_abort(lambda: None, wait_seconds=9.0)
+
+
+def test_a_coordinator_that_is_gone_is_a_sentence(monkeypatch):
+    class Gone:
+        def key_value_set(self, key, value): ...
+
+        def blocking_key_value_get(self, key, milliseconds):
+            raise JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses")
+
+    group = ProcessGroup()
+    group.count, group.index = 2, 1
+    monkeypatch.setattr(distributed.global_state, "client", Gone())
+    with pytest.raises(UserError, match=r"Process 1 of 2 cannot reach the others .*UNAVAILABLE"):
+        group.barrier()
 
 
 @pytest.mark.parametrize("steps", [0, 20])
@@ -132,13 +158,16 @@ def test_who_gets_on_is_waited_for_and_who_stands_still_is_not(monkeypatch, step
 
         looks = 0
 
-        def key_value_set(self, key, value, *, allow_overwrite=False): ...
+        def key_value_set(self, key, value, *, allow_overwrite=False):
+            self.said = value
 
         def key_value_try_get(self, key):
             self.looks += 1
             return str(min(self.looks, steps))
 
         def blocking_key_value_get(self, key, milliseconds):
+            if key.endswith("/0"):
+                return self.said
             raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
 
     said, group = [], ProcessGroup(wait_seconds=300.0)
@@ -146,14 +175,85 @@ def test_who_gets_on_is_waited_for_and_who_stands_still_is_not(monkeypatch, step
     monkeypatch.setattr(distributed.global_state, "client", store)
     with (
         group.progress(lambda *who: said.append(who)) as progress,
-        pytest.raises(ValueError, match="has waited 300 s for process 0"),
+        pytest.raises(ValueError, match="has waited 300 s for process 1"),
     ):
         group.run_or_abort(lambda: None, progress=progress)
     # Five looks, one a minute, after the last sign of it.
     assert store.looks == steps + 5
-    assert said == [(0, min(look, steps)) for look in range(1, steps + 5)]
+    assert said == [(1, min(look, steps)) for look in range(1, steps + 5)]
+    # The others end with the same sentence.
+    assert "Process 0 of 2 has waited 300 s for process 1" in json.loads(store.said)["missing"]
 
 
+class Store:
+    """A key-value store, which counts what it is asked."""
+
+    def __init__(self):
+        self.values, self.asked, self.changed = {}, 0, threading.Condition()
+
+    def key_value_set(self, key, value):
+        with self.changed:
+            self.asked += 1
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def blocking_key_value_get(self, key, milliseconds):
+        with self.changed:
+            self.asked += 1
+            assert self.changed.wait_for(lambda: key in self.values, timeout=120), key
+            return self.values[key]
+
+    def key_value_delete(self, folder):
+        with self.changed:
+            self.asked += 1
+            self.values = {key: value for key, value in self.values.items() if not key.startswith(f"{folder}/")}
+
+
+class Process(ProcessGroup):
+    """One of several in the threads of a test, each of which counts its agreements."""
+
+    def __init__(self, index, count):
+        super().__init__()
+        self.index, self.count, self._numbers = index, count, itertools.count()
+
+    def _begin(self):
+        return f"moejax/{next(self._numbers)}"
+
+
+def in_processes(monkeypatch, count, work):
+    """What ``work(group)`` returns or raises in each of them, and the store through which they agreed."""
+    store = Store()
+    monkeypatch.setattr(distributed.global_state, "client", store)
+
+    def outcome(index):
+        try:
+            return work(Process(index, count))
+        except (UserError, SystemExit) as error:
+            return error
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(outcome, range(count))), store
+
+
+def test_what_is_agreed_costs_requests_in_proportion_to_the_processes_and_leaves_no_keys(monkeypatch):
+    def work(group):
+        gathered = [group.all_gather([group.index, number]) for number in range(10)]
+        told = [group.broadcast(10 * group.index + number) for number in range(10)]
+        main = [group.run_on_main(lambda number=number: {"of": group.index, "number": number}) for number in range(10)]
+        group.barrier()
+        return gathered, told, main
+
+    count = 16
+    found, store = in_processes(monkeypatch, count, work)
+    gathered = [[[process, number] for process in range(count)] for number in range(10)]
+    main = [{"of": 0, "number": number} for number in range(10)]
+    assert found == [(gathered, list(range(10)), main)] * count
+    # Ten of every kind, and the barrier: at most four a process and agreement, and one that deletes.
+    assert store.asked <= 41 * (4 * count + 1)
+    assert len(store.values) == count + 1
+
+
+@pytest.mark.parametrize("failing", [0, 2])
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
@@ -161,28 +261,16 @@ def test_who_gets_on_is_waited_for_and_who_stands_still_is_not(monkeypatch, step
         (KeyError("a"), "KeyError: 'a'"),
     ],
 )
-def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, error, sentence):
-    class Store:
-        """What process 0 says, and that the other has nothing to say."""
-
-        def key_value_set(self, key, value):
-            if key.endswith("/0"):
-                self.said = value
-
-        def blocking_key_value_get(self, key, milliseconds):
-            return self.said if key.endswith("/0") else "null"
-
-    def fail():
+def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, failing, error, sentence):
+    def work():
         raise error
 
-    group = ProcessGroup()
-    group.count = 2
-    monkeypatch.setattr(distributed.global_state, "client", Store())
-    with pytest.raises(CoordinatedError, match=f"Process 0 of 2: .*{sentence}"):
-        group.run_or_abort(fail)
-    group.index = 1
-    with pytest.raises(SystemExit):
-        group.run_or_abort(lambda: None)
+    found, _ = in_processes(
+        monkeypatch, 3, lambda group: group.run_or_abort(work if group.index == failing else lambda: None)
+    )
+    assert isinstance(found[0], CoordinatedError)
+    assert re.search(f"Process {failing} of 3: .*{sentence}", str(found[0]))
+    assert [type(other) for other in found[1:]] == [SystemExit, SystemExit]
 
 
 class Told(ProcessGroup):
