@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "experimental_design": {"experimental_design", "fit", "design", "laws"} | BASE,
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws", "kernels"} | BASE,
-    "plan": {"plan", "train", "data", "model", "laws"} | BASE,
+    "plan": {"plan", "train", "data", "model", "kernels", "laws"} | BASE,
     "study": {"study", "plan", "evaluation", "train", "data", "fit", "laws", "model", "weights"} | BASE,
     "report": {"report", "plan", "study", "train", "fit", "design", "laws"} | BASE,
     "papers": {"papers", "report", "evaluation", "fit", "model", "data", "laws"} | BASE,
