@@ -34,6 +34,10 @@ class Kernel(NamedTuple):
     is_default: bool = True
     """Whether ``select`` may choose it; otherwise it is used by name alone."""
 
+    def works_on(self, platform: str) -> bool:
+        """Whether it is for programs of ``cpu``, ``gpu`` or ``tpu``, and its library works here."""
+        return self.platform in ("any", platform) and self.is_available()
+
 
 TOKAMAX = "0.0.12"
 """The release whose kernels take their sizes as ``grouped_matmul_tokamax`` names them; no public function does."""
@@ -105,8 +109,7 @@ def load(operation: str, name: str) -> Any:
 
 def preferred(operation: str, platform: str) -> str:
     """Name of the kernel that programs for a platform get, where it accepts the arguments."""
-    kernels = TABLE[operation].items()
-    return next(n for n, k in kernels if k.is_default and k.platform in ("any", platform) and k.is_available())
+    return next(name for name, one in TABLE[operation].items() if one.is_default and one.works_on(platform))
 
 
 def accepts(operation: str, name: str, *arguments: Any, **options: Any) -> bool:
@@ -114,11 +117,9 @@ def accepts(operation: str, name: str, *arguments: Any, **options: Any) -> bool:
     kernel = TABLE[operation][name]
     types = {leaf.dtype for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)}
     floats = {dtype.name for dtype in types if jnp.issubdtype(dtype, jnp.floating)}
-    if kernel.platform not in ("any", platform()) or (kernel.dtype and floats - {kernel.dtype}):
+    if not kernel.works_on(platform()) or (kernel.dtype and floats - {kernel.dtype}):
         return False
     # Only now is its module imported: numba compiles what it finds there.
-    if not kernel.is_available():
-        return False
     module = importlib.import_module(f"moejax.kernels.{kernel.function.partition(':')[0]}")
     return not hasattr(module, "supports") or module.supports(*arguments, **options)
 

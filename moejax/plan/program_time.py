@@ -143,14 +143,14 @@ def compiler_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
     """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock; 0 where
     nobody states it. Collectives and kernels of Pallas have no cycles.
     """
-    return sum(one.times * _cycles_seconds(one, chip) for one in kernels)
+    return sum(one.times * _cycles_seconds(one, chip) for one in kernels if not one.run.is_offloaded)
 
 
 def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
-    """Seconds of XLA's own kernels at least, each by ``floor_seconds``; all of them no shorter than what they and
-    copies, which run beside them, move.
+    """Seconds of XLA's own kernels at least, each by ``floor_seconds``; all of them no shorter than what they move,
+    and what copies and SparseCores, which run beside them, do.
     """
-    total, of_memory = 0.0, _copied_bytes(kernels) / chip.memory_bytes_per_second
+    total, of_memory = 0.0, _bytes_moved_beside(kernels) / chip.memory_bytes_per_second
     for one in _own_kernels(kernels):
         seconds = floor_seconds(one, chip)
         total += one.times * seconds
@@ -170,9 +170,14 @@ def floor_seconds(kernel: CompiledKernel, chip: Chip) -> float:
     return seconds if any(map(_is_product, kernel.parts)) else min(seconds, at_bandwidth)
 
 
-def _copied_bytes(kernels: Iterable[CompiledKernel]) -> int:
-    """What copies between the chip's memory and what is on the chip move: whatever of their two ends lies there."""
-    return sum(one.times * _bytes(one.run.type) for one in kernels if one.run.opcode == "copy-start")
+def _bytes_moved_beside(kernels: Iterable[CompiledKernel]) -> int:
+    """What copies between the chip's memory and what is on the chip move, whatever of their two ends lies there; and
+    what SparseCores read and write."""
+    return sum(
+        one.times * (_bytes(one.run.type) if one.run.opcode == "copy-start" else bytes_moved(one))
+        for one in kernels
+        if one.run.opcode == "copy-start" or (one.run.is_offloaded and _is_launched(one))
+    )
 
 
 def _cycles(kernel: CompiledKernel) -> int:
@@ -187,7 +192,8 @@ def _cycles_seconds(kernel: CompiledKernel, chip: Chip) -> float:
 
 def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
     """XLA's own: where its compiler states cycles, those that have some, as the others are woven into exchanges; on a
-    GPU all that is launched and is no kernel of Pallas or of attention."""
+    GPU all that is launched and is no kernel of Pallas or of attention. What is offloaded runs beside them."""
+    kernels = [one for one in kernels if not one.run.is_offloaded]
     return [one for one in kernels if _cycles(one)] or [
         one for one in kernels if _is_launched(one) and not _is_pallas(one) and not attention_flops(one)
     ]

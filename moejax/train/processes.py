@@ -61,7 +61,9 @@ class SharedProgress:
     """How far each process is with a task of unknown length, for the others to see while they wait."""
 
     def __init__(self, client: Any, place: str, own: int, waiting: Callable[[int, int], None]):
-        self._client, self._place, self._own = client, place, own
+        self._client, self._own = client, own
+        self.place = place
+        """Where its keys lie."""
         self.waiting = waiting
         """Told now and then which process is waited for, and how far it is."""
         self._done, self._lock, self._over = 0, threading.Lock(), threading.Event()
@@ -74,7 +76,7 @@ class SharedProgress:
     def of(self, process: int) -> int:
         """How much a process has done, as far as it is known here."""
         try:
-            return int(self._client.key_value_try_get(f"{self._place}/{process}"))
+            return int(self._client.key_value_try_get(f"{self.place}/{process}"))
         # It has told nothing yet.
         except JaxRuntimeError:
             return 0
@@ -93,7 +95,7 @@ class SharedProgress:
             if self._done != told:
                 told = self._done
                 with contextlib.suppress(JaxRuntimeError):
-                    self._client.key_value_set(f"{self._place}/{self._own}", str(told), allow_overwrite=True)
+                    self._client.key_value_set(f"{self.place}/{self._own}", str(told), allow_overwrite=True)
 
 
 class ProcessGroup:
@@ -131,6 +133,7 @@ class ProcessGroup:
 
         Raises:
           UserError: a process has not come here in time.
+          JaxRuntimeError: the others cannot be reached.
         """
         if self.count == 1:
             return [value]
@@ -152,7 +155,7 @@ class ProcessGroup:
         # All have come here, so nobody reads what was agreed before.
         for read in self._to_delete:
             self._client.key_value_delete(read)
-        self._to_delete = [place]
+        self._to_delete = [place] if progress is None else [place, progress.place]
         return found
 
     def broadcast(self, value: T, *, wait_seconds: float | None = None) -> T:
@@ -197,10 +200,8 @@ class ProcessGroup:
                 return self._client.blocking_key_value_get(key, int(1000 * part))
             except JaxRuntimeError as error:
                 if "DEADLINE" not in str(error):
-                    raise UserError(
-                        f"Process {self.index} of {self.count} cannot reach the others ({says('JAX', error)}). The "
-                        f"same command goes on from the newest checkpoint."
-                    ) from error
+                    # The others cannot be asked any more.
+                    raise
                 waited += part
                 done = seen if progress is None else progress.of(process)
                 if done > seen:

@@ -35,6 +35,8 @@ class Instruction:
     fusion: str = ""
     """The fusion that it is a part of: one kernel with others. A fusion's parts follow it, and may be fusions
     themselves."""
+    is_offloaded: bool = False
+    """Whether it runs beside what is written behind it, on a TPU's SparseCores."""
     times_known: bool = True
     """Whether the program says how often the loops around it run; one that does not is counted as one turn."""
 
@@ -112,6 +114,8 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Instruc
                 inside = replace(around, is_rare=True)
             elif one.opcode == "fusion":
                 inside = replace(around, fusion=one.name)
+            elif one.opcode == "call-start":
+                inside = replace(around, is_offloaded=True)
             yield from _called(callee, computations, inside)
 
 
@@ -120,10 +124,14 @@ def _operands(instruction: _Line) -> list[str]:
     return re.findall(r"%([\w.\-]+)", instruction.rest.partition(")")[0])
 
 
+_CALLING = ("call", "call-start")
+"""What runs the computation that it names with ``to_apply``: here, or beside what follows, on a TPU's SparseCores."""
+
+
 def _callees(instruction: _Line) -> Iterator[tuple[str, str]]:
     """How an instruction calls others, and their names; what a reduction applies to pairs of numbers is left out."""
     for call in _CALLS.finditer(instruction.rest):
-        if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode == "call"):
+        if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode in _CALLING):
             names = [name.strip().lstrip("%") for name in (call["one"] or call["many"]).split(",")]
             # Numbered branches of a condition: that for false, which is 0, comes first.
             is_condition = call["how"] == "branch_computations" and len(names) == 2

@@ -161,6 +161,23 @@ def test_what_is_copied_to_the_chip_beside_the_kernels_takes_its_memorys_time():
     assert compiler_floor_seconds(kernels(copied), replace(CHIP, cycles_per_second=1.0)) == pytest.approx(500)
 
 
+def test_what_a_sparse_core_does_beside_the_kernels_takes_its_memorys_time_and_no_cycles():
+    """As libtpu writes it for a TPU7x."""
+    beside = """%beside (c: f32[9000]) -> f32[9000] {
+  %c = f32[9000]{0} parameter(0)
+  ROOT %copied = f32[9000]{0} copy(%c), backend_config={"estimated_cycles":"700"}
+}, execution_thread="sparsecore"
+
+ENTRY"""
+    start = "  %start = ((f32[9000]{0}), f32[9000]{0}, u32[]{:S(8)}) call-start(%x), to_apply=%beside\n  %multiplied"
+    offloaded = kernels(ELEMENTWISE.replace("ENTRY", beside).replace("  %multiplied", start, 1))
+    assert compiler_seconds(offloaded, CHIP) == compiler_seconds(kernels(ELEMENTWISE), CHIP)
+    chip = replace(CHIP, cycles_per_second=0.0)
+    assert compiler_floor_seconds(offloaded, chip) == pytest.approx(
+        (3 * 8000 + 2 * 36_000) / chip.memory_bytes_per_second
+    )
+
+
 WRITTEN = """HloModule step
 
 %into (s: f32[16,1000], u: f32[1,1000], i: s32[]) -> f32[16,1000] {

@@ -87,6 +87,22 @@ def test_buffers_have_room_for_all_rows_at_most_and_ragged_exchanges_send_rows_a
     assert doubled == all_rows == room * rows > 0
 
 
+def test_a_ragged_exchange_is_a_gather_of_all_rows_where_a_platform_has_none():
+    one = training(mesh=MeshShape(data=1, fsdp=4, expert=4))
+    runtime = replace(one.recipe.runtime, buffer_factor=1.0, expert_communication="ragged_all_to_all")
+    one = replace(one, recipe=replace(one.recipe, runtime=runtime))
+
+    def sent(platform):
+        every = communication_volume(one, mesh_sizes(one, V5E), platform)
+        # What is added up are gradients.
+        return {kind: bytes_ for kind, axes, bytes_ in every if axes == ("expert",) and kind != "all-reduce"}
+
+    (ragged,), gathered = sent("tpu").values(), sent("gpu")
+    assert set(gathered) == {"all-gather", "reduce-scatter"}
+    # The rows of four devices come to each, in as many exchanges.
+    assert sum(gathered.values()) == pytest.approx(4 * ragged)
+
+
 def test_modules_of_multi_token_prediction_are_in_an_estimate():
     alone = training()
     ahead = replace(alone, architecture=alone.architecture.replace(num_mtp_layers=2))

@@ -128,6 +128,24 @@ def test_what_is_called_once_is_counted_once_for_every_call():
     assert [c.times for c in collectives(called + calls, SIZES)] == [1, 1]
 
 
+def test_what_a_sparse_core_exchanges_counts():
+    """As libtpu writes it for a TPU7x."""
+    text = """
+%called_computation.47 (param: bf16[8,16], token: token[]) -> bf16[16,16] {
+  %param = bf16[8,16]{1,0} parameter(0)
+  ROOT %all-gather.1 = bf16[16,16]{1,0} all-gather(%param), channel_id=7, replica_groups={{0,1},{2,3},{4,5},{6,7}}
+}, execution_thread="sparsecore"
+
+ENTRY %main.1_spmd (x: bf16[8,16]) -> bf16[16,16] {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %start = ((bf16[8,16]{1,0}, token[]), bf16[16,16]{1,0}) call-start(%x), async_execution_thread="sparsecore", to_apply=%called_computation.47
+  ROOT %done = bf16[16,16]{1,0} call-done(%start)
+}
+"""  # noqa: E501
+    (found,) = collectives(text, SIZES)
+    assert (found.kind, found.axes, found.bytes, found.times) == ("all-gather", ("tensor",), 512, 1)
+
+
 def test_an_exchange_woven_into_others_is_one():
     woven = "  %g.{} = f32[16,8]{{1,0}} all-gather(%p), channel_id=7, replica_groups={{}}"
     woven += ', frontend_attributes={{chain_id="3"}}\n'
