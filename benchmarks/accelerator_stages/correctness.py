@@ -25,6 +25,7 @@ from moejax.data.config import DataConfig
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.cross_entropy import weighted_loss
 from moejax.kernels.experts import Experts as ExpertArrays
+from moejax.kernels.quantization import F32, TYPES, quantize
 from moejax.kernels.table import load
 from moejax.model.embedding import look_up
 from moejax.routing.layout import by_expert
@@ -45,6 +46,11 @@ def main(cases: Cases) -> None:
     for backend in kernels("grouped_matmul", reference=cases.is_dry):
         for given in LOADS:
             cases.measure(f"grouped {backend}, {given}", partial(checks.grouped, backend, given))
+    for kernel in kernels("grouped_matmul_8_bits"):
+        for quantization in TYPES:
+            for given in LOADS:
+                run = partial(checks.grouped_8_bits, kernel, quantization, given)
+                cases.measure(f"grouped {quantization} {kernel}, {given}", run)
     for kernel in kernels("attention"):
         for mask in ("causal", "window", "documents", "documents and window"):
             cases.measure(f"attention {kernel}, {mask}", partial(checks.attention, kernel, mask))
@@ -111,6 +117,20 @@ class Checks:
             "matrices_gradient": jax.jit(chosen.matrices_gradient)(x, dy, counts),
         }
         return self.row(found, group_by_group(x[: of.rows], dy[: of.rows], matrices, sizes))
+
+    def grouped_8_bits(self, kernel: str, quantization: str, given: str) -> Row:
+        """Products of 8-bit numbers, with rows that are nobody's; expected are those of the same 8-bit numbers."""
+        of = Experts("", 4096, 4, 32, 1024, 768)
+        sizes = group_sizes(of, given, self.seed)
+        x = self.normal(of.rows + of.rows // 8, of.width)
+        matrices = self.normal(of.experts, of.hidden, of.width, scale=of.width**-0.5)
+        check_accepts("grouped_matmul_8_bits", kernel, x, matrices, quantization=quantization)
+        product = partial(load("grouped_matmul_8_bits", kernel), quantization=quantization)
+        found = jax.jit(product)(x, matrices, jnp.asarray(sizes))[: of.rows]
+        eight = [quantize(one, -1, quantization) for one in (x[: of.rows], matrices)]
+        rows, columns = (np.asarray(one.values.astype(F32) * one.scale, np.float64) for one in eight)
+        expected = [part @ columns[g].T for g, part in enumerate(np.split(rows, np.cumsum(sizes)[:-1]))]
+        return self.row({"forward": found}, {"forward": np.concatenate(expected)})
 
     def attention(self, kernel: str, mask: str) -> Row:
         """The output and the gradients of queries, keys and values."""

@@ -29,6 +29,8 @@ HOPPER = 9
 ROWS, COLUMNS, INNER = 128, 64, 128
 """Of a tile: sums in float32 and those of the matrix units in the registers of one group of warps; a line of 128 bytes
 of both factors at once."""
+LINES = 8
+"""Rows that the matrix units read together, 1 kB: a tile that started between two would be read with rows missing."""
 STAGES = 4
 """Pieces of both factors that are fetched ahead."""
 RESIDENT = 2
@@ -61,27 +63,30 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
     plgpu: Any = importlib.import_module("jax.experimental.pallas.mosaic_gpu")
 
     (count, into), out_of = x.values.shape, w.values.shape[1]
-    tiles = row_tiles(count, group_sizes, ROWS)
+    tiles = row_tiles(count, group_sizes, ROWS, LINES)
     # A tile is read whole, also where the rows end within it.
+    values = jnp.pad(x.values, ((0, -count % LINES), (0, 0)))
     row_scale = jnp.pad(x.scale[:, 0], (0, ROWS))
     across = out_of // COLUMNS
     turns = tiles.group.shape[0] * across
 
-    # As matrix units read 8-bit numbers: in tiles of 8 lines of 128 bytes, whose pieces of 16 bytes are exchanged.
-    swizzled = (plgpu.TilingTransform((8, INNER)), plgpu.SwizzleTransform(INNER))
+    # As matrix units read 8-bit numbers: in tiles of lines of 128 bytes, whose pieces of 16 bytes are exchanged.
+    swizzled = (plgpu.TilingTransform((LINES, INNER)), plgpu.SwizzleTransform(INNER))
     block = partial(plgpu.BlockSpec, transforms=swizzled)
 
-    def kernel(x: Any, w: Any, of_rows: Any, of_columns: Any, group: Any, start: Any, stop: Any, out: Any) -> None:
-        def write(total: Array, shared: Any, first: Any, held: Any, column: Any) -> None:
+    def kernel(
+        x: Any, w: Any, of_rows: Any, of_columns: Any, group: Any, start: Any, first: Any, stop: Any, out: Any
+    ) -> None:
+        def write(total: Array, shared: Any, start: Any, before: Any, held: Any, column: Any) -> None:
             shared[...] = total.astype(dtype)
             plgpu.commit_smem()
             # What is copied has a length that is known when it is compiled: the powers of two that ``held`` is made of.
-            done, length = 0, ROWS
+            done, length = before, ROWS
             while length:
 
                 @pl.when(held & length != 0)
                 def _(done: Any = done, length: int = length) -> None:
-                    place = out.at[pl.ds(first + done, length), pl.ds(column * COLUMNS, COLUMNS)]
+                    place = out.at[pl.ds(start + done, length), pl.ds(column * COLUMNS, COLUMNS)]
                     plgpu.copy_smem_to_gmem(shared.at[pl.ds(done, length)], place)
 
                 done, length = done + (held & length), length // 2
@@ -91,8 +96,9 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
         def _(turn: Any) -> None:
             # The tiles of columns of the same rows one after the other.
             tile, column = lax.div(turn.index[0], across), lax.rem(turn.index[0], across)
-            matrix, first = group[tile], start[tile]
-            held = jnp.clip(stop[tile] - first, 0, ROWS)
+            matrix, place = group[tile], pl.multiple_of(start[tile], LINES)
+            before = first[tile] - place
+            held = jnp.minimum(stop[tile] - place, ROWS) - before
 
             @pl.when(held > 0)
             def _() -> None:
@@ -113,14 +119,16 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
                     ],
                     max_concurrent_steps=STAGES,
                     init_carry=plgpu.layout_cast(jnp.zeros((ROWS, COLUMNS), jnp.float32), layout),
-                )(x.at[pl.ds(first, ROWS)], w.at[matrix])
-                rows = plgpu.load(of_rows, (pl.ds(first, ROWS),), layout=layout.reduce(1), optimized=False)
+                )(x.at[pl.ds(place, ROWS)], w.at[matrix])
+                rows = plgpu.load(of_rows, (pl.ds(place, ROWS),), layout=layout.reduce(1), optimized=False)
                 columns = plgpu.load(
                     of_columns, (matrix, pl.ds(column * COLUMNS, COLUMNS)), layout=layout.reduce(0), optimized=False
                 )
                 total = total * lax.broadcast_in_dim(rows, total.shape, [0])
                 total = total * lax.broadcast_in_dim(columns, total.shape, [1])
-                pl.run_scoped(lambda shared: write(total, shared, first, held, column), plgpu.SMEM(total.shape, dtype))
+                pl.run_scoped(
+                    lambda shared: write(total, shared, place, before, held, column), plgpu.SMEM(total.shape, dtype)
+                )
 
     call = plgpu.kernel(
         kernel,
@@ -128,7 +136,7 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
         grid=(RESIDENT * MULTIPROCESSORS,),
         grid_names=("block",),
     )
-    return call(x.values, w.values, row_scale, w.scale[..., 0], *tiles)
+    return call(values, w.values, row_scale, w.scale[..., 0], *tiles)
 
 
 MULTIPROCESSORS = 132

@@ -41,18 +41,25 @@ class RowTiles(NamedTuple):
 
     group: Int[Array, " tiles"]
     start: Int[Array, " tiles"]
+    first: Int[Array, " tiles"]
+    """Of the group's rows in the tile: its start, unless that was moved before the group."""
     stop: Int[Array, " tiles"]
     """Behind the last of the group's rows."""
 
 
-def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int) -> RowTiles:
+def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int, multiple: int = 1) -> RowTiles:
+    """Tiles of a height that start at multiples of a number of rows."""
     groups = group_sizes.shape[0]
-    ends, counts = jnp.cumsum(group_sizes), -(group_sizes // -height)
+    ends = jnp.cumsum(group_sizes)
+    firsts = ends - group_sizes
+    starts = firsts // multiple * multiple
+    counts = jnp.where(group_sizes > 0, -((ends - starts) // -height), 0)
     last = jnp.cumsum(counts)
-    tile = jnp.arange(rows // height + groups, dtype=last.dtype)
+    tile = jnp.arange((rows + (multiple - 1) * groups) // height + groups, dtype=last.dtype)
     group = jnp.minimum(jnp.searchsorted(last, tile, side="right", method="compare_all"), groups - 1).astype(jnp.int32)
-    start = (ends - group_sizes)[group] + (tile - (last - counts)[group]) * height
-    return RowTiles(group, start.astype(jnp.int32), ends[group].astype(jnp.int32))
+    start = starts[group] + (tile - (last - counts)[group]) * height
+    first = jnp.maximum(start, firsts[group])
+    return RowTiles(group, *(place.astype(jnp.int32) for place in (start, first, ends[group])))
 
 
 def _part(start: Any, length: int, whole: int) -> tuple[Any, Array | None]:
@@ -146,7 +153,7 @@ def _rows_by_matrices(
         compiler_params=_compiler_params(tile),
         interpret=platform() != "gpu",
         name="grouped_8_bits" if scales else "grouped_rows" if transposed else "grouped_forward",
-    )(rows, matrices, *tiles, *scales)
+    )(rows, matrices, tiles.group, tiles.start, tiles.stop, *scales)
 
 
 def in_8_bits(

@@ -39,8 +39,9 @@ class Kernel(NamedTuple):
         return self.platform in ("any", platform) and self.is_available()
 
 
-TOKAMAX = "0.0.12"
-"""The release whose kernels take their sizes as ``grouped_matmul_tokamax`` names them; no public function does."""
+TOKAMAX = "0.0.17" if jax.__version_info__ >= (0, 11) else "0.0.12"
+"""The release for this JAX whose kernels take their sizes as ``grouped_matmul_tokamax`` names them; no public function
+does. JAX 0.11 changed what Mosaic kernels are made of."""
 
 
 def has_tokamax() -> bool:
