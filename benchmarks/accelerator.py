@@ -49,14 +49,17 @@ FLAGS = {
 STAGES = {
     "machine": Stage("accelerator_stages.machine:main", 8),
     "ceilings": Stage("accelerator_stages.ceilings:main", 7),
-    "correctness": Stage("accelerator_stages.correctness:main", 16),
+    # XLA's search for the fastest product in float32 alone takes minutes.
+    "correctness": Stage("accelerator_stages.correctness:main", 16, {"": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}),
     "grouped": Stage("accelerator_stages.grouped:main", 18),
     "attention": Stage("accelerator_stages.attention:main", 8),
     "steps": Stage("accelerator_stages.steps:main", 18),
     "hugging_face": Stage("accelerator_stages.hugging_face:main", 8),
-    "profile": Stage("accelerator_stages.steps:profile", 4),
+    # Kernels of a command buffer bear its name instead of their instructions'.
+    "profile": Stage("accelerator_stages.steps:profile", 4, {"": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}}),
     "compile": Stage("accelerator_stages.steps:start", 6, {"cold": {}, "warm": {}}),
     "resume": Stage("accelerator_stages.resume:main", 7),
+    "eight_bits": Stage("accelerator_stages.eight_bits:main", 8),
     "flags": Stage("accelerator_stages.steps:flags", 8, {name: {"XLA_FLAGS": flags} for name, flags in FLAGS.items()}),
 }
 """In the order of what must be known first."""

@@ -22,7 +22,6 @@ def main(cases: Cases) -> None:
     cases.measure("product bfloat16", partial(product, side, jnp.bfloat16, None, seconds))
     cases.measure("product float32, default precision", partial(product, side, jnp.float32, "default", seconds))
     cases.measure("product float32, highest precision", partial(product, side, jnp.float32, "highest", seconds))
-    cases.measure("product float8_e4m3fn", partial(product, side, jnp.float8_e4m3fn, None, seconds))
 
 
 def copy(function, numbers: int, seconds: float) -> Row:
@@ -38,10 +37,9 @@ def copy(function, numbers: int, seconds: float) -> Row:
 def product(side: int, dtype, precision: str | None, seconds: float) -> Row:
     """Square matrices of random numbers: zeros are faster, because they take less power."""
     one, other = (jax.random.normal(key, (side, side)).astype(dtype) for key in jax.random.split(jax.random.key(1)))
-    into = jnp.float32 if dtype != jnp.bfloat16 else dtype
 
     def multiply(one, other):
-        return jnp.matmul(one, other, precision=precision, preferred_element_type=into)
+        return jnp.matmul(one, other, precision=precision)
 
     row = with_rate(time_calls(multiply, one, other, seconds=seconds), 2.0 * side**3)
     known = chip()

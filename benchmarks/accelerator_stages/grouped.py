@@ -7,7 +7,6 @@ A product has as many rows as 8,192 tokens have assignments. All parts take 2 ·
 from __future__ import annotations
 
 import functools
-import itertools
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +22,6 @@ from accelerator_stages.cases import Cases, Row
 from accelerator_stages.shapes import Experts, check_accepts, experts, group_sizes, kernels
 from accelerator_stages.timing import bench_seconds, is_alive, normal, time_calls, with_rate
 from moejax.kernels.experts import Experts as ExpertArrays
-from moejax.kernels.quantization import TYPES
 from moejax.kernels.table import load
 from moejax.routing.layout import by_expert
 
@@ -51,9 +49,6 @@ def main(cases: Cases) -> None:
     for of in shapes:
         products(of, "gate_up", [*backends, ONE])
     layers(shapes[0])
-    for quantization, kernel in itertools.product(TYPES, kernels("grouped_matmul_8_bits")):
-        run = partial(time_in_8_bits, shapes[0], "gate_up", kernel, quantization, bench_seconds(cases))
-        cases.measure(f"{shapes[0].model} gate_up {quantization}, {kernel}", run)
     for of in shapes:
         products(of, "down", backends)
     for of in shapes[1:]:
@@ -113,19 +108,6 @@ def _function(backend: str, part: str) -> Callable[..., jax.Array]:
         return jax.vjp(lambda matrices: jax.lax.ragged_dot(x, matrices, sizes), unread)[1](dy)[0]
 
     return rows_gradient if part == "rows_gradient" else matrices_gradient
-
-
-def time_in_8_bits(of: Experts, product: str, kernel: str, quantization: str, seconds: float) -> Row:
-    """A product of 8-bit numbers under a balanced load, with the time in which both factors become such."""
-    into, out_of = of.products()[product]
-    x, matrices = normal(SEED, (of.rows, into), (of.experts, out_of, into), dtype=jnp.bfloat16)
-    check_accepts("grouped_matmul_8_bits", kernel, x, matrices, quantization=quantization)
-    function = partial(load("grouped_matmul_8_bits", kernel), quantization=quantization)
-    row = time_calls(function, x, matrices, jnp.asarray(group_sizes(of, "balanced", SEED)), seconds=seconds)
-    return with_rate(row, 2.0 * of.rows * into * out_of) | {
-        "model": of.model, "product": product, "part": quantization, "backend": kernel, "rows": of.rows,
-        "is_grouped": True,
-    }  # fmt: skip
 
 
 def time_experts(of: Experts, kernel: str, is_dry: bool, seconds: float) -> Row:

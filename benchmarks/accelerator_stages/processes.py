@@ -108,7 +108,7 @@ def run_process(
 ) -> Ending:
     """Run to the end or until a limit; what is printed goes to ``log.txt``."""
     rows = out / ROWS
-    flags = " ".join(values["XLA_FLAGS"] for values in (os.environ, environment) if "XLA_FLAGS" in values)
+    flags = " ".join(filter(None, (values.get("XLA_FLAGS", "").strip() for values in (os.environ, environment))))
     with (out / "log.txt").open("ab") as log:
         # A group of its own, so that whatever it started ends with it.
         process = subprocess.Popen(

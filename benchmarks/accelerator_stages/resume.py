@@ -92,7 +92,7 @@ def _train(config: Path, out: Path, flags: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "moejax", "train", f"--config={config}", "--out", str(out)]
     command += ["--data", str(config.parent / "data")]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
     return subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(paths)})
 
 

@@ -7,6 +7,7 @@ without what is computed again, as a share of the chip's stated bfloat16 peak.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import os
 import re
@@ -50,16 +51,19 @@ LONGEST = 30
 class Variant:
     """How a step is computed; the first of each choice is what all others are compared with."""
 
-    remat: str = "dots"
+    remat: str = "attn_qkv+attn_out+moe_gate_up"
     attention: str = "auto"
     backend: str = "auto"
     """A kernel of ``experts``, and behind a slash one of ``grouped_matmul`` if it uses these."""
     packing: str = "windows"
+    is_scanned: bool = False
+    """Whether one layer is compiled and looped over."""
+    quantization: str = "none"
 
     @property
     def name(self) -> str:
-        packed = ", documents" if self.packing == "documents" else ""
-        return f"remat {self.remat}, attention {self.attention}, experts {self.backend}{packed}"
+        others = f"{', documents' * (self.packing == 'documents')}{', scanned layers' * self.is_scanned}"
+        return f"remat {self.remat}, attention {self.attention}, experts {self.backend}{others}"
 
     def differences(self) -> int:
         """How many choices differ from the usual ones."""
@@ -72,9 +76,9 @@ def variants() -> list[Variant]:
     for kernel in kernels("experts"):
         grouped = kernels("grouped_matmul") if TABLE["experts"][kernel].platform == platform() else []
         backends += [f"{kernel}/{one}" for one in grouped] or [kernel]
-    every = itertools.product(REMAT_POLICIES, ("auto", *kernels("attention")), backends)
+    every = itertools.product((Variant.remat, *REMAT_POLICIES), ("auto", *kernels("attention")), backends)
     found = [Variant(*one) for one in every]
-    found.insert(1, Variant(packing="documents"))
+    found[1:1] = [Variant(packing="documents"), Variant(is_scanned=True)]
     return sorted(found, key=Variant.differences)
 
 
@@ -120,7 +124,13 @@ def training(cases: Cases, variant: Variant) -> Training:
         budgets_tokens=(1000 * length * sequences,),
         batch_tokens=length * sequences,
         data=DataConfig(source="", sequence_length=length, packing=variant.packing),
-        runtime=Runtime(compute_dtype=dtype, scan_layers=True, remat=variant.remat, attention=variant.attention),
+        runtime=Runtime(
+            compute_dtype=dtype,
+            scan_layers=variant.is_scanned,
+            remat=variant.remat,
+            attention=variant.attention,
+            matmul_quantization=variant.quantization,
+        ),
     )
     return Training(name="step", architecture=architecture(cases.is_dry), recipe=recipe)
 
@@ -240,28 +250,38 @@ def _profile(cases: Cases) -> Row:
         with jax.profiler.trace(folder):
             step.take(2)
         (path,) = Path(folder).rglob("*.xplane.pb")
-        kernels = longest(jax.profiler.ProfileData.from_file(str(path)))
+        kernels = longest(jax.profiler.ProfileData.from_file(str(path)), operations(step.compiled.as_text()))
+    # What the names stand for.
+    with gzip.open(cases.out / "step.hlo.txt.gz", "wt", encoding="utf-8") as file:
+        file.write(step.compiled.as_text())
     if not kernels:
         raise LeftOut("the profiler saw no kernel of the device")
     return {"kernels": kernels}
 
 
-def longest(data: Any) -> list[Row]:
+def operations(text: str) -> dict[str, str]:
+    """Of the instructions of a compiled program, the operation of JAX that each stands for."""
+    return dict(re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]+)"', text, re.MULTILINE))
+
+
+def longest(data: Any, operations: dict[str, str]) -> list[Row]:
     """Kernels by name with the most time together: of a GPU's streams, a TPU's ops, or a CPU's threads of XLA."""
     planes = [plane for plane in data.planes if plane.name.startswith("/device:") and "CUSTOM" not in plane.name]
     lines = [line for plane in planes for line in plane.lines]
     streams = [line for line in lines if line.name.startswith(("Stream", "XLA Ops"))]
     host = [line for plane in data.planes if plane.name == "/host:CPU" for line in plane.lines]
-    nanoseconds: dict[str, float] = defaultdict(float)
-    calls: dict[str, int] = defaultdict(int)
+    nanoseconds: dict[tuple[str, str], float] = defaultdict(float)
+    calls: dict[tuple[str, str], int] = defaultdict(int)
     for line in streams or lines or [line for line in host if "XLA" in line.name]:
         for event in line.events:
-            nanoseconds[event.name] += event.duration_ns
-            calls[event.name] += 1
+            # A library's kernel is called alike wherever it is launched.
+            instruction = str(dict(event.stats).get("hlo_op", ""))
+            nanoseconds[event.name, instruction] += event.duration_ns
+            calls[event.name, instruction] += 1
     total = sum(nanoseconds.values())
-    names = sorted(nanoseconds, key=lambda name: -nanoseconds[name])[:LONGEST]
+    keys = sorted(nanoseconds, key=lambda key: -nanoseconds[key])[:LONGEST]
     return [
-        {"name": name[:120], "calls": calls[name], "milliseconds": nanoseconds[name] / 1e6,
-         "share": nanoseconds[name] / total}
-        for name in names
+        {"name": key[0][:120], "instruction": key[1], "operation": operations.get(key[1], "")[-120:],
+         "calls": calls[key], "milliseconds": nanoseconds[key] / 1e6, "share": nanoseconds[key] / total}
+        for key in keys
     ]  # fmt: skip

@@ -173,9 +173,12 @@ CASE = Column("case", **WORDS)
 
 
 def _profile(rows: list[Row]) -> Table:
-    columns = [Column("kernel", **WORDS), Column("calls"), Column("time", ".3g", "ms"), Column("share", percent())]
+    columns = [
+        Column("kernel", **WORDS), Column("operation", **WORDS), Column("calls"), Column("time", ".3g", "ms"),
+        Column("share", percent()),
+    ]  # fmt: skip
     found = [
-        [kernel["name"], kernel["calls"], kernel["milliseconds"], kernel["share"]]
+        [kernel[name] for name in ("name", "operation", "calls", "milliseconds", "share")]
         for row in rows
         for kernel in row["kernels"]
     ]
@@ -202,6 +205,10 @@ TABLES: dict[str, Callable[[list[Row]], Table]] = {
         ("peak_gigabytes", Column("peak", ".1f", "GB")), COMPILED, ("while_loops", Column("loops")),
         ("calls", Column("calls", _counted, **WORDS)),
     ),
+    "eight_bits": _columns(
+        "Products of 8-bit numbers", CASE, ("milliseconds", MS), SPREAD, RATE,
+        ("tokens_per_second", Column("tokens per second", ",.0f")), COMPILED,
+    ),
     "flags": _columns(
         "XLA flags", CASE, ("flags", Column("flags", **WORDS)),
         ("tokens_per_second", Column("tokens per second", ",.0f")), ("mfu", Column("MFU", percent())), COMPILED,
@@ -226,5 +233,12 @@ TABLES: dict[str, Callable[[list[Row]], Table]] = {
 
 def _left_out(rows: list[Row]) -> Table:
     columns = [Column("stage", **WORDS), CASE, Column("why", **WORDS)]
-    found = [[row["stage"], row["case"], row["left_out"]] for row in rows if "left_out" in row]
+    cases: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if "left_out" in row:
+            cases.setdefault((row["stage"], row["left_out"]), []).append(row["case"])
+    found = [
+        [stage, names[0] if len(names) == 1 else f"{names[0]}, and {len(names) - 1} more", why]
+        for (stage, why), names in cases.items()
+    ]
     return Table("Left out", columns, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from moejax.errors import UserError
@@ -41,9 +41,14 @@ def take_gpu_memory(environment: MutableMapping[str, str] = os.environ) -> None:
         environment["XLA_CLIENT_MEM_FRACTION"] = str(GPU_MEMORY_SHARE)
 
 
-def check_flags(environment: Mapping[str, str] = os.environ) -> None:
-    """Raise ``UserError`` for ``XLA_FLAGS`` that are neither flags nor a file of them: XLA would end the process."""
-    flags = environment.get("XLA_FLAGS", "").strip()
+def check_flags(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Raise ``UserError`` for ``XLA_FLAGS`` that are neither flags nor a file of them: XLA would end the process.
+
+    Blanks around them are removed: XLA takes what begins with one for the name of a file.
+    """
+    if "XLA_FLAGS" not in environment:
+        return
+    flags = environment["XLA_FLAGS"] = environment["XLA_FLAGS"].strip()
     if flags and not flags.startswith("--") and not Path(flags).is_file():
         raise UserError(f"XLA_FLAGS is {flags!r}; give flags such as --xla_NAME=VALUE, or a file of them, or unset it.")
 

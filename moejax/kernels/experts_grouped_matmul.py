@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float, Int
 
 from moejax.kernels.experts import Experts, LayoutWith, grouped, project_down, project_up, with_backward
@@ -77,6 +77,8 @@ def _backward(
         gate_up = gate_up.astype(jnp.float32)
     first, second = partial(project_up, products=products), partial(project_down, products=products)
     dgate_up, dweight, from_down = jax.vjp(second, gate_up, weight, experts)[1](dy)
+    # On GPUs XLA would sum a row's products where the sum is scattered to its expert, by one thread for each row.
+    dweight = lax.optimization_barrier(dweight)
     dx, from_up = jax.vjp(first, x, experts)[1](jnp.where(is_valid, dgate_up, 0))
     return dx, dweight, jax.tree.map(jnp.add, from_down, from_up)
 

@@ -1,11 +1,13 @@
 """Tiles of grouped products on NVIDIA GPUs: which kernel and which sizes for which shape, and who measured it.
 
-``RECORDS`` are measurements of tokamax 0.0.12's kernels by its authors, from the files that it is installed with (read
-on 2026-11-25): of each shape in bfloat16 with equal groups the faster of its two kernels, at the sizes found best, with
-the median of five times; without three whose sizes this release refuses, as they need more memory than a multiprocessor
-has. We have measured none. A shape that is not among them takes the sizes of the nearest, and
-``Choice.is_measured`` says so; of JAX's own Mosaic kernels nobody has published a measurement, and their sizes follow
-from what one multiprocessor holds. An H200 has the multiprocessors of an H100, a GB200 those of a B200.
+On Hopper all sizes of our Triton kernels are alike: eight were timed by us on an H200, in bfloat16, at OLMoE's, Qwen3's
+and DeepSeek-V3's widths with 512 to 4,096 rows of an expert (``HOPPER``). For Blackwell, ``RECORDS`` are measurements
+of tokamax 0.0.12's kernels on a B200 by its authors, from the files that it is installed with (read on 2026-11-25): of
+each shape in bfloat16 with equal groups the faster of its two kernels, at the sizes found best, with the median of five
+times; without those whose sizes this release refuses, as they need more memory than a multiprocessor has. A shape that
+is not among them takes the sizes of the nearest, and ``Choice.is_measured`` says so; of JAX's own Mosaic kernels nobody
+has published a measurement, and their sizes follow from what one multiprocessor holds. A GB200 has the multiprocessors
+of a B200.
 """
 
 from __future__ import annotations
@@ -62,114 +64,69 @@ class Choice(NamedTuple):
 
     tile: TritonTile | MosaicTile
     is_measured: bool
-    """Whether a record has this part, chip and matrix, with the same rows for each within a factor of two."""
-    record: MeasuredTile | None = None
+    """Whether a record has this part and matrix, with the same rows for each within a factor of two."""
+    record: MeasuredTile
     """The nearest record."""
 
 
-RECORDS: dict[str, tuple[MeasuredTile, ...]] = {
-    "h100": (
-        MeasuredTile("forward", (256, 512, 7168), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 290),
-        MeasuredTile("forward", (128, 1536, 4096), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 398),
-        MeasuredTile("forward", (128, 1536, 4096), 262_144, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 8), 458),
-        MeasuredTile("forward", (128, 1536, 4096), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 437),
-        MeasuredTile("forward", (128, 2048, 768), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 410),
-        MeasuredTile("forward", (128, 2048, 768), 393_216, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 4), 452),
-        MeasuredTile("forward", (128, 2880, 2880), 327_680, TritonTile(128, 128, 32, 4, 3), 393),
-        MeasuredTile("forward", (128, 4096, 1536), 131_072, TritonTile(128, 128, 32, 4, 4), 457),
-        MeasuredTile("forward", (128, 4096, 1536), 262_144, TritonTile(128, 128, 32, 4, 4), 445),
-        MeasuredTile("forward", (128, 4096, 1536), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 4), 435),
-        MeasuredTile("forward", (256, 7168, 512), 131_072, TritonTile(128, 128, 32, 4, 4), 401),
-        MeasuredTile("forward", (256, 7168, 2048), 65_536, TritonTile(128, 128, 32, 4, 4), 389),
-        MeasuredTile("forward", (128, 7168, 2048), 131_072, TritonTile(128, 256, 32, 8, 6), 490),
-        MeasuredTile("forward", (256, 7168, 2048), 262_144, TritonTile(128, 128, 64, 4, 2), 414),
-        MeasuredTile("matrices", (128, 768, 2048), 393_216, TritonTile(128, 256, 64, 8, 4), 663),
-        MeasuredTile("matrices", (128, 1536, 4096), 131_072, TritonTile(128, 128, 32, 4, 3), 566),
-        MeasuredTile("matrices", (128, 1536, 4096), 262_144, TritonTile(128, 256, 64, 8, 3), 641),
-        MeasuredTile("matrices", (128, 1536, 4096), 524_288, TritonTile(128, 256, 64, 8, 3), 673),
-        MeasuredTile("matrices", (128, 2048, 768), 131_072, TritonTile(128, 128, 32, 4, 3), 550),
-        MeasuredTile("matrices", (128, 2048, 768), 393_216, TritonTile(128, 256, 64, 8, 4), 653),
-        MeasuredTile("matrices", (128, 2880, 2880), 327_680, TritonTile(128, 256, 64, 8, 3), 591),
-        MeasuredTile("matrices", (128, 4096, 1536), 131_072, TritonTile(128, 256, 64, 8, 3), 571),
-        MeasuredTile("matrices", (128, 4096, 1536), 262_144, TritonTile(128, 256, 64, 8, 3), 633),
-        MeasuredTile("matrices", (128, 4096, 1536), 524_288, TritonTile(256, 128, 64, 8, 3), 634),
-        MeasuredTile("matrices", (256, 7168, 2048), 65_536, TritonTile(128, 128, 32, 4, 4), 370),
-        MeasuredTile("matrices", (256, 7168, 2048), 131_072, TritonTile(128, 128, 32, 4, 4), 485),
-        MeasuredTile("matrices", (256, 7168, 2048), 262_144, TritonTile(128, 128, 32, 4, 4), 532),
-        MeasuredTile("rows", (128, 768, 2048), 393_216, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 410),
-        MeasuredTile("rows", (128, 1536, 4096), 131_072, TritonTile(128, 128, 32, 4, 4), 352),
-        MeasuredTile("rows", (128, 1536, 4096), 262_144, TritonTile(128, 128, 32, 4, 4), 396),
-        MeasuredTile("rows", (128, 1536, 4096), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 409),
-        MeasuredTile("rows", (128, 2880, 2880), 327_680, TritonTile(128, 128, 32, 4, 4), 361),
-        MeasuredTile("rows", (128, 4096, 1536), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 314),
-        MeasuredTile("rows", (128, 4096, 1536), 262_144, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 8), 401),
-        MeasuredTile("rows", (128, 4096, 1536), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 427),
-        MeasuredTile("rows", (256, 7168, 512), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 8), 210),
-        MeasuredTile("rows", (256, 7168, 2048), 65_536, MosaicTile(128, 64, 128, 4, 1, False, False, "M", 8), 158),
-        MeasuredTile("rows", (128, 7168, 2048), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 306),
-        MeasuredTile("rows", (256, 7168, 2048), 262_144, MosaicTile(128, 64, 128, 4, 1, False, False, "M", 8), 286),
-    ),
-    "b200": (
-        MeasuredTile("forward", (256, 512, 7168), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 1), 600),
-        MeasuredTile("forward", (128, 768, 2048), 393_216, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1097),
-        MeasuredTile("forward", (128, 1536, 4096), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 879),
-        MeasuredTile("forward", (128, 1536, 4096), 262_144, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1092),
-        MeasuredTile("forward", (128, 1536, 4096), 524_288, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 4), 1239),
-        MeasuredTile("forward", (128, 2048, 768), 131_072, MosaicTile(64, 128, 256, 2, 1, True, True, "M", 8), 844),
-        MeasuredTile("forward", (128, 2048, 768), 393_216, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 8), 1138),
-        MeasuredTile("forward", (128, 2880, 2880), 327_680, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1104),
-        MeasuredTile("forward", (128, 4096, 1536), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 4), 878),
-        MeasuredTile("forward", (128, 4096, 1536), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1098),
-        MeasuredTile("forward", (128, 4096, 1536), 524_288, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 4), 1278),
-        MeasuredTile("forward", (256, 7168, 512), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "N", 8), 628),
-        MeasuredTile("forward", (256, 7168, 2048), 65_536, MosaicTile(64, 128, 256, 2, 2, True, True, "N", 8), 433),
-        MeasuredTile("forward", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 1), 858),
-        MeasuredTile("forward", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 876),
-        MeasuredTile("matrices", (128, 768, 2048), 393_216, TritonTile(256, 256, 32, 8, 5), 1312),
-        MeasuredTile("matrices", (128, 1536, 4096), 131_072, TritonTile(256, 256, 32, 8, 5), 1121),
-        MeasuredTile("matrices", (128, 1536, 4096), 262_144, TritonTile(256, 256, 32, 8, 5), 1301),
-        MeasuredTile("matrices", (128, 1536, 4096), 524_288, TritonTile(256, 256, 32, 8, 5), 1398),
-        MeasuredTile("matrices", (128, 2048, 768), 131_072, TritonTile(256, 256, 32, 8, 5), 1057),
-        MeasuredTile("matrices", (128, 2048, 768), 393_216, TritonTile(256, 256, 32, 8, 6), 1314),
-        MeasuredTile("matrices", (128, 2880, 2880), 327_680, TritonTile(128, 256, 32, 4, 4), 1200),
-        MeasuredTile("matrices", (128, 4096, 1536), 131_072, TritonTile(256, 256, 32, 8, 5), 1130),
-        MeasuredTile("matrices", (128, 4096, 1536), 262_144, TritonTile(256, 256, 32, 8, 5), 1287),
-        MeasuredTile("matrices", (128, 4096, 1536), 524_288, TritonTile(256, 256, 64, 8, 3), 1386),
-        MeasuredTile("matrices", (256, 7168, 512), 131_072, TritonTile(128, 256, 32, 4, 4), 812),
-        MeasuredTile("matrices", (256, 7168, 2048), 65_536, TritonTile(128, 256, 32, 4, 4), 574),
-        MeasuredTile("matrices", (256, 7168, 2048), 131_072, TritonTile(128, 256, 32, 4, 4), 873),
-        MeasuredTile("matrices", (256, 7168, 2048), 262_144, TritonTile(128, 256, 32, 4, 4), 1106),
-        MeasuredTile("rows", (256, 512, 7168), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "N", 4), 1019),
-        MeasuredTile("rows", (128, 768, 2048), 393_216, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1272),
-        MeasuredTile("rows", (128, 1536, 4096), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 4), 1196),
-        MeasuredTile("rows", (128, 1536, 4096), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1308),
-        MeasuredTile("rows", (128, 1536, 4096), 524_288, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1397),
-        MeasuredTile("rows", (128, 2048, 768), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1100),
-        MeasuredTile("rows", (128, 2048, 768), 393_216, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 8), 1215),
-        MeasuredTile("rows", (128, 2880, 2880), 327_680, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1254),
-        MeasuredTile("rows", (128, 4096, 1536), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1213),
-        MeasuredTile("rows", (128, 4096, 1536), 262_144, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1311),
-        MeasuredTile("rows", (128, 4096, 1536), 524_288, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1380),
-        MeasuredTile("rows", (256, 7168, 512), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 2), 948),
-        MeasuredTile("rows", (256, 7168, 2048), 65_536, MosaicTile(64, 128, 256, 2, 1, True, True, "M", 1), 922),
-        MeasuredTile("rows", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1251),
-        MeasuredTile("rows", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 1), 1227),
-    ),
-}
-"""By the names of ``GENERATIONS``, from the best kernel alone."""
+RECORDS: tuple[MeasuredTile, ...] = (
+    MeasuredTile("forward", (256, 512, 7168), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 1), 600),
+    MeasuredTile("forward", (128, 768, 2048), 393_216, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1097),
+    MeasuredTile("forward", (128, 1536, 4096), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 879),
+    MeasuredTile("forward", (128, 1536, 4096), 262_144, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1092),
+    MeasuredTile("forward", (128, 1536, 4096), 524_288, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 4), 1239),
+    MeasuredTile("forward", (128, 2048, 768), 131_072, MosaicTile(64, 128, 256, 2, 1, True, True, "M", 8), 844),
+    MeasuredTile("forward", (128, 2048, 768), 393_216, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 8), 1138),
+    MeasuredTile("forward", (128, 2880, 2880), 327_680, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1104),
+    MeasuredTile("forward", (128, 4096, 1536), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 4), 878),
+    MeasuredTile("forward", (128, 4096, 1536), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1098),
+    MeasuredTile("forward", (128, 4096, 1536), 524_288, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 4), 1278),
+    MeasuredTile("forward", (256, 7168, 512), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "N", 8), 628),
+    MeasuredTile("forward", (256, 7168, 2048), 65_536, MosaicTile(64, 128, 256, 2, 2, True, True, "N", 8), 433),
+    MeasuredTile("forward", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 1), 858),
+    MeasuredTile("forward", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 876),
+    MeasuredTile("matrices", (128, 768, 2048), 393_216, TritonTile(256, 256, 32, 8, 5), 1312),
+    MeasuredTile("matrices", (128, 1536, 4096), 131_072, TritonTile(256, 256, 32, 8, 5), 1121),
+    MeasuredTile("matrices", (128, 1536, 4096), 262_144, TritonTile(256, 256, 32, 8, 5), 1301),
+    MeasuredTile("matrices", (128, 1536, 4096), 524_288, TritonTile(256, 256, 32, 8, 5), 1398),
+    MeasuredTile("matrices", (128, 2048, 768), 131_072, TritonTile(256, 256, 32, 8, 5), 1057),
+    MeasuredTile("matrices", (128, 2048, 768), 393_216, TritonTile(256, 256, 32, 8, 6), 1314),
+    MeasuredTile("matrices", (128, 2880, 2880), 327_680, TritonTile(128, 256, 32, 4, 4), 1200),
+    MeasuredTile("matrices", (128, 4096, 1536), 131_072, TritonTile(256, 256, 32, 8, 5), 1130),
+    MeasuredTile("matrices", (128, 4096, 1536), 262_144, TritonTile(256, 256, 32, 8, 5), 1287),
+    MeasuredTile("matrices", (128, 4096, 1536), 524_288, TritonTile(256, 256, 64, 8, 3), 1386),
+    MeasuredTile("matrices", (256, 7168, 512), 131_072, TritonTile(128, 256, 32, 4, 4), 812),
+    MeasuredTile("matrices", (256, 7168, 2048), 65_536, TritonTile(128, 256, 32, 4, 4), 574),
+    MeasuredTile("matrices", (256, 7168, 2048), 131_072, TritonTile(128, 256, 32, 4, 4), 873),
+    MeasuredTile("matrices", (256, 7168, 2048), 262_144, TritonTile(128, 256, 32, 4, 4), 1106),
+    MeasuredTile("rows", (256, 512, 7168), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "N", 4), 1019),
+    MeasuredTile("rows", (128, 768, 2048), 393_216, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1272),
+    MeasuredTile("rows", (128, 1536, 4096), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 4), 1196),
+    MeasuredTile("rows", (128, 1536, 4096), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1308),
+    MeasuredTile("rows", (128, 1536, 4096), 524_288, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1397),
+    MeasuredTile("rows", (128, 2048, 768), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1100),
+    MeasuredTile("rows", (128, 2048, 768), 393_216, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 8), 1215),
+    MeasuredTile("rows", (128, 2880, 2880), 327_680, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1254),
+    MeasuredTile("rows", (128, 4096, 1536), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1213),
+    MeasuredTile("rows", (128, 4096, 1536), 262_144, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1311),
+    MeasuredTile("rows", (128, 4096, 1536), 524_288, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1380),
+    MeasuredTile("rows", (256, 7168, 512), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 2), 948),
+    MeasuredTile("rows", (256, 7168, 2048), 65_536, MosaicTile(64, 128, 256, 2, 1, True, True, "M", 1), 922),
+    MeasuredTile("rows", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1251),
+    MeasuredTile("rows", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 1), 1227),
+)
+"""Of a B200, from the best kernel alone."""
 
-GENERATIONS = {8: "a100", 9: "h100", 10: "b200"}
-"""The chip whose records stand for a compute capability; of an A100 there is none."""
+HOPPER = TritonTile(128, 128, 64, 4, 3)
+"""Of 8 sizes on an H200, one of the three that are within 1.4 % of the best on average over 30 products; all are within
+3.2 % (docs/benchmarks.md)."""
 
 
-def nearest(generation: int, part: str, rows: int, groups: int, into: int, out_of: int) -> Choice | None:
-    """The tokamax kernel and sizes for one part of a product, from the nearest record of the GPU's generation.
+def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice:
+    """The tokamax kernel and sizes on Blackwell for one part of a product, from the nearest record.
 
-    ``into`` and ``out_of`` are those of the matrices, in every part. None where the generation has no records.
+    ``into`` and ``out_of`` are those of the matrices, in every part.
     """
-    of_part = [record for record in RECORDS.get(GENERATIONS.get(generation, ""), ()) if record.part == part]
-    if not of_part:
-        return None
     per_group = rows / groups
 
     def distance(record: MeasuredTile) -> float:
@@ -177,7 +134,7 @@ def nearest(generation: int, part: str, rows: int, groups: int, into: int, out_o
         theirs = (*sides, record.rows / count)
         return sum(abs(math.log(one / other)) for one, other in zip((into, out_of, per_group), theirs, strict=True))
 
-    best = min(of_part, key=distance)
+    best = min((record for record in RECORDS if record.part == part), key=distance)
     count, *sides = best.matrices
     is_same = sides == [into, out_of] and abs(math.log2(per_group * count / best.rows)) <= 1
     return Choice(best.tile, is_same, best)
@@ -191,24 +148,23 @@ def _fitting(size: int, width: int) -> int:
 def triton_tile(
     generation: int, part: str, rows: int, groups: int, into: int, out_of: int, item_bytes: int
 ) -> TritonTile:
-    """Sizes for our own Triton kernels, which are built as tokamax's are: those of the nearest record if it is of such
-    a kernel, else those that are best in most of tokamax's measurements.
+    """Sizes for our own Triton kernels: on Hopper those of our measurements; on Blackwell, as they are built as
+    tokamax's are, those of the nearest record if it is of such a kernel, else those that are best in most of its
+    records. On other GPUs none was measured.
 
     Float32 takes the smallest: its pieces are twice as large, and are multiplied in several steps. In 8 bits, pieces of
     as many bytes are twice as long.
     """
-    choice = nearest(generation, part, rows, groups, into, out_of)
     sides = (into, out_of) if part == "matrices" else (rows, out_of if part == "forward" else into)
     inner = rows if part == "matrices" else into if part == "forward" else out_of
     if item_bytes > 2:
         tile = TritonTile(64, 64, 32, 4, 2)
-    elif choice is not None and isinstance(choice.tile, TritonTile):
-        tile = choice.tile
     elif generation == 10:
-        # Its sums lie in the tensor memory that these GPUs alone have; elsewhere, in few registers.
-        tile = TritonTile(256, 256, 32, 4, 3)
+        recorded = nearest(part, rows, groups, into, out_of).tile
+        # Sums lie in the tensor memory that these GPUs alone have; elsewhere, in few registers.
+        tile = recorded if isinstance(recorded, TritonTile) else TritonTile(256, 256, 32, 4, 3)
     else:
-        tile = TritonTile(128, 128, 32, 4, 4)
+        tile = HOPPER if generation == 9 else TritonTile(128, 128, 32, 4, 4)
     length = 2 * tile.inner if item_bytes == 1 else tile.inner
     return tile._replace(
         rows=_fitting(tile.rows, sides[0]), columns=_fitting(tile.columns, sides[1]), inner=_fitting(length, inner)
@@ -216,7 +172,7 @@ def triton_tile(
 
 
 class JaxTile(NamedTuple):
-    """Sizes of JAX's own Mosaic kernels."""
+    """Sizes of JAX's own Mosaic kernel on Blackwell."""
 
     rows: int
     columns: int
@@ -226,27 +182,18 @@ class JaxTile(NamedTuple):
     """Tiles that are taken along the columns before the rows are gone along."""
 
 
-HOPPER_SIDES = (128, 64)
-"""Columns of a tile: a multiprocessor's registers hold no more of a float32 sum than 128 by 128 beside what else there
-is, as one group of 128 threads computes it."""
 SHARED_BYTES = 232_448 - 4096
 """Shared memory of a block of threads, without some for barriers."""
 
 
-def jax_tile(generation: int, rows: int, groups: int, into: int, out_of: int) -> JaxTile | None:
-    """Sizes for a product in 16 bits, or None where the kernels cannot do it, forwards or backwards. Not measured.
+def jax_tile(into: int, out_of: int) -> JaxTile | None:
+    """Sizes for a product in 16 bits, or None where the kernel cannot do it, forwards or backwards. Not measured.
 
-    Both widths are multiples of a tile's columns, as they change places in the gradient.
+    Both widths are multiples of a tile's columns, as they change places in the gradient; two multiprocessors share a
+    tile of twice the rows and columns.
     """
-    widths = (into, out_of)
-    if generation == 9:
-        columns = next((side for side in HOPPER_SIDES if not any(width % side for width in widths)), 0)
-    else:
-        # Twice as many, as two multiprocessors share a tile.
-        columns = 128 if generation == 10 and not any(width % 256 for width in widths) else 0
-    if not columns:
+    side = 128
+    if into % (2 * side) or out_of % (2 * side):
         return None
-    height = 128 if generation == 10 or rows >= 256 * groups else 64
-    stages = min(6, (SHARED_BYTES - 2 * height * columns) // (2 * 64 * (height + columns)))
-    tiles = out_of // (columns * (2 if generation == 10 else 1))
-    return JaxTile(height, columns, 64, stages, next(width for width in (8, 4, 2, 1) if tiles % width == 0))
+    stages = min(6, (SHARED_BYTES - 2 * side * side) // (2 * 64 * 2 * side))
+    return JaxTile(side, side, 64, stages, next(width for width in (8, 4, 2, 1) if out_of // (2 * side) % width == 0))

@@ -1,9 +1,9 @@
-"""Grouped products on Hopper and Blackwell, by tokamax's Mosaic kernels where its records have them as the fastest.
+"""Grouped products on Blackwell, by tokamax's Mosaic kernel where its records have that as the fastest.
 
 Elsewhere, and for the gradient of the matrices, by our Triton kernels: tokamax's Triton kernel for that gradient gives
-a group without rows the product of the rows before it (0.0.12: its last turn is taken though there is none), and its
-Mosaic kernel reaches a fifth of the speed. Tokamax looks sizes up by the exact shape, and has poor ones for all others,
-so sizes are named here.
+a group without rows the product of the rows before it (0.0.12: its last turn is taken though there is none). Tokamax
+looks sizes up by the exact shape, and has poor ones for all others, so sizes are named here. On Hopper its kernel was
+slower than our Triton kernels in a training step (docs/benchmarks.md), and is not used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from moejax.platform import gpu_generation
 
 
 def supports(rows: Any, matrices: Any, *sizes: Any) -> bool:
-    """Whether the program is for Hopper or Blackwell, in 16 bits, and tiles divide both widths."""
+    """Whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
     if rows.dtype not in (jnp.bfloat16, jnp.float16) or rows.dtype != matrices.dtype:
         return False
-    return gpu_generation() in (9, 10) and not any(width % 64 for width in matrices.shape[1:])
+    return gpu_generation() == 10 and not any(width % 64 for width in matrices.shape[1:])
 
 
 def _tile(part: str, rows: Array, matrices: Array) -> MosaicTile | None:
     """Sizes for tokamax's kernel, or None where ours is as fast."""
-    choice = nearest(gpu_generation(), part, rows.shape[0], *matrices.shape)
-    assert choice is not None, "supports() has said no."
-    return choice.tile if isinstance(choice.tile, MosaicTile) else None
+    tile = nearest(part, rows.shape[0], *matrices.shape).tile
+    return tile if isinstance(tile, MosaicTile) else None
 
 
 def _mosaic(tile: MosaicTile, rows: Array, matrices: Array, group_sizes: Array) -> Array:

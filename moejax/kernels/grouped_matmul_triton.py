@@ -1,8 +1,8 @@
 """Grouped products on any NVIDIA GPU from Ampere on, by Pallas kernels of our own that Triton compiles.
 
-For widths that are no multiples of anything, for float32, and for the gradient of the matrices. By tokamax's records
-its Mosaic kernel for that gradient reaches 106 to 142 TFLOP/s on an H100, and its Triton kernel, which ours is built
-like, 370 to 673. None of these was timed by us. Off a GPU the kernels are interpreted, for tests.
+On Hopper for everything: 390 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md), in training steps faster than
+the Mosaic kernels of JAX and tokamax. On Blackwell for the gradient of the matrices, and on all for widths that are no
+multiples of anything and for float32. Off a GPU the kernels are interpreted, for tests.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -126,12 +126,15 @@ def _rows_by_matrices(
 
         @pl.when(first < end)
         def _() -> None:
-            mine = first + jnp.arange(tile.rows, dtype=jnp.int32) < end
+            # A tile that would end behind the last row begins earlier: rows of others are read and computed, as each
+            # by itself, and not written. So nothing is to be masked in the loop.
+            top = jnp.minimum(first, max(count - tile.rows, 0))
+            are_rows = None if count >= tile.rows else jnp.arange(tile.rows, dtype=jnp.int32) < count
             columns, are_columns = _part(column * tile.columns, tile.columns, out_of)
 
             def add(step: Any, total: Array) -> Array:
                 inner, are_inner = _part(step * tile.inner, tile.inner, into)
-                a = _load(rows.at[pl.ds(first, tile.rows), inner], mine, are_inner)
+                a = _load(rows.at[pl.ds(top, tile.rows), inner], are_rows, are_inner)
                 if transposed:
                     b = _load(matrices.at[matrix, columns, inner], are_columns, are_inner).T
                 else:
@@ -141,10 +144,11 @@ def _rows_by_matrices(
             none = jnp.zeros((tile.rows, tile.columns), _summed_in(rows.dtype))
             total = lax.fori_loop(0, pl.cdiv(into, tile.inner), add, none)
             if scales:
-                of_rows = _load(scales[0].at[pl.ds(first, tile.rows)], mine, None)
+                of_rows = _load(scales[0].at[pl.ds(top, tile.rows)], are_rows, None)
                 of_columns = _load(scales[1].at[matrix, columns], None, are_columns)
                 total = total.astype(F32) * of_rows[:, None] * of_columns[None, :]
-            _store(out.at[pl.ds(first, tile.rows), columns], total, mine, are_columns)
+            row = top + jnp.arange(tile.rows, dtype=jnp.int32)
+            _store(out.at[pl.ds(top, tile.rows), columns], total, (first <= row) & (row < end), are_columns)
 
     return pl.pallas_call(
         kernel,

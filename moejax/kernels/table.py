@@ -84,7 +84,6 @@ TABLE: dict[str, dict[str, Kernel]] = {
         "megablox": Kernel("tpu", "grouped_matmul_megablox:MEGABLOX"),
         "tokamax": Kernel("gpu", "grouped_matmul_tokamax:TOKAMAX", has_tokamax),
         "mosaic": Kernel("gpu", "grouped_matmul_mosaic:MOSAIC"),
-        "mosaic_only": Kernel("gpu", "grouped_matmul_mosaic_only:MOSAIC_ONLY", is_default=False),
         "triton": Kernel("gpu", "grouped_matmul_triton:TRITON"),
         "reference": Kernel("any", "grouped_matmul:REFERENCE"),
     },
