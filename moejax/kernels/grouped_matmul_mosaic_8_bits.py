@@ -2,9 +2,10 @@
 
 Triton takes Hopper's matrix units for float8 only where sums may be kept in fewer bits than float32's, which Pallas
 cannot ask for, and multiplies in float16 instead, by the instructions of an A100; products of int8, and on Blackwell of
-both, it makes in 8 bits. No kernel that JAX brings along writes a wider type than it reads. This one was not timed by
-us, and no CPU can interpret it: tests compile it. The units keep sums in about 14 bits and cut off what is below
-(DeepSeek-V3, 2024, Sec. 3.3.2), so each sums ``INNER`` products alone, as there, and float32 adds these up.
+both, it makes in 8 bits. No kernel that JAX brings along writes a wider type than it reads. An H200 found this one
+right, and no faster than products in bfloat16 (docs/benchmarks.md); no CPU can interpret it: tests compile it. The
+units keep sums in about 14 bits and cut off what is below (DeepSeek-V3, 2024, Sec. 3.3.2), so each sums ``INNER``
+products alone, as there, and float32 adds these up.
 
 Shapes: R rows, G groups, K summed over, F columns of the products.
 """
@@ -70,6 +71,10 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
     across = out_of // COLUMNS
     turns = tiles.group.shape[0] * across
 
+    # JAX 0.10 wants an index, 0.12 takes none.
+    whole = ((),) if jax.__version_info__ < (0, 11) else ()
+    load = partial(lambda ref, **options: plgpu.load(ref, *whole, **options), optimized=False)
+
     # As matrix units read 8-bit numbers: in tiles of lines of 128 bytes, whose pieces of 16 bytes are exchanged.
     swizzled = (plgpu.TilingTransform((LINES, INNER)), plgpu.SwizzleTransform(INNER))
     block = partial(plgpu.BlockSpec, transforms=swizzled)
@@ -120,10 +125,8 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
                     max_concurrent_steps=STAGES,
                     init_carry=plgpu.layout_cast(jnp.zeros((ROWS, COLUMNS), jnp.float32), layout),
                 )(x.at[pl.ds(place, ROWS)], w.at[matrix])
-                rows = plgpu.load(of_rows, (pl.ds(place, ROWS),), layout=layout.reduce(1), optimized=False)
-                columns = plgpu.load(
-                    of_columns, (matrix, pl.ds(column * COLUMNS, COLUMNS)), layout=layout.reduce(0), optimized=False
-                )
+                rows = load(of_rows.at[pl.ds(place, ROWS)], layout=layout.reduce(1))
+                columns = load(of_columns.at[matrix, pl.ds(column * COLUMNS, COLUMNS)], layout=layout.reduce(0))
                 total = total * lax.broadcast_in_dim(rows, total.shape, [0])
                 total = total * lax.broadcast_in_dim(columns, total.shape, [1])
                 pl.run_scoped(
