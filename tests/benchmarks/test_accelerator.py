@@ -13,7 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from accelerator_stages import summary  # noqa: E402
+from accelerator_stages import resume, summary  # noqa: E402
 from accelerator_stages.cases import is_measured, read  # noqa: E402
 from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 
@@ -106,6 +106,16 @@ def test_a_mistake_is_said_and_a_users_table_stays(tmp_path, words, said):
 
 
 @pytest.mark.slow
+def test_without_flags_a_training_is_started_with_none(tmp_path, monkeypatch):
+    """XLA takes a blank for the name of a file, and ends the process."""
+    started = []
+    monkeypatch.setattr(resume.subprocess, "Popen", lambda command, env: started.append(env["XLA_FLAGS"]))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    resume._train(tmp_path / "config.py", tmp_path / "out", "")
+    resume._train(tmp_path / "config.py", tmp_path / "out", resume.DETERMINISTIC)
+    assert started == ["", resume.DETERMINISTIC]
+
+
 def test_a_check_finds_a_backend_that_is_wrong(monkeypatch):
     from accelerator_stages import correctness
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from moejax.cli.parsers import predict
-from moejax.cli.process import compile_quickly, keep_libtpu_quiet, keep_programs, take_gpu_memory
+from moejax.cli.process import check_flags, compile_quickly, keep_libtpu_quiet, keep_programs, take_gpu_memory
 from moejax.compilation_cache import MOST_PROGRAMS
+from moejax.errors import UserError
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 
@@ -148,3 +149,18 @@ def test_a_fit_by_programs_that_were_kept_is_the_same_to_the_bit(tmp_path):
     assert len(kept) > 3
     assert said == [said[0]] * 3
     assert not said[0][1]
+
+
+@pytest.mark.parametrize(("given", "left"), [(" ", ""), (" --xla_a=1 ", "--xla_a=1"), ("", "")])
+def test_blanks_are_no_flags_and_no_file_of_them(given, left):
+    environment = {"XLA_FLAGS": given}
+    check_flags(environment)
+    assert environment == {"XLA_FLAGS": left}
+
+
+def test_what_is_neither_flags_nor_a_file_is_named():
+    with pytest.raises(UserError, match="XLA_FLAGS is 'xla_a=1'; give flags such as"):
+        check_flags({"XLA_FLAGS": "xla_a=1"})
+    environment = {}
+    check_flags(environment)
+    assert not environment

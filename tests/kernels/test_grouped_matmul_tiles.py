@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
@@ -17,6 +18,7 @@ from moejax.kernels.grouped_matmul_tiles import (
     nearest,
     triton_tile,
 )
+from moejax.kernels.grouped_matmul_triton import row_tiles
 from moejax.kernels.table import load
 from moejax.plan.gpu_target import TARGETS
 from moejax.platform import gpu_generation
@@ -110,3 +112,20 @@ def test_every_tile_is_one_that_a_multiprocessor_holds():
         assert not any(width % tile.columns for width in shape[2:])
         assert tile.stages >= 2
     assert jax_tile(2048, 1152) is None
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+@pytest.mark.parametrize(
+    "sizes", [[5, 0, 130, 64, 1, 0], [0, 0, 200, 0, 0, 0], [0] * 6, [200, 0, 0, 0, 0, 0], [33] * 6]
+)
+def test_every_row_of_a_group_is_in_one_tile_and_tiles_start_at_multiples(sizes, multiple):
+    height = 64
+    tiles = row_tiles(200, jnp.asarray(sizes, jnp.int32), height, multiple)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    found = []
+    for group, start, first, stop in zip(*(np.asarray(part) for part in tiles), strict=True):
+        assert start % multiple == 0
+        rows = range(first, min(stop, start + height))
+        assert start <= first or not rows
+        found += [(row, group) for row in rows]
+    assert sorted(found) == list(enumerate(owner))

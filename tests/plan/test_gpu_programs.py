@@ -112,6 +112,10 @@ def test_a_step_of_olmoes_shape_on_8_h100_calls_kernels_and_has_no_loop_over_blo
     further = [name for name in loops(text) if "/cond/branch_0_fun/while" in name]
     assert len(further) <= 3
     assert text.count(" while(") <= 6 + len(further)
+    # A sum that is fused into a scatter is made by one thread for each number that is scattered.
+    scattered = [one for one in program_time.kernels(text) if "scatter" in {part.opcode for part in one.parts}]
+    assert scattered
+    assert not [one for one in scattered if "reduce" in {part.opcode for part in one.parts}]
     # A dense product would have every expert's rows for every row.
     assert not re.search(rf"\[32,{buffer},|\[{buffer},32,(1024|2048)\]", text)
     # The program's products, one by one, are those of the architecture's own accounting, but that the second product of
