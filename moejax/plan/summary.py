@@ -11,6 +11,9 @@ from moejax.result import Column, Result, Table, percent
 if TYPE_CHECKING:
     from moejax.plan.plan import CollectiveVolume, Plan
 
+MEASURED = "steps of one H200 took 1.5 to 1.7 times the second, and no other was measured"
+"""How near the accounts are to steps that were run (docs/benchmarks.md, One H200)."""
+
 
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     """A plan with what follows from it."""
@@ -219,7 +222,7 @@ def _time(plan: Plan, price: float | None) -> Table:
         f"By the longer of the two accounts, the {longer}'s: {format(plan.tokens)} tokens in {plan.days:.3g} days and "
         f"{plan.chip_hours:,.0f} chip-hours{cost}; {format(plan.tokens_per_day, 3)} tokens a day.",
         "The roofline takes products, estimated traffic and links at their peaks; the program at least its kernels: "
-        f"{products}, all else at the bandwidth. What the links overlap with is {overlap}. Neither is a strict bound, "
-        "and neither was measured (docs/plans.md).",
+        f"{products}, all else at the bandwidth. What the links overlap with is {overlap}. Neither is a strict bound; "
+        f"{MEASURED} (docs/plans.md).",
     ]
     return Table("a step", columns, rows, notes)
