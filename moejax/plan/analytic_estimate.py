@@ -36,7 +36,6 @@ class AnalyticEstimate:
 def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimate:
     """A training on a topology, by arithmetic."""
     mesh = mesh_sizes(training, topology)
-    held = parameter_bytes(training, mesh)
     step_roofline = None
     if topology.chip is not None:
         inside = slice_mesh_sizes(training, topology)
@@ -56,8 +55,8 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
                     # Over a whole slice XLA's TPU compiler adds up instead of gathering and scattering.
                     kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
-        step_roofline = roofline(training, mesh, topology.device, held, seconds)
-    return AnalyticEstimate(memory_bytes=_memory(training, mesh, held, topology.platform), roofline=step_roofline)
+        step_roofline = roofline(training, mesh, topology.device, parameter_bytes(training, mesh), seconds)
+    return AnalyticEstimate(memory_bytes=step_bytes(training, mesh, topology.platform), roofline=step_roofline)
 
 
 def communication_volume(
@@ -124,9 +123,11 @@ def _of_training(a: Architecture) -> tuple[float, float]:
     return float(of_model.total + of_modules.total), float(of_model.routed_experts + of_modules.routed_experts)
 
 
-def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int, platform: str) -> float:
-    """State, gradients, what the layers keep, and the largest of what comes and goes."""
+def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> float:
+    """Bytes of a step on one device of ``tpu``, ``gpu`` or ``cpu``: state, gradients, what the layers keep, and the
+    largest of what comes and goes."""
     recipe, a = training.recipe, training.architecture
+    held = parameter_bytes(training, mesh)
     value, added = value_bytes(training), _added_bytes(training)
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     room = 1 / filled_rows(training, mesh)
@@ -140,10 +141,10 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int, p
     if _gathers_rows(training, platform):
         # The buffers of all devices along ``expert``.
         rows += mesh["expert"] * tokens * a.top_k * room * a.model_dim * value
-    ema = parameter_bytes if recipe.ema_decay else 0
+    ema = held if recipe.ema_decay else 0
     # Gradients are of the type in which they are added up, until microbatches are.
-    gradients = parameter_bytes * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
-    return 3.0 * parameter_bytes + ema + gradients + kept + gathered + rows
+    gradients = held * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
+    return 3.0 * held + ema + gradients + kept + gathered + rows
 
 
 def _kept(training: Training, tokens: float, value: int, room: float) -> float:

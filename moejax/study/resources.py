@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from jax.sharding import AbstractMesh
 
 from moejax.errors import UserError
+from moejax.laws.chips import Chip
+from moejax.plan.analytic_estimate import step_bytes
+from moejax.plan.search import ROOM
+from moejax.say import say
 from moejax.sharding import MESH_AXES
 from moejax.train.training import Training
 
@@ -50,9 +54,13 @@ def gpu_sizes(per_node: int) -> list[int]:
     return [*(size for size in (1, 2, 4, 8) if size < per_node), *range(per_node, MOST_CHIPS, per_node)]
 
 
-def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[int], slices: int = 1) -> int:
-    """The fewest chips, of the numbers that can be had, that hold a training and that its mesh and batch divide into.
-    Of several ``slices``, each holds all of it.
+def chips_for(
+    training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], slices: int = 1
+) -> int:
+    """The fewest devices, of the numbers that can be had, that hold a training's step and that its mesh and batch
+    divide into. Of several ``slices``, each holds all of the state.
+
+    What a step holds is estimated (``step_bytes``), so where one number alone can be had it is only warned of.
 
     Raises:
       UserError: no such number; the sentence says why.
@@ -65,18 +73,35 @@ def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[
             f"{name} needs {estimated.chips_at_least} chips to hold its state, but with recipe.mesh.fsdp=1 each chip "
             f"holds all of it: spread it with --config.recipe.mesh.fsdp=-1 --config.recipe.mesh.data=1."
         )
-    why = ""
-    for size in sizes:
+    asked, why = list(sizes), ""
+    needed: dict[int, float] = {}
+    for size in asked:
         if size // slices >= estimated.chips_at_least:
             try:
-                training.check_mesh(AbstractMesh(mesh.sizes(size, slices), MESH_AXES))
-                return size
+                shape = mesh.sizes(size, slices)
+                training.check_mesh(AbstractMesh(shape, MESH_AXES))
             except UserError as error:
                 why = why or f" Of {size:,}: {error}"
-    raise UserError(
-        f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do; "
-        f"change recipe.mesh, batch_tokens or --chip.{why}"
+                continue
+            axes: dict[str, int] = dict(zip(MESH_AXES, shape, strict=True))
+            needed[size] = step_bytes(training, axes, "tpu" if device.torus_dimensions else "gpu")
+            if needed[size] <= ROOM * device.memory_bytes:
+                return size
+    if not needed:
+        raise UserError(
+            f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do; "
+            f"change recipe.mesh, batch_tokens or --chip.{why}"
+        )
+    least = min(needed, key=lambda size: needed[size])
+    said = (
+        f"{name}: by arithmetic a step takes {needed[least] / 1e9:,.0f} GB on each of {least:,} chips, and "
+        f"{ROOM:.0%} of {device.name} is {ROOM * device.memory_bytes / 1e9:,.0f} GB; choose another "
+        f"recipe.mesh, recipe.runtime.remat or recipe.microbatches, of which moejax plan --search finds those that fit"
     )
+    if len(asked) > 1:
+        raise UserError(f"{said}, or name the number of chips yourself.")
+    say(f"moejax: {said}.")
+    return least
 
 
 def minutes_for(estimated: EstimatedTraining, chips: int) -> int:

@@ -28,6 +28,7 @@ TINY = f"--config={STUDIES / 'zhao.py:tiny'}"
 # The paper's batch of 2,430 sequences divides into no slice.
 PILOT = [f"--config={STUDIES / 'chapter_002.py:pilot'}", "--config.recipe.batch_tokens=8388608"]
 PILOT += ["--config.recipe.mesh.fsdp=-1", "--config.recipe.mesh.data=1"]
+PILOT += ["--config.recipe.mesh.expert=8", "--config.recipe.runtime.remat=full"]
 IMAGE = ["--image", "registry/moejax:tpu"]
 
 
@@ -183,11 +184,11 @@ def test_a_slice_that_is_chosen_holds_the_training():
     for chip in GKE_ACCELERATORS:
         (one,) = estimate(study, find(chip), mfu=0.4).trainings
         sizes = [topology.devices for topology in rentable(chip)]
-        if one.chips_at_least is None or one.chips_at_least > max(sizes):
+        if chip in ("v4", "v5e", "v6e"):
             with pytest.raises(ValueError, match=training.name):
-                chips_for(training, one, sizes)
+                chips_for(training, one, find(chip).device, sizes)
         else:
-            assert chips_for(training, one, sizes) >= one.chips_at_least
+            assert chips_for(training, one, find(chip).device, sizes) >= one.chips_at_least
 
 
 def test_no_number_of_chips_is_chosen_that_the_training_refuses():
@@ -210,9 +211,64 @@ def test_no_number_of_chips_is_chosen_that_the_training_refuses():
     )
     training = Training(name="wide", architecture=architecture, recipe=recipe)
     (one,) = estimate(study_of(training), find("v5p"), mfu=0.4).trainings
-    assert chips_for(training, one, [64, 32]) == 32
+    assert chips_for(training, one, find("v5p"), [64, 32]) == 32
     with pytest.raises(ValueError, match=r"Of 64: expert_hidden is 96, which mesh\.tensor = 64 does not divide"):
-        chips_for(training, one, [64])
+        chips_for(training, one, find("v5p"), [64])
+
+
+def _wide(**recipe):
+    """Two layers of half a billion parameters, whose batch is of 64 sequences."""
+    from moejax.architecture import Architecture
+    from moejax.train.training import Recipe, Training
+
+    architecture = Architecture(
+        vocab_size=32_768, model_dim=2048, num_layers=2, num_heads=16, num_kv_heads=16, head_dim=128,
+        num_experts=64, top_k=4, expert_hidden=512,
+    )  # fmt: skip
+    given = {"batch_tokens": 262_144, "data": DataConfig(sequence_length=4096)} | recipe
+    return Training(name="wide", architecture=architecture, recipe=Recipe(budgets_tokens=(2_621_440,), **given))
+
+
+def test_a_training_gets_as_many_chips_as_its_step_needs_and_not_one_sequence():
+    from moejax.study.resources import chips_for
+    from moejax.study.study import study_of
+
+    def sized(training, *sizes):
+        (one,) = estimate(study_of(training), find("h100"), mfu=0.4).trainings
+        assert one.chips_at_least == 1
+        return chips_for(training, one, find("h100"), sizes)
+
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    assert sized(_wide(), *sizes) > 1
+    # What is not held at once needs no chip.
+    assert sized(_wide(microbatches=64), *sizes) == 1
+
+
+def test_a_number_of_chips_that_was_named_is_taken_and_warned_of_where_none_is_chosen(capsys):
+    from moejax.study.resources import chips_for
+    from moejax.study.study import study_of
+
+    training = _wide()
+    (one,) = estimate(study_of(training), find("h100"), mfu=0.4).trainings
+    assert chips_for(training, one, find("h100"), [1]) == 1
+    assert "GB on each of 1 chips, and 85% of NVIDIA H100 SXM is 68 GB" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"recipe\.microbatches, of which .* or name the number of chips yourself"):
+        chips_for(training, one, find("h100"), [1, 2])
+
+
+def test_hosts_of_skypilot_find_each_other_through_its_variables(printed, run_by_a_shell):
+    words = [TINY, "--chip", "h100", "--nodes", 2, "--chips-per-node", 4, "--out", "gs://b/tiny"]
+    for task in yaml.safe_load_all(printed("sky", *words)):
+        assert (task["num_nodes"], task["resources"]["accelerators"]) == (2, {"H100": 4})
+        for rank in "01":
+            here = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": rank}
+            command = run_by_a_shell(task["run"], **here)
+            assert command[:3] == ["-m", "moejax", "train"]
+            assert command[-6:] == ["--coordinator", "10.0.0.1:8476", "--processes", "2", "--process", rank]
+            assert "--distributed" not in command
+    for task in yaml.safe_load_all(printed("sky", TINY, "--chip", "h100", "--out", "gs://b/tiny")):
+        assert (task["num_nodes"], task["resources"]["accelerators"]) == (1, {"H100": 1})
+        assert "--coordinator" not in task["run"]
 
 
 @pytest.mark.parametrize("chip", GKE_ACCELERATORS)
@@ -248,6 +304,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
         (["sky", TINY, "--out", "gs://b/x", "--chip", "h1000"], "did you mean h100"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "2xv5p:2x2x1"], "moejax launch gke for several"),
+        (["sky", TINY, "--out", "gs://b/x", "--chip", "v5p", "--nodes", "2"], "it counts machines of GPUs"),
     ],
 )
 def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):
@@ -378,8 +435,8 @@ def run_by_a_shell(tmp_path_factory):
         (stand_ins / name).write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
         (stand_ins / name).chmod(0o755)
 
-    def run(script):
-        environment = os.environ | {"PATH": f"{stand_ins}:/usr/bin:/bin", "SKYPILOT_NODE_IPS": "10.0.0.1"}
+    def run(script, **variables):
+        environment = os.environ | {"PATH": f"{stand_ins}:/usr/bin:/bin", **variables}
         found = subprocess.run(["bash", "-eu"], input=script.encode(), capture_output=True, cwd=here, env=environment)
         assert (found.returncode, found.stderr) == (0, b""), found.stderr.decode()
         assert not list(here.iterdir())

@@ -16,6 +16,7 @@ ENGINES = Path(sys.prefix) / "engines" / "bin" / "python"
 STUDIES = Path(__file__).parents[2] / "configs" / "studies"
 # The paper's batch of 2,430 sequences divides into no slice.
 PILOT = ["--config", STUDIES / "chapter_002.py:pilot", "--config.recipe.batch_tokens=8388608"]
+PILOT += ["--config.recipe.mesh.expert=8", "--config.recipe.runtime.remat=full"]
 SHARDED = ["--config.recipe.mesh.fsdp=-1", "--config.recipe.mesh.data=1"]
 
 pytestmark = pytest.mark.skipif(not ENGINES.exists(), reason="SkyPilot and kubernetes-validate: make parity")

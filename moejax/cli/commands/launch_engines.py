@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -60,8 +59,6 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
         return dict.fromkeys(study.models, one)
     if (arguments.chip or "").lower() in GKE_ACCELERATORS:
         raise UserError(f"{arguments.chip} is a TPU, and Slurm's jobs train on NVIDIA GPUs; name one, or --chip cpu.")
-    per_node = arguments.chips_per_node
-    sizes = [arguments.nodes * per_node] if arguments.nodes else gpu_sizes(per_node)
     return {
         # JAX's processes under Slurm have one GPU each.
         name: replace(
@@ -71,7 +68,7 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
             memory_bytes=memory,
             minutes=arguments.minutes or one.minutes,
         )
-        for name, one in _gpu_resources(arguments, study, arguments.chip or "h100", sizes).items()
+        for name, one in _gpu_resources(arguments, study, arguments.chip or "h100").items()
     }
 
 
@@ -121,11 +118,12 @@ def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> di
         raise UserError(f"{asked.name} is no whole machine; the smallest slice is {rentable(name)[0].name}.")
     topologies = [asked] if asked else rentable(name)
     slices = asked.slices if asked else 1
-    by_name = {one.model: one for one in estimate(study, find(name).device, mfu=arguments.mfu).trainings}
+    device = find(name).device
+    by_name = {one.model: one for one in estimate(study, device, mfu=arguments.mfu).trainings}
     found = {}
     for training in study.trainings():
         one = by_name[training.name]
-        devices = chips_for(training, one, [topology.devices for topology in topologies], slices)
+        devices = chips_for(training, one, device, [topology.devices for topology in topologies], slices)
         # Of several shapes, the nearest to a cube has the shortest ways.
         topology = min((one for one in topologies if one.devices == devices), key=lambda one: max(one.shape))
         hosts = topology.chips // chips_per_host(topology)
@@ -149,9 +147,14 @@ def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngin
             f"--topology is {arguments.topology}; SkyPilot is asked for one slice, and moejax launch gke for several."
         )
     if arguments.topology or chip in GKE_ACCELERATORS:
+        if arguments.nodes:
+            raise UserError(
+                f"--nodes is {arguments.nodes} and the chip {chip}; it counts machines of GPUs: give the slice of TPUs "
+                f"with --topology, or a GPU with --chip."
+            )
         resources = _tpu_resources(arguments, study, chip)
     elif chip in GPUS:
-        resources = _gpu_resources(arguments, study, chip, gpu_sizes(arguments.chips_per_node))
+        resources = _gpu_resources(arguments, study, chip)
     else:
         raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
     engine = SkyEngine(
@@ -167,16 +170,16 @@ def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngin
     return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
 
 
-def _gpu_resources(
-    arguments: argparse.Namespace, study: Study, chip: str, sizes: Sequence[int]
-) -> dict[str, ResourceRequest]:
-    """The fewest GPUs of ``sizes`` that hold each training."""
-    by_name = {one.model: one for one in estimate(study, find(chip), mfu=arguments.mfu).trainings}
+def _gpu_resources(arguments: argparse.Namespace, study: Study, name: str) -> dict[str, ResourceRequest]:
+    """The GPUs of ``--nodes``, or the fewest that hold each training."""
+    per_node, chip = arguments.chips_per_node, find(name)
+    sizes = [arguments.nodes * per_node] if arguments.nodes else gpu_sizes(per_node)
+    by_name = {one.model: one for one in estimate(study, chip, mfu=arguments.mfu).trainings}
     found = {}
     for training in study.trainings():
         one = by_name[training.name]
-        chips = chips_for(training, one, sizes)
-        nodes = math.ceil(chips / arguments.chips_per_node)
+        chips = chips_for(training, one, chip, sizes)
+        nodes = math.ceil(chips / per_node)
         # One process on each machine has all its GPUs.
         found[training.name] = ResourceRequest(
             chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips)

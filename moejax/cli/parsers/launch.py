@@ -22,6 +22,7 @@ EXAMPLE = """\
   moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/mine --image REGISTRY/moejax:tpu --submit
   moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu --xpk CLUSTER
   moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
+  moejax launch sky --config=FILE.py --chip h100 --nodes 4 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu
   moejax study status gs://bucket/mine"""
 
 
@@ -38,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--json", action="store_true", help="print trainings, commands and resources as JSON instead")
     both.add_argument("--chip", metavar="NAME", help="h100, v5p, …; for Slurm also cpu")
     both.add_argument("--mfu", type=share, default=0.4, metavar="SHARE", help="expected; for time limits (%(default)s)")
-    slurm = engines.add_parser("slurm", parents=[both], help="jobs through submitit", allow_abbrev=False)
-    slurm.add_argument("--chips-per-node", type=count(1, 1_024), default=8, metavar="N", help="(%(default)s)")
-    slurm.add_argument("--nodes", type=count(1, 100_000), metavar="N", help="for each training (as few as hold it)")
+    gpus = argparse.ArgumentParser(add_help=False)
+    gpus.add_argument("--chips-per-node", type=count(1, 1_024), default=8, metavar="N", help="of GPUs (%(default)s)")
+    gpus.add_argument("--nodes", type=count(1, 100_000), metavar="N", help="for each training (as few as hold it)")
+    slurm = engines.add_parser("slurm", parents=[both, gpus], help="jobs through submitit", allow_abbrev=False)
     slurm.add_argument("--cores", type=count(1, 100_000), metavar="N", help="for each process (1, with chips 8)")
     slurm.add_argument("--memory", type=count(1, 10**18), metavar="BYTES", help="of each node (default: Slurm's)")
     slurm.add_argument("--minutes", type=count(1, 10_000_000), metavar="N", help="limit (default: twice the estimate)")
@@ -58,9 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gke.add_argument("--queue", metavar="NAME", help="Kueue's local queue")
     gke.add_argument("--spot", action="store_true", help="on spot machines")
     gke.add_argument("--xpk", metavar="CLUSTER", help="print XPK's commands for this cluster instead")
-    sky = engines.add_parser("sky", parents=[both], help="managed jobs of SkyPilot", allow_abbrev=False)
+    sky = engines.add_parser("sky", parents=[both, gpus], help="managed jobs of SkyPilot", allow_abbrev=False)
     sky.add_argument("--topology", metavar="CHIP:AxBxC", help="for TPUs (default: the smallest that holds it)")
-    sky.add_argument("--chips-per-node", type=count(1, 1_024), default=8, metavar="N", help="of GPUs (%(default)s)")
     sky.add_argument("--infra", metavar="CLOUD", help="cloud[/region[/zone]] (default: SkyPilot's choice)")
     sky.add_argument("--again", action="store_true", help="also what SkyPilot has been given and has not ended")
     sky.add_argument("--on-demand", action="store_true", help="no spot machines")
