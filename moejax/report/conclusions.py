@@ -26,6 +26,7 @@ from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percen
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
+from moejax.wording import counted
 
 if TYPE_CHECKING:
     from moejax.interval import Interval
@@ -325,7 +326,7 @@ def no_decision(found: Findings) -> str:
 
 def _lead(found: Findings) -> str:
     runs, corpus = found.runs, found.concluded.corpus
-    lead = f"{found.concluded.name}: {len(runs):,} runs of {runs['model'].nunique():,} models"
+    lead = f"{found.concluded.name}: {counted(len(runs), 'run')} of {counted(runs['model'].nunique(), 'model')}"
     if corpus is None:
         return lead
     return (

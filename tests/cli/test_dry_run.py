@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from moejax.__main__ import main
+from moejax.cli.commands.config import load
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.chips import CHIPS, find
+from moejax.train.training import Training
 
 STUDIES = Path(__file__).parent.parent.parent / "configs" / "studies"
 
@@ -30,6 +32,17 @@ def test_the_446_configurations_are_listed_with_what_they_cost_and_nothing_is_wr
     # The MFU is of FLOPs without the masked half of the scores.
     assert 0.85 * counted < totals["chip_hours"] < 0.97 * counted
     assert totals["cost"] == pytest.approx(3 * totals["chip_hours"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_by_itself_costs_what_a_study_of_it_does(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [f"--config={STUDIES.parent / 'tiny.py'}", "--config.vmap.seeds=0,1", "--json"]
+    assert main(["study", *words, "--dry-run"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["model"] for one in found["trainings"]] == ["tiny-seed0", "tiny-seed1"]
+    per_token = flops_per_token(load(Training, words[0].removeprefix("--config="), []).architecture, 128).training
+    assert [run["flops"] for run in found["runs"]] == [per_token * tokens for tokens in 2 * [65_536, 131_072]]
     assert not list(tmp_path.iterdir())
 
 

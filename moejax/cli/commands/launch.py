@@ -30,7 +30,7 @@ from moejax.wording import command, counted, some, told
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or submit."""
-    study, out = load_study(arguments, or_training=True)
+    study, out = load_study(arguments)
     _refuse_control_characters([*arguments.command_line, out, study.name, *study.models])
     study.check()
     study = _with_stages(arguments, study, out)

@@ -10,11 +10,11 @@ from moejax.study.study import Study, study_of
 from moejax.train.training import Training
 
 
-def load_study(arguments: argparse.Namespace, *, or_training: bool = False) -> tuple[Study, str]:
-    """The study, and its folder; a config file of one training is a study of it where that may be given."""
+def load_study(arguments: argparse.Namespace) -> tuple[Study, str]:
+    """The study, and its folder; a config file of one training is a study of it."""
     if not arguments.config:
         return read_study(arguments.out), str(arguments.out)
-    if or_training and "architecture" in read(arguments.config):
+    if "architecture" in read(arguments.config):
         study = study_of(load(Training, arguments.config, arguments.overrides))
     else:
         study = load(Study, arguments.config, arguments.overrides)

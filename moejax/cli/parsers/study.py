@@ -7,7 +7,7 @@ import argparse
 from moejax.cli.number import WORKERS, count, number
 from moejax.cli.out_folder import local
 from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
-from moejax.cli.settings import STUDY
+from moejax.cli.settings import STUDY, TRAINING
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.study.storage import identity
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="status DIR | gather DIR",
         help="show how far the study in DIR is, or write its run table",
     )
-    add_config_argument(parser, STUDY, required=False)
+    add_config_argument(parser, STUDY, TRAINING, required=False)
     parser.add_argument("--out", type=local, metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     parser.add_argument(
