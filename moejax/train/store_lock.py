@@ -143,6 +143,11 @@ class StoreLock:
         self._me = replace(self._me, released=True)
         self._write(self.number)
 
+    def withdraw(self) -> None:
+        """Give it back and leave no file, where nothing was written by its leave: nobody asks then who had it last."""
+        self.check()
+        self._storage.rm_file(_path(self.number))
+
     def _wait_for(self, number: int) -> None:
         """Until the holder of a number counts as dead.
 

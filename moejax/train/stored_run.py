@@ -254,7 +254,7 @@ class StoredRun:
             self._go_on(counts, own["sent"])
             if training is None and (self._folder / TRAINING).exists():
                 self._log(f"{self._url} holds no training any more: the one in {self._folder} is sent there again.")
-            elif not is_last:
+            elif not is_last and previous:
                 self._log(f"Another process had {self._url} since, and trained nothing: {self._folder} goes on.")
         else:
             self._make_room(own["sent"] if own is not None else None, counts, training)
@@ -481,7 +481,8 @@ class StoredRun:
         for number in itertools.count(1):
             try:
                 self.send(all_of_it=True)
-                self._lock.release()
+                # What was refused before it began leaves nothing.
+                self._lock.release() if self._sent else self._lock.withdraw()
                 return
             except UserError:
                 raise

@@ -404,6 +404,20 @@ def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path, url):
         pass
 
 
+def test_a_training_that_was_refused_before_it_began_leaves_nothing_in_the_store(tmp_path, url, store):
+    with pytest.raises(UserError, match="no such config"), StoredRun(url, tmp_path / "here"):
+        raise UserError("no such config")
+    assert store.find("", detail=False) == []
+    said = []
+    with pytest.raises(UserError, match="no such config"), StoredRun(url, tmp_path / "here", said.append):
+        raise UserError("no such config")
+    assert said == []
+    for place in ("here", "there"):
+        with StoredRun(url, tmp_path / place):
+            checkpoint(tmp_path / place, 4)
+        assert in_store(store) >= {TRAINING, f"checkpoints/trunk/4/{COMMITTED}"}
+
+
 def test_of_two_that_begin_at_once_one_is_refused(url, store, monkeypatch):
     first, second = StoreLock(store, url), StoreLock(store, url)
     taking = StoreLock._write

@@ -43,11 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = sum(len(training.recipe.budgets_tokens) for training in known.trainings())
     for warning in (*analysis.warnings(outcomes.expected), *([outcomes.said] if outcomes.tried else [])):
         say(f"moejax: {warning}")
-    say(
-        f"1/{parts}  training {counted(len(known.models), 'model')}, {counted(runs, 'run')}, into {folder}. {later(known)}".rstrip(
-            ". "
-        )
-    )
+    what = f"{counted(len(known.models), 'model')}, {counted(runs, 'run')}"
+    say(f"1/{parts}  training {what}, into {folder}. {later(known)}".rstrip(". "))
     with progress_display() as update:
         train_study(
             study,
