@@ -397,7 +397,8 @@ def size_table(runs: Runs) -> pd.DataFrame:
     laws = allocation_law(runs, *budgets(runs.design.flops), _parts(ratio), _families(ratio, granularity))
     if not laws:
         raise UserError(
-            f"Fewer than three budgets of these runs were split in {LEAST_SPLITS} ways into model scale and tokens."
+            f"Fewer than three budgets of these runs were split in {LEAST_SPLITS} ways into model scale and tokens; "
+            f"train at three budgets or more, each with {LEAST_SPLITS} sizes of model."
         )
     return points_of(laws)
 
@@ -431,7 +432,10 @@ def _measured(
     defined = np.isfinite(measured.value) & (measured.value > 0)
     rows, leverage = measured.rows[defined], measured.value[defined]
     if not len(rows):
-        raise UserError("No leverage is defined: every mixture's loss lies below what the dense curve ever reaches.")
+        raise UserError(
+            "No leverage is defined: every mixture's loss lies below what the dense curve ever reaches; train dense "
+            "models at larger budgets."
+        )
     points = dataclasses.replace(
         runs.where(rows), loss=leverage, weight=np.ones(len(rows)), output="efficiency_leverage"
     )
@@ -459,7 +463,10 @@ def _measured(
 def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     """Activation ratio and granularity of every run, rounded so that equal ones are equal."""
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
-        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+        raise UserError(
+            f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}; name "
+            f"their columns with --map OURS=THEIRS, or add them."
+        )
     with float64():
         ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
     return np.round(ratio, 6), np.array([float(f"{g:.2g}") for g in granularity])
@@ -477,13 +484,15 @@ def joint_law(points: Runs, starts: Starts) -> JointLaw:
     ratio, granularity = _architecture(points.where(small)) if small.any() else (np.zeros(0), np.zeros(0))
     if (several := len(np.unique(ratio))) < LEAST_VALUES:
         raise UserError(
-            f"Its leverages below {TRAINED_BELOW:g} have {several} activation ratios; {LEAST_VALUES} are needed."
+            f"Its leverages below {TRAINED_BELOW:g} have {several} activation ratios; {LEAST_VALUES} are needed: train "
+            f"mixtures of further ratios at the small budgets."
         )
     fixed = NO_GRANULARITY if len(np.unique(granularity)) < LEAST_VALUES else {}
     free = len(dataclasses.fields(Leverage)) - len(fixed)
     if small.sum() < free:
         raise UserError(
-            f"There are {small.sum()} leverages below {TRAINED_BELOW:g}, and it has {free} coefficients to set."
+            f"There are {small.sum()} leverages below {TRAINED_BELOW:g}, and it has {free} coefficients to set; train "
+            f"more mixtures at the small budgets."
         )
     fit = fit_law(Leverage, points.only(small), starts=starts, fixed=fixed)
     left = points.loss - predict(fit.law, points, fit.output)

@@ -275,7 +275,7 @@ def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
     assert [table.key in BRIEF_RECIPE for table in found.summary().tables] == [True]
     shape["num_experts"] = np.repeat([64.0, 128.0], 4)
     few = runs_from(Design(flops=np.full(8, 1e20), **shape), np.full(8, 2.0))
-    with pytest.raises(ValueError, match="have 2 activation ratios"):
+    with pytest.raises(ValueError, match="have 2 activation ratios; 3 are needed: train mixtures of further ratios"):
         joint_law(few, Sobol())
 
 
