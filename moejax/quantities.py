@@ -49,7 +49,7 @@ def parse_whole_number(text: str) -> int:
     """
     value = parse(text)
     if value != int(value):
-        raise UserError(f"{text!r} is not a whole number.")
+        raise UserError(f"{text!r} is not a whole number; give one, such as {math.ceil(value):,}.")
     return int(value)
 
 

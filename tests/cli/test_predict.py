@@ -113,6 +113,14 @@ def test_mistakes_are_answered_in_sentences(arguments, sentence, capsys):
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize("option", ["--top-k", "--num-experts", "--model-dim"])
+def test_what_a_model_has_a_whole_number_of_is_given_as_one(option, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", "--law", "chinchilla", "--params-active", "1B", "--tokens", "20B", option, "2.5"])
+    assert stopped.value.code == 2
+    assert f"argument {option}: '2.5' is not a whole number; give one, such as 3." in capsys.readouterr().err
+
+
 def test_a_prediction_loads_no_library_but_jax():
     # So it answers at once: 1.5 to 1.8 seconds, where pandas, SciPy, Flax and Optax take two seconds to load.
     code = (
