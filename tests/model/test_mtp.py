@@ -21,7 +21,9 @@ from moejax.train.training import DataConfig, Recipe, Training
 
 LENGTH, DEPTH, WEIGHT = 12, 2, 0.3
 TOKENS = np.random.default_rng(0).integers(0, MIXTURE.vocab_size, (2, LENGTH + 1)).astype(np.int32)
-AHEAD = MIXTURE.replace(num_layers=2, tied_embeddings=False, num_mtp_layers=DEPTH)
+ONE_LAYER = MIXTURE.replace(num_layers=1, num_dense_layers=0)
+"""What comes before the modules decides how long a program is compiled, and nothing else here."""
+AHEAD = ONE_LAYER.replace(tied_embeddings=False, num_mtp_layers=DEPTH)
 NO_AUXILIARY = LossWeights(balance=0.0, router_z=0.0, mtp=WEIGHT)
 
 
@@ -208,10 +210,10 @@ LATER = LossWeights(balance=0.1, router_z=0.07, mtp=WEIGHT, mtp_later=0.1, mtp_l
 """The weight falls to a third after the first step."""
 
 
-@pytest.mark.parametrize("architecture", [MIXTURE.replace(num_mtp_layers=1), DENSE.replace(num_mtp_layers=1)])
+@pytest.mark.parametrize("architecture", [ONE_LAYER, DENSE.replace(num_layers=1)])
 @pytest.mark.matrix(1)
 def test_what_comes_after_the_next_token_is_learnt(architecture):
-    _, _, found = steps(training(architecture, LATER, beta1=0.0), {"tokens": TOKENS}, 30)
+    _, _, found = steps(training(architecture.replace(num_mtp_layers=1), LATER, beta1=0.0), {"tokens": TOKENS}, 30)
     first, last = found[0], found[-1]
     assert last["mtp_1_loss"] < 0.6 * first["mtp_1_loss"]
     assert last["loss"] < 0.6 * first["loss"]
@@ -221,7 +223,7 @@ def test_what_comes_after_the_next_token_is_learnt(architecture):
 def test_the_weight_of_a_module_changes_after_its_tokens_also_that_of_its_routers_losses():
     def gradient(number):
         # Adam without momentum keeps the gradient of the last step, and at this rate parameters stay as they are.
-        still = training(MIXTURE.replace(num_mtp_layers=1), LATER, beta1=0.0, learning_rate=1e-12)
+        still = training(ONE_LAYER.replace(num_mtp_layers=1), LATER, beta1=0.0, learning_rate=1e-12)
         _, state, _ = steps(still, {"tokens": TOKENS}, number)
         return jax.tree.map(np.asarray, state.optimizer[1][0].mu["mtp_layers"])
 
