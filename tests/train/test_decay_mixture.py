@@ -35,7 +35,8 @@ def annealed(training):
     def make(**decay):
         data = dataclasses.replace(training.recipe.data, source="", mixture=parts, decay_mixture=decay)
         recipe = dataclasses.replace(training.recipe, data=data, log_every_steps=1)
-        return on_one_device(dataclasses.replace(training, recipe=recipe))
+        architecture = training.architecture.replace(num_layers=1)
+        return on_one_device(dataclasses.replace(training, architecture=architecture, recipe=recipe))
 
     return make
 

@@ -19,6 +19,12 @@ from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
 
 
+@pytest.fixture
+def training(training):
+    """Of one layer, twice as wide: with 8-bit products, a step of two takes long to compile."""
+    return dataclasses.replace(training, architecture=training.architecture.replace(num_layers=1, model_dim=32))
+
+
 def quantized(training, kind, **runtime):
     runtime = dataclasses.replace(training.recipe.runtime, matmul_quantization=kind, **runtime)
     return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, runtime=runtime))

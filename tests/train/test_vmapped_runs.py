@@ -28,6 +28,16 @@ def one_device(monkeypatch):
 
 
 @pytest.fixture
+def training(training):
+    """Of one layer, and half as many checkpoints, as each is one of every run."""
+    return dataclasses.replace(
+        training,
+        architecture=training.architecture.replace(num_layers=1),
+        recipe=dataclasses.replace(training.recipe, checkpoint_tokens=2048),
+    )
+
+
+@pytest.fixture
 def vmapped(training):
     return dataclasses.replace(training, vmap=AXES)
 
