@@ -37,7 +37,7 @@ def required(pyproject: Path) -> list[Requirement]:
 def used_if_there(pyproject: Path) -> list[Requirement]:
     """What some cases need, in the versions that moejax's extras ask for."""
     extras = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    asked = {one.name: one for texts in extras.values() for one in map(Requirement, texts)}
+    asked = {one.name: one for texts in extras.values() for one in map(Requirement, texts) if _applies(one)}
     return [asked.get(name, Requirement(name)) for name in USED_IF_THERE]
 
 

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from accelerator_stages.cases import Cases, LeftOut, Row
-from accelerator_stages.shapes import kernels, only
+from accelerator_stages.shapes import check_accepts, kernels, only
 from accelerator_stages.timing import is_alive
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
@@ -34,9 +34,9 @@ from moejax.kernels.table import TABLE
 from moejax.laws.accounting import params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.memory import training_memory
-from moejax.model.runtime import REMAT_POLICIES, Runtime
+from moejax.model.runtime import COMPUTE_DTYPES, REMAT_POLICIES, Runtime
 from moejax.platform import platform
-from moejax.train.devices import Speed, memory
+from moejax.train.devices import CHIP_OF_DEVICE, Speed, check_quantization, memory
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
 from moejax.train.program import StepsInFlight, make_program
 from moejax.train.schedule import Schedule, WarmupStableDecay
@@ -195,11 +195,10 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
     runtime, tokens = given.recipe.runtime, given.recipe.batch_tokens
     try:
         check_attention(given.architecture, runtime.attention, runtime.compute_dtype)
+        check_quantization(given.architecture, runtime, CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
     except UserError as error:
         raise LeftOut(str(error)) from error
-    for operation, name in zip(("experts", "grouped_matmul"), variant.backend.split("/"), strict=False):
-        if name != "auto" and not TABLE[operation][name].is_available():
-            raise LeftOut(f"what the kernel {name} needs is not installed")
+    _check_backend(variant.backend, given)
     seconds = (0.2 if cases.is_dry else 2.0) if seconds is None else seconds
     before = memory()["memory_peak_bytes"]
     with jax.set_mesh(make_mesh(MeshShape())), chosen(variant.backend):
@@ -228,6 +227,16 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
         "params_active": float(shape.active),
         "batch_tokens": tokens,
     }
+
+
+def _check_backend(backend: str, given: Training) -> None:
+    """Leave a case out whose grouped products this device's kernel of that name cannot compute."""
+    _, _, grouped = backend.partition("/")
+    if grouped:
+        a, dtype = given.architecture, COMPUTE_DTYPES[given.recipe.runtime.compute_dtype]
+        rows = jax.ShapeDtypeStruct((given.recipe.batch_tokens * int(a.top_k), int(a.model_dim)), dtype)
+        matrices = jax.ShapeDtypeStruct((int(a.num_experts), int(a.model_dim), int(a.expert_hidden)), dtype)
+        check_accepts("grouped_matmul", grouped, rows, matrices)
 
 
 def calls(text: str) -> Row:

@@ -118,8 +118,8 @@ RECORDS: tuple[MeasuredTile, ...] = (
 """Of a B200, from the best kernel alone."""
 
 HOPPER = TritonTile(128, 128, 64, 4, 3)
-"""Of 8 sizes on an H200, one of the three that are within 1.4 % of the best on average over 30 products; all are within
-3.2 % (docs/benchmarks.md)."""
+"""Of 8 sizes on an H200, one of the three that are within 1.4 % of the best on average over 30 products, and within
+4.3 % for each; all are within 3.2 % on average (docs/benchmarks.md)."""
 
 
 def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice:

@@ -1,6 +1,6 @@
 """Grouped products on any NVIDIA GPU from Ampere on, by Pallas kernels of our own that Triton compiles.
 
-On Hopper for everything: 390 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md), in training steps faster than
+On Hopper for everything: 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md), in training steps faster than
 the Mosaic kernels of JAX and tokamax. On Blackwell for the gradient of the matrices, and on all for widths that are no
 multiples of anything and for float32. Off a GPU the kernels are interpreted, for tests.
 
@@ -31,9 +31,9 @@ NUMBERS = 2**31
 those fall outside."""
 
 
-def supports(*arguments: Any, **options: Any) -> bool:
-    """Whether the program's GPUs are of Ampere or later, as Triton asks for."""
-    return gpu_generation() >= 8
+def supports(*arguments: Any, quantization: str = "none") -> bool:
+    """Whether the program's GPUs are of Ampere or later, as Triton asks for; for float8 of Hopper or later."""
+    return gpu_generation() >= (9 if quantization == "fp8" else 8)
 
 
 class RowTiles(NamedTuple):

@@ -105,7 +105,6 @@ def test_a_mistake_is_said_and_a_users_table_stays(tmp_path, words, said):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.slow
 def test_without_flags_a_training_is_started_with_none(tmp_path, monkeypatch):
     """XLA takes a blank for the name of a file, and ends the process."""
     started = []
@@ -116,6 +115,7 @@ def test_without_flags_a_training_is_started_with_none(tmp_path, monkeypatch):
     assert started == ["", resume.DETERMINISTIC]
 
 
+@pytest.mark.slow
 def test_a_check_finds_a_backend_that_is_wrong(monkeypatch):
     from accelerator_stages import correctness
 
