@@ -19,6 +19,8 @@ from typing import Any
 ROWS = "rows.jsonl"
 DEVICE_LOST = 70
 """Exit status of a process whose device answers no more; what it has begun is written as an error."""
+NO_TIME = "no time was left"
+"""Why a case is left out that could have been measured."""
 
 Row = dict[str, Any]
 
@@ -85,7 +87,7 @@ class Cases:
         if any((row["run"], row["stage"], row["case"]) == here for row in ended(read(self.path))):
             return
         if time.time() > self.deadline:
-            self.write(case, left_out="no time was left")
+            self.write(case, left_out=NO_TIME)
             return
         began = time.time()
         self.write(case, begun=began)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from accelerator_stages.cases import DEVICE_LOST, ROWS, append, ended, read
+from accelerator_stages.cases import DEVICE_LOST, NO_TIME, ROWS, append, ended, read
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Runner:
         """Run one process of a stage; whether another is needed for the cases behind one that ended it."""
         left = until - time.time()
         if left < self.limits.shortest_seconds:
-            self._write(name, case or "the rest", left_out="no time was left")
+            self._write(name, case or "the rest", left_out=NO_TIME)
             return False
         command = [stage.python, str(self.program), "--child", stage.function, "--stage", name, "--case", case]
         command += ["--out", str(self.out), "--run", str(self.run)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from accelerator_stages.cases import Row, ended, is_measured
+from accelerator_stages.cases import NO_TIME, Row, ended, is_measured
 from moejax.result import Column, Result, Table, percent
 
 GOAL_TFLOPS, GOAL_MFU, GOAL_RATIO, GOAL_WARM = 400.0, 0.35, 1.5, 0.1
@@ -35,7 +35,9 @@ def summary(rows: list[Row], *, only_limits: bool = False) -> Result:
         if row.get("is_right") is False
     ]
     warnings += [f"{row['stage']}, {row['case']}: {row['error']}" for row in rows if "error" in row]
-    tables = [limits(measured)]
+    # What a device has no kernel for cannot be checked there; what no time was left for, or failed, is missing.
+    stopped = [row for row in rows if "error" in row or row.get("left_out") == NO_TIME]
+    tables = [limits(measured, sum(row["stage"] == "correctness" for row in stopped))]
     if not only_limits:
         tables += [make([row for row in measured if row["stage"] == stage]) for stage, make in TABLES.items()]
         tables.append(_left_out(rows))
@@ -49,9 +51,9 @@ def _title(rows: list[Row]) -> str:
     return f"On {', '.join(map(str, filter(None, parts)))}" if any(parts) else "Measured"
 
 
-def limits(rows: list[Row]) -> Table:
-    """Each limit, what was measured of it, and the share; and the goals."""
-    found = list(_limits(rows))
+def limits(rows: list[Row], unreached: int = 0) -> Table:
+    """Each limit, what was measured of it, and the share; and the goals. ``unreached`` checks were not made."""
+    found = list(_limits(rows, unreached))
     columns = [
         Column("what", **WORDS), Column("limit", **WORDS), Column("measured", **WORDS), Column("share", percent()),
         Column("goal", **WORDS), Column("met", **WORDS),
@@ -59,7 +61,7 @@ def limits(rows: list[Row]) -> Table:
     return Table("Limits", columns, found)
 
 
-def _limits(rows: list[Row]) -> Iterator[Sequence[Any]]:
+def _limits(rows: list[Row], unreached: int) -> Iterator[Sequence[Any]]:
     stages: dict[str, dict[str, Row]] = {}
     for row in rows:
         stages.setdefault(row["stage"], {})[row["case"]] = row
@@ -74,8 +76,8 @@ def _limits(rows: list[Row]) -> Iterator[Sequence[Any]]:
         yield _line("product of 8192³ in bfloat16", peak, "TFLOP/s stated", ceiling, "TFLOP/s")
     checks = stages.get("correctness", {}).values()
     if checks:
-        right = sum(row["is_right"] for row in checks)
-        yield ("checks", f"{len(checks)} made", f"{right} right", right / len(checks), "all", _met(right, len(checks)))
+        right, count = sum(row["is_right"] for row in checks), len(checks) + unreached
+        yield ("checks", f"{count} that can be made", f"{right} right", right / count, "all", _met(right, count))
     grouped = [row for row in stages.get("grouped", {}).values() if row["is_grouped"]]
     for key, best in _best(grouped, ("model", "product", "part")):
         what = f"grouped {' '.join(key)} ({best['backend']})"

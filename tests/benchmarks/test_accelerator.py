@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from accelerator_stages import resume, summary  # noqa: E402
-from accelerator_stages.cases import is_measured, read  # noqa: E402
+from accelerator_stages.cases import NO_TIME, is_measured, read  # noqa: E402
 from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 
 STAGES = """
@@ -103,6 +103,18 @@ def test_a_mistake_is_said_and_a_users_table_stays(tmp_path, words, said):
     assert said in ended.stderr
     assert (tmp_path / "mine" / "table.md").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_checks_that_were_not_reached_are_not_all_right():
+    right = {"run": 1, "stage": "correctness", "case": "a", "is_right": True, "error_ratio": 0.0, "limit": 1.0}
+    no_kernel = {"run": 1, "stage": "correctness", "case": "b", "left_out": "the kernel does not take these arguments"}
+    (table,) = summary.summary([right, no_kernel], only_limits=True).tables
+    assert table.rows[0][:3] == ("checks", "1 that can be made", "1 right")
+    assert table.rows[0][-1] == "yes"
+    no_time = {"run": 1, "stage": "correctness", "case": "c", "left_out": NO_TIME}
+    (table,) = summary.summary([right, no_kernel, no_time], only_limits=True).tables
+    assert table.rows[0][:3] == ("checks", "2 that can be made", "1 right")
+    assert table.rows[0][-1] == "no"
 
 
 def test_without_flags_a_training_is_started_with_none(tmp_path, monkeypatch):
