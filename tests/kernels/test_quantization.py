@@ -14,12 +14,15 @@ from moejax.errors import UserError
 from moejax.kernels import quantization
 from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
 from moejax.kernels.linear import ProductTypes, project
-from moejax.kernels.quantization import TYPES, in_8_bits, matmul, quantize
+from moejax.kernels.quantization import TYPES, in_8_bits, matmul
 from moejax.kernels.table import TABLE, load, select
 from moejax.sharding import MESH_AXES
 from moejax.train.collectives import collectives
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program_text import instructions
+
+quantize = jax.jit(quantization.quantize, static_argnums=(1, 2))
+rounded_at_random = jax.jit(quantization.rounded_at_random, static_argnums=(1, 2))
 
 WIDTH, HIDDEN = 256, 96
 DRAW = np.random.default_rng(7)
@@ -57,7 +60,7 @@ def error(found, exact):
 
 
 def projected(kind):
-    return lambda x, w: project("btd,df->btf", x[None], w, types=ProductTypes(quantization=kind))[0]
+    return jax.jit(lambda x, w: project("btd,df->btf", x[None], w, types=ProductTypes(quantization=kind))[0])
 
 
 def of_a_batch(kind):
@@ -115,13 +118,18 @@ def test_what_is_common_to_gradients_small_beside_the_largest_of_their_rows_is_k
     dy = np.where(is_large, 50 * normal(1024, HIDDEN), 0.05 + 0.05 * normal(1024, HIDDEN))
     dy = dy[:64] if product is of_groups else dy
     dy = jnp.asarray(dy, jnp.float32).astype(dtype)
-    nearest, at_random = (quantize(one, -1, kind) for one in (dy, quantization.rounded_at_random(dy, -1, kind)))
+    nearest, at_random = (quantize(one, -1, kind) for one in (dy, rounded_at_random(dy, -1, kind)))
     # The numbers that are drawn are what is quantized, at the same scale.
     np.testing.assert_allclose(at_random.scale, nearest.scale, rtol=1 / 127)
     assert np.abs(at_random.values.astype(np.float32) - nearest.values.astype(np.float32)).max() <= (kind == "int8")
     x, w = jnp.zeros((len(dy), WIDTH), dtype), jnp.ones((WIDTH, HIDDEN), dtype)
-    y, back = jax.vjp(product(kind), x, w)
-    found, exact = (np.asarray(a, np.float64).sum() for a in (back(dy.astype(y.dtype))[0], dy))
+
+    @jax.jit
+    def gradient_of_rows(dy):
+        y, back = jax.vjp(product(kind), x, w)
+        return back(dy.astype(y.dtype))[0]
+
+    found, exact = (np.asarray(a, np.float64).sum() for a in (gradient_of_rows(dy), dy))
     if product is not of_groups:
         # Of all that is added up; what is common to the small numbers is 6 % of it.
         assert found / WIDTH == pytest.approx(exact, rel=0, abs=0.005 * float(jnp.abs(dy).sum()))
@@ -131,12 +139,12 @@ def test_what_is_common_to_gradients_small_beside_the_largest_of_their_rows_is_k
 
 def test_gradients_are_rounded_the_same_in_every_run_and_however_tokens_are_cut():
     dy = jnp.asarray(heavy_tailed(64, 96), jnp.bfloat16)
-    whole = quantization.rounded_at_random(dy, -1, "int8")
-    parts = [jax.jit(quantization.rounded_at_random, static_argnums=(1, 2))(x, -1, "int8") for x in (dy[:20], dy[20:])]
+    whole = rounded_at_random(dy, -1, "int8")
+    parts = [rounded_at_random(x, -1, "int8") for x in (dy[:20], dy[20:])]
     np.testing.assert_array_equal(whole, jnp.concatenate(parts))
     # And not as a row of other numbers is, where numbers are equal.
     same = jnp.full((64, 96), 0.3).at[:, 0].set(100 + jnp.arange(64.0))
-    drawn = quantization.rounded_at_random(same, -1, "int8") != 0
+    drawn = rounded_at_random(same, -1, "int8") != 0
     assert drawn[:, 1:].mean() == pytest.approx(0.3 / (131.5 / 127), rel=0.1)
     assert 0.3 < drawn[:, 1:].mean(0).std() / drawn[:, 1:].std() * 8 < 2
 
@@ -176,7 +184,7 @@ def test_zeros_stay_zeros_and_the_largest_and_smallest_numbers_stay_finite(kind)
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -jnp.inf])
 def test_what_is_no_number_does_not_become_one(kind, bad):
     x = jnp.ones((3, WIDTH)).at[1, 5].set(bad)
-    y = project("td,df->tf", x, jnp.ones((WIDTH, 2)), types=ProductTypes(quantization=kind))
+    y = projected(kind)(x, jnp.ones((WIDTH, 2)))
     assert not jnp.isfinite(y[1]).any()
     np.testing.assert_allclose(y[::2], WIDTH, rtol=1e-2)
 
@@ -196,8 +204,8 @@ def test_float8_is_the_nearest_number_of_four_bits_whatever_the_scale():
 def test_tokens_and_parts_of_a_sum_may_lie_on_other_devices():
     x, w = jnp.asarray(normal(64, WIDTH), jnp.float32), jnp.asarray(normal(WIDTH, HIDDEN), jnp.float32)
     for kind in TYPES:
-        whole = projected(kind)(x, w)
-        parts = [projected(kind)(x[:20], w), projected(kind)(x[20:], w)]
+        run = projected(kind)
+        whole, parts = run(x, w), [run(x[:20], w), run(x[20:], w)]
         np.testing.assert_allclose(np.concatenate(parts), whole, rtol=0, atol=1e-4)
     # A mesh that splits what is summed over has scales of its own in each part; powers of two change nothing.
     halves = sum(projected("fp8")(x[:, part], w[part]) for part in (slice(0, 100), slice(100, None)))

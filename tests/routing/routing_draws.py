@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.routing import Experts
+from moejax.routing import ROUTERS, Experts
 from moejax.routing.routing import Routing, token_choice
 
 
@@ -36,6 +36,12 @@ def routing_of(expert, num_experts):
     logits = jnp.zeros((expert.shape[0], num_experts))
     routing = token_choice(logits, logits, expert, jax.random.uniform(jax.random.key(4), expert.shape))
     return routing.masked(routing.valid)
+
+
+@partial(jax.jit, static_argnames=("router", "top_k"))
+def route(logits, top_k=2, router="softmax_topk", **options):
+    """A router's routing, by one program and not by one an operation."""
+    return ROUTERS[router](logits, top_k=top_k, **options)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -18,6 +18,7 @@ from routing_draws import (
     draw_logits,
     draw_tokens,
     outputs_and_gradients,
+    route,
     routing_of,
 )
 
@@ -52,7 +53,7 @@ TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 3e-2}
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.matrix(30)
 def test_every_router_with_every_dispatcher_agrees_with_the_reference(router, dispatcher, dtype):
-    routing = ROUTERS[router](draw_logits(96, 8), top_k=1 if router == "switch" else 2, key=jax.random.key(0))
+    routing = route(draw_logits(96, 8), 1 if router == "switch" else 2, router, key=jax.random.key(0))
     inputs = draw_tokens(96, 16, dtype), routing, draw_experts(8, 16, 24, dtype)
     expected = outputs_and_gradients(dense, *inputs)
     assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, TOLERANCE[dtype])
@@ -63,7 +64,7 @@ def test_gradients_reach_the_router(dispatcher):
     x, experts = draw_tokens(96, 16), draw_experts(8, 16, 24)
 
     def loss(dispatch, logits):
-        return (dispatch(x, ROUTERS["softmax_topk"](logits, top_k=2), experts) ** 2).mean()
+        return (dispatch(x, route(logits), experts) ** 2).mean()
 
     gradient = jax.jit(jax.grad(loss, argnums=1), static_argnums=0)
     expected = gradient(dense, draw_logits(96, 8))
@@ -103,7 +104,7 @@ def test_any_loads_and_phantoms_agree_with_the_reference(dispatcher, shape, skew
 @pytest.mark.parametrize("dispatcher", WAYS)
 def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
     experts = dataclasses.replace(draw_experts(8, 16, 24, biases=True), activation=clamped_swiglu)
-    routing = limit_capacity(ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2), 1.0)
+    routing = limit_capacity(route(draw_logits(96, 8)), 1.0)
     inputs = draw_tokens(96, 16), routing, experts
     expected = outputs_and_gradients(dense, *inputs)
     assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, 1e-5)
@@ -111,7 +112,7 @@ def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
 
 @pytest.mark.skipif(not cpu.available(), reason="numba is not installed")
 def test_kernels_of_a_cpu_are_used_for_the_experts_they_know_and_blocks_for_others():
-    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+    routing = route(draw_logits(96, 8))
 
     def kernels(dispatch, dtype=jnp.float32, **changes):
         experts = dataclasses.replace(
@@ -141,7 +142,7 @@ def test_an_expert_with_several_blocks_of_rows_agrees_with_the_reference(blocks)
 def test_a_population_of_kernels_agrees_with_the_reference():
     members = draw_tokens(96, 16), draw_experts(8, 16, 24)
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), members)
-    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+    routing = route(draw_logits(96, 8))
 
     def gradients(dispatch):
         def loss(x, experts):
@@ -162,7 +163,7 @@ def as_on_accelerators(request, monkeypatch):
 
 
 def test_ragged_products_agree_with_the_reference(as_on_accelerators):
-    routing = limit_capacity(ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2), 1.0)
+    routing = limit_capacity(route(draw_logits(96, 8)), 1.0)
     inputs = draw_tokens(96, 16), routing, draw_experts(8, 16, 24, biases=True)
     expected = outputs_and_gradients(dense, *inputs)
     assert_close(outputs_and_gradients(as_on_accelerators, *inputs), expected, 1e-5)
@@ -172,7 +173,7 @@ def test_ragged_products_agree_with_the_reference(as_on_accelerators):
 def test_ragged_products_of_a_population_agree_with_the_reference(as_on_accelerators):
     members = draw_tokens(96, 16), draw_experts(8, 16, 24)
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), members)
-    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+    routing = route(draw_logits(96, 8))
 
     def loss(dispatch, x, experts):
         return (dispatch(x, routing, experts) ** 2).mean()
@@ -187,7 +188,7 @@ def test_ragged_products_of_a_population_agree_with_the_reference(as_on_accelera
 @pytest.mark.parametrize(("platform", "kind"), [("cpu", "cpu"), ("gpu", "NVIDIA H100 80GB HBM3"), ("tpu", "TPU v5p")])
 def test_no_platform_has_a_product_of_every_row_with_every_expert(platform, kind):
     """As ``jax.lax.ragged_dot`` is, or one of its gradients: jax #34168; SkyRL #862; marin #5394, #7012."""
-    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+    routing = route(draw_logits(96, 8))
     device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
     mesh = AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
 
@@ -206,7 +207,7 @@ def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
     layers = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), experts)
 
     def layer(x, experts):
-        routing = ROUTERS["softmax_topk"](x @ jnp.eye(16)[:, :8], top_k=2)
+        routing = route(x @ jnp.eye(16)[:, :8])
         return x + grouped(x, routing, experts), None
 
     def scanned(x, layers):
@@ -223,7 +224,7 @@ def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
 
 def test_gradients_of_chunks_that_are_not_needed_are_not_added():
     """Outside conditions nothing adds two arrays of the shape of the experts' matrices or of the tokens."""
-    routing = dataclasses.replace(ROUTERS["softmax_topk"](draw_logits(64, 4), top_k=2), buffer_rows=40)
+    routing = dataclasses.replace(route(draw_logits(64, 4)), buffer_rows=40)
     x, experts = draw_tokens(64, 8), draw_experts(4, 8, 16)
 
     def gradients(x, experts, dy):
@@ -246,7 +247,7 @@ def test_gradients_of_chunks_that_are_not_needed_are_not_added():
 
 def test_no_more_chunks_are_computed_than_hold_rows(monkeypatch):
     """Of 128 slots, in chunks of 16, a third are this device's: 3 of 8 chunks."""
-    routing = ROUTERS["softmax_topk"](draw_logits(64, 4), top_k=2)
+    routing = route(draw_logits(64, 4))
     mine = jnp.arange(128) % 3 == 0
     routing = dataclasses.replace(routing.masked(mine), buffer_rows=16)
     x, experts = draw_tokens(64, 8), draw_experts(4, 8, 16)
@@ -258,13 +259,16 @@ def test_no_more_chunks_are_computed_than_hold_rows(monkeypatch):
 
     blocks = load("experts", "blocks")
     monkeypatch.setattr("moejax.routing.dispatch.select", lambda *_: noting)
-    y, back = jax.vjp(lambda x, experts: grouped(x, routing, experts), x, experts)
+    y, back = jax.jit(lambda *of: jax.vjp(lambda x, experts: grouped(x, routing, experts), *of))(x, experts)
     jax.effects_barrier()
     assert len(calls) == 3
-    assert_close(y, dense(x, routing, experts), 1e-5)
+    expected, expected_back = jax.jit(lambda *of: jax.vjp(lambda x, experts: dense(x, routing, experts), *of))(
+        x, experts
+    )
+    assert_close(y, expected, 1e-5)
     calls.clear()
-    given = back(x)
+    given = jax.jit(lambda back, dy: back(dy))(back, x)
     jax.effects_barrier()
     # The first chunk's gradients are made of what it saved.
     assert len(calls) == 2
-    assert_close(given, jax.vjp(lambda x, experts: dense(x, routing, experts), x, experts)[1](x), 1e-5)
+    assert_close(given, expected_back(x), 1e-5)

@@ -1,5 +1,7 @@
 """Grouped products of TPUs and GPUs, interpreted, are products group by group, and programs for a TPU use them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,11 +29,21 @@ def draw(rows, groups, into, out_of, dtype=jnp.float32):
     return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
 
 
+@partial(jax.jit, static_argnums=0)
+def value_and_gradients(product, x, matrices, dy):
+    y, back = jax.vjp(product, x, matrices)
+    return y, *back(dy)
+
+
 def group_by_group(x, matrices, sizes):
     """Rows behind the last group's are zero."""
     group = np.repeat(np.arange(len(sizes)), sizes)
     y = jnp.einsum("rd,rdf->rf", x[: len(group)], matrices[group], precision="highest")
     return jnp.pad(y, ((0, x.shape[0] - len(group)), (0, 0)))
+
+
+def exact(sizes):
+    return lambda x, w: group_by_group(x, w, sizes)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -60,11 +72,9 @@ def test_products_and_gradients_are_those_of_each_group(rows, sizes, backend):
     # What nobody's rows hold may not matter.
     mine = (jnp.arange(rows) < sum(sizes))[:, None]
     dirty = [jnp.where(mine, given, jnp.nan) for given in (x, dy)]
-    y, back = jax.vjp(product(backend, sizes), dirty[0], matrices)
-    expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), x, matrices)
-    dx, dmatrices = back(dirty[1])
+    y, dx, dmatrices = value_and_gradients(product(backend, sizes), dirty[0], matrices, dirty[1])
     given = jnp.where(mine, y, 0), jnp.where(mine, dx, 0), dmatrices
-    assert_close(given, (expected, *expected_back(jnp.where(mine, dy, 0))), 1e-5)
+    assert_close(given, value_and_gradients(exact(sizes), x, matrices, jnp.where(mine, dy, 0)), 1e-5)
 
 
 @pytest.mark.parametrize("backend", ["megablox", "triton"])
@@ -72,23 +82,19 @@ def test_widths_that_no_tile_divides(backend, monkeypatch):
     monkeypatch.setattr(grouped_matmul_megablox, "WIDTH", 128)
     x, matrices, dy = draw(160, 2, 200, 300)
     sizes = [70, 85]
-    y, back = jax.vjp(product(backend, sizes), x, matrices)
-    expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), x, matrices)
     dy = dy.at[sum(sizes) :].set(0)
-    (dx, dmatrices), (other_dx, other_dmatrices) = back(dy), expected_back(dy)
-    assert_close((y[:155], dx[:155], dmatrices), (expected[:155], other_dx[:155], other_dmatrices), 1e-5)
+    given, expected = (value_and_gradients(f, x, matrices, dy) for f in (product(backend, sizes), exact(sizes)))
+    assert_close(*((y[:155], dx[:155], dmatrices) for y, dx, dmatrices in (given, expected)), 1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_in_bfloat16_sums_are_made_in_float32(backend):
     x, matrices, dy = draw(512, 2, 64, 32, jnp.bfloat16)
     sizes = [500, 12]
-    y, back = jax.vjp(product(backend, sizes), x, matrices)
     wide = [array.astype(jnp.float32) for array in (x, matrices, dy)]
-    expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), *wide[:2])
-    given = (y, *back(dy))
+    given = value_and_gradients(product(backend, sizes), x, matrices, dy)
     assert {array.dtype for array in given} == {jnp.dtype(jnp.bfloat16)}
-    assert_close(jax.tree.map(lambda a: a.astype(jnp.float32), given), (expected, *expected_back(wide[2])), 5e-3)
+    assert_close(jax.tree.map(lambda a: a.astype(jnp.float32), given), value_and_gradients(exact(sizes), *wide), 5e-3)
 
 
 def test_a_program_traced_for_a_tpu_has_the_kernels_and_one_for_a_cpu_has_not():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing_draws import draw_logits
+from routing_draws import draw_logits, route
 
 from moejax.routing import ROUTERS
 from moejax.routing.capacity import expert_capacity, limit_capacity
@@ -18,6 +18,9 @@ from moejax.routing.statistics import statistics
 from moejax.routing.sums import routing_sums
 
 TOKENS, EXPERTS = 48, 8
+
+limited_to = jax.jit(limit_capacity, static_argnums=1)
+statistics_of = jax.jit(statistics)
 
 
 @partial(jax.jit, static_argnames=("top_k", "router", "sequences"))
@@ -115,7 +118,7 @@ def test_padding_counts_for_nothing():
 
 
 def test_statistics_of_a_layer_in_balance():
-    found = statistics(sums_of(draw_logits(TOKENS, EXPERTS), router="balanced"), bias=jnp.array([-1.0, 3.0]))
+    found = statistics_of(sums_of(draw_logits(TOKENS, EXPERTS), router="balanced"), bias=jnp.array([-1.0, 3.0]))
     expected = {"load_min": 1, "load_max": 1, "load_cv": 0, "max_violation": 0, "load_entropy": 1, "dead_experts": 0}
     expected |= {"dropped_share": 0, "bias_range": 4}
     for name, value in expected.items():
@@ -123,7 +126,7 @@ def test_statistics_of_a_layer_in_balance():
 
 
 def test_statistics_of_a_layer_that_collapsed_onto_one_expert():
-    found = statistics(sums_of(draw_logits(TOKENS, EXPERTS, skew=100.0), top_k=1))
+    found = statistics_of(sums_of(draw_logits(TOKENS, EXPERTS, skew=100.0), top_k=1))
     expected = {"load_min": 0, "load_max": 8, "max_violation": 7, "load_entropy": 0, "dead_experts": 7}
     expected |= {"load_cv": np.std([8, 0, 0, 0, 0, 0, 0, 0])}
     for name, value in expected.items():
@@ -132,32 +135,32 @@ def test_statistics_of_a_layer_that_collapsed_onto_one_expert():
 
 def test_logit_rms_is_that_of_the_logits():
     logits = draw_logits(TOKENS, EXPERTS)
-    assert np.isclose(statistics(sums_of(logits))["logit_rms"], np.sqrt(np.mean(np.square(logits))), rtol=1e-6)
+    assert np.isclose(statistics_of(sums_of(logits))["logit_rms"], np.sqrt(np.mean(np.square(logits))), rtol=1e-6)
 
 
 def test_statistics_of_many_layers_are_those_of_each():
     layers = [sums_of(draw_logits(TOKENS, EXPERTS, skew=skew)) for skew in (0.0, 1.0)]
-    stacked = statistics(jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers))
+    stacked = statistics_of(jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers))
     for index, layer in enumerate(layers):
-        for name, value in statistics(layer).items():
+        for name, value in statistics_of(layer).items():
             assert np.isclose(stacked[name][index], value), name
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
 def test_no_expert_exceeds_its_capacity_and_none_drops_below_it_needlessly(factor):
-    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
-    limited = limit_capacity(routing, factor)
+    routing = route(draw_logits(TOKENS, EXPERTS, skew=0.5))
+    limited = limited_to(routing, factor)
     capacity = factor * TOKENS * 2 / EXPERTS
     assert np.array_equal(limited.counts(), np.minimum(routing.counts(), capacity))
     sums = routing_sums(routing, limited)
     dropped = 1 - np.minimum(routing.counts(), capacity).sum() / (TOKENS * 2)
-    assert np.isclose(statistics(sums)["dropped_share"], dropped, atol=1e-6)
+    assert np.isclose(statistics_of(sums)["dropped_share"], dropped, atol=1e-6)
     assert np.array_equal(sums.counts, routing.counts())
 
 
 def test_the_first_tokens_are_kept():
-    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
-    kept = np.asarray(limit_capacity(routing, 0.5).valid)
+    routing = route(draw_logits(TOKENS, EXPERTS, skew=0.5))
+    kept = np.asarray(limited_to(routing, 0.5).valid)
     rank = -np.asarray(routing.token)
     for expert in range(EXPERTS):
         mine = np.asarray(routing.expert) == expert
@@ -169,10 +172,10 @@ def test_the_first_tokens_are_kept():
 @pytest.mark.parametrize("factor", [0.5, 1.1])
 def test_padding_adds_nothing_to_a_capacity(factor, router):
     logits, real = draw_logits(TOKENS, EXPERTS, skew=0.5), jnp.arange(TOKENS) < 37
-    alone = limit_capacity(ROUTERS[router](logits[:37], top_k=2), factor)
+    alone = limited_to(route(logits[:37], 2, router), factor)
     mask = {"padding_mask": real} if router == "expert_choice" else {}
-    routing = ROUTERS[router](logits, top_k=2, **mask)
-    limited = limit_capacity(routing.masked(real[routing.token]), factor, padding_mask=real)
+    routing = route(logits, 2, router, **mask)
+    limited = limited_to(routing.masked(real[routing.token]), factor, padding_mask=real)
     assert np.array_equal(limited.counts(), alone.counts())
     assert alone.valid.sum() < (37 * 2 if router == "softmax_topk" else 81)
 
@@ -194,5 +197,5 @@ def test_a_capacity_is_exact_where_the_factor_is_a_decimal():
 
 
 def test_without_a_factor_nothing_is_dropped():
-    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=9.0), top_k=2)
+    routing = route(draw_logits(TOKENS, EXPERTS, skew=9.0))
     assert limit_capacity(routing, None) is routing
