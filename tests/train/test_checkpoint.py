@@ -50,14 +50,20 @@ def full(training):
     return dataclasses.replace(training, architecture=architecture, recipe=recipe)
 
 
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    return tmp_path_factory.mktemp("saved") / "trunk"
+
+
 @pytest.fixture
-def saved(full, tmp_path):
-    """Checkpoints of steps 1 to 3; only the last two are kept."""
-    state = program(full, MESHES["one device"]).init(0)
-    with CheckpointManager(tmp_path / "trunk") as saves:
-        for step in (1, 2, 3):
-            saves.save(step, dataclasses.replace(state, step=np.int32(step)), METADATA)
-    return tmp_path / "trunk"
+def saved(full, tmp_path, saved_once):
+    """Checkpoints of steps 1 to 3; only the last two are kept. A copy for each test."""
+    if not saved_once.exists():
+        state = program(full, MESHES["one device"]).init(0)
+        with CheckpointManager(saved_once) as saves:
+            for step in (1, 2, 3):
+                saves.save(step, dataclasses.replace(state, step=np.int32(step)), METADATA)
+    return shutil.copytree(saved_once, tmp_path / "trunk")
 
 
 @pytest.mark.parametrize("written_on", MESHES)
