@@ -91,7 +91,13 @@ def test_the_page_is_under_8_megabytes(html):
     assert len(html.encode()) < 8e6
 
 
-def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, html):
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Drawing is most of a report's time."""
+    monkeypatch.setattr("moejax.report.report.draw_all", lambda found: {})
+
+
+def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, html, without_figures):
     text = write_report(undetermined).read_text(encoding="utf-8")
     assert text.count("not determined") > html.count("not determined")
     assert any("are not determined" in limit for limit in undetermined.analysed.limits)
@@ -103,7 +109,7 @@ def test_a_law_of_active_parameters_alone_decides_for_any_expansion(concluded):
     assert "dense" in {label for law, label in said if law == "effective_params"}
 
 
-def test_a_study_that_asks_for_no_law_says_so(concluded):
+def test_a_study_that_asks_for_no_law_says_so(concluded, without_figures):
     study = dataclasses.replace(concluded.study, analysis=dataclasses.replace(concluded.study.analysis, laws=()))
     analysed = dataclasses.replace(concluded.analysed, laws=[], decisions=[], selection=None)
     without = dataclasses.replace(concluded, study=study, analysed=analysed)
@@ -111,7 +117,7 @@ def test_a_study_that_asks_for_no_law_says_so(concluded):
     assert all("was asked for" in text and "could be fitted" not in text for text in said)
 
 
-def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
+def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html, without_figures):
     first, *others = concluded.analysed.laws
     unidentified = dataclasses.replace(
         first, fit=dataclasses.replace(first.fit, unidentified={"irreducible": "nothing depends on it"})
@@ -122,7 +128,7 @@ def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
     assert (html.count(badge), text.count(badge)) == (0, 1)
 
 
-def test_the_data_are_json_that_any_reader_takes(concluded):
+def test_the_data_are_json_that_any_reader_takes(concluded, without_figures):
     write_report(concluded)
 
     def refuse(text):
