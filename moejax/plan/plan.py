@@ -71,6 +71,7 @@ class Plan:
     sequence_length: int
     microbatches: int
     remat: str
+    matmul_quantization: str
     expert_communication: str
     memory: ChipMemory
     does_not_fit: str
@@ -250,6 +251,7 @@ def _plan(
         sequence_length=recipe.data.sequence_length,
         microbatches=recipe.microbatches,
         remat=recipe.runtime.remat,
+        matmul_quantization=recipe.runtime.matmul_quantization,
         expert_communication=recipe.runtime.expert_communication,
         memory=memory,
         does_not_fit=_refusal(refused) if refused else "",

@@ -15,6 +15,10 @@ MEASURED = "steps of one H200 took 1.5 to 1.7 times the second, and no other was
 """How near the accounts are to steps that were run (docs/benchmarks.md, One H200)."""
 
 
+QUANTIZED_MEASURED = "on one H200 neither was faster than bfloat16, and no other chip was measured"
+"""What products of 8-bit numbers gained where they were timed (docs/benchmarks.md, One H200)."""
+
+
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     """A plan with what follows from it."""
     data = {**asdict(plan), "fits": plan.fits}
@@ -48,6 +52,8 @@ def summary(plan: Plan, price: float | None = None) -> Result:
         f"{format(plan.batch_tokens)} tokens in {plan.microbatches} microbatches, remat {plan.remat}, "
         f"expert communication {plan.expert_communication}"
     )
+    if plan.matmul_quantization != "none":
+        title += f", products in {plan.matmul_quantization}"
     tables = [_memory(plan)]
     if not plan.does_not_fit:
         tables += _communication(plan)
@@ -225,4 +231,9 @@ def _time(plan: Plan, price: float | None) -> Table:
         f"{products}, all else at the bandwidth. What the links overlap with is {overlap}. Neither is a strict bound; "
         f"{MEASURED} (docs/plans.md).",
     ]
+    if (kind := plan.matmul_quantization) != "none":
+        notes += [
+            f"Products in {kind} are taken at that type's peak; {QUANTIZED_MEASURED} (docs/accelerators.md). Plan with "
+            f"recipe.runtime.matmul_quantization='none' too; the MFU is of bfloat16's peak in both."
+        ]
     return Table("a step", columns, rows, notes)

@@ -144,6 +144,7 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         sequence_length=4096,
         microbatches=one.recipe.microbatches,
         remat=one.recipe.runtime.remat,
+        matmul_quantization=one.recipe.runtime.matmul_quantization,
         expert_communication="all_gather",
         memory=ChipMemory(
             parameters=0,
@@ -345,3 +346,15 @@ def test_a_dense_model_has_no_expert_axis():
     one = training()
     dense = replace(one, architecture=one.architecture.replace(num_experts=0, top_k=0, dense_hidden=4096))
     assert all(found.training.recipe.mesh.expert == 1 for found in candidates(dense, V5E))
+
+
+def test_a_plan_with_products_of_8_bits_says_that_they_were_measured_to_gain_nothing():
+    said = {}
+    for kind in ("none", "fp8"):
+        runtime = replace(training().recipe.runtime, matmul_quantization=kind)
+        one = replace(training(), recipe=replace(training().recipe, runtime=runtime))
+        found = summary(planned(one, V5E))
+        said[kind] = f"{found.title} {' '.join(found.tables[-1].notes)}"
+    assert "faster than bfloat16" in said["fp8"]
+    assert "products in fp8" in said["fp8"]
+    assert "bfloat16" not in said["none"]

@@ -138,6 +138,7 @@ def example_plan(tmp_path):
         sequence_length=128,
         microbatches=2,
         remat="full",
+        matmul_quantization="none",
         expert_communication="padded",
         memory=memory,
         does_not_fit="",
