@@ -180,10 +180,11 @@ class XpkEngine:
     def describe(self, tasks: Sequence[Task]) -> str:
         """The commands."""
         mount = self.gke.mount
-        attach = ["xpk", "storage", "attach", "study", "--cluster", self.cluster, "--type", "gcsfuse"]
-        attach += ["--bucket", str(mount.bucket), "--mount-point", str(mount.path), "--auto-mount", "true"]
-        lines = [shlex.join(attach)] if mount.bucket else []
-        return "\n".join([*lines, *(shlex.join(self._command(task)) for task in tasks)])
+        attach = ["xpk", "storage", "attach", self._storage, "--cluster", self.cluster, "--type", "gcsfuse"]
+        attach += ["--bucket", str(mount.bucket), "--mount-point", str(mount.path), "--readonly", "false"]
+        # Of the volume that is claimed, which Kubernetes wants to know: a bucket has no size.
+        attach += ["--size", "1", "--auto-mount", "false"]
+        return "\n".join([shlex.join(attach), *(shlex.join(self._command(task)) for task in tasks)])
 
     def check(self) -> None:
         """Raise ``UserError`` if XPK is not on this machine."""
@@ -205,6 +206,11 @@ class XpkEngine:
             run(self._command(task), f"XPK refused {task.name}")
         return {task.name: self.gke.name(task) for task in tasks}
 
+    @property
+    def _storage(self) -> str:
+        """XPK's name of the bucket in its cluster."""
+        return kubernetes_name(str(self.gke.mount.bucket))
+
     def _command(self, task: Task) -> list[str]:
         topology = parse(task.resources.topology)
         kind = cloud_tpu_type(topology)
@@ -213,7 +219,11 @@ class XpkEngine:
         words = shlex.join(["python", "-m", "moejax", *task.words])
         for name, value in xla_environment(task.training, topology).items():
             command += ["--env", f"{name}={value}"]
-        return [*command, "--max-restarts", str(RESTARTS), "--command", words]
+        command += ["--spot"] if self.gke.spot else []
+        # Otherwise XPK ends what stops with a status below 127, such as that of a training that has saved.
+        command += ["--max-restarts", str(RESTARTS), "--restart-on-exit-codes", f"{max(_MISTAKES) + 1}-126"]
+        command += ["--termination-grace-period-seconds", str(GRACE_SECONDS), "--storage", self._storage]
+        return [*command, "--command", words]
 
 
 def _kubectl(*words: str, given: str = "") -> str:

@@ -15,6 +15,7 @@ from moejax.plan.analytic_estimate import step_bytes
 from moejax.plan.search import ROOM
 from moejax.say import say
 from moejax.sharding import MESH_AXES
+from moejax.train.devices import check_products
 from moejax.train.training import Training
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def chips_for(
     What a step holds is estimated (``step_bytes``), so where one number alone can be had it is only warned of.
 
     Raises:
-      UserError: no such number; the sentence says why.
+      UserError: no such number, or no products of the 8-bit numbers that the training asks for.
     """
     mesh, name = training.recipe.mesh, training.name
+    check_products(training.recipe.runtime, device)
     if estimated.chips_at_least is None:
         raise UserError(f"{name}: one sequence needs more memory than a chip has; take another --chip.")
     if estimated.chips_at_least > 1 and mesh.fsdp == mesh.expert == mesh.tensor == 1:

@@ -14,7 +14,7 @@ from moejax.kernels.grouped_matmul_megablox import LANES
 from moejax.kernels.quantization import TYPES
 from moejax.kernels.table import TOKAMAX, has_tokamax
 from moejax.laws.accounting import flops_per_token
-from moejax.laws.chips import CHIPS
+from moejax.laws.chips import CHIPS, Chip
 from moejax.model.runtime import Runtime
 from moejax.train.training import Training
 from moejax.wording import listed
@@ -66,18 +66,24 @@ class Speed:
         return {"tokens_per_second": rate} | ({} if self._peak is None else {"mfu": self._flops * rate / self._peak})
 
 
-def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: str) -> None:
-    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, has no products of the runtime's 8-bit numbers, or their
-    kernel is missing. Devices of which nothing is known, as a CPU's, may try."""
-    quantization, chip = runtime.matmul_quantization, CHIPS.get(chip_name)
-    if quantization == "none" or chip is None:
-        return
-    if not chip.peak(quantization):
+def check_products(runtime: Runtime, chip: Chip) -> None:
+    """Raise ``UserError`` if a chip has no products of the runtime's 8-bit numbers."""
+    quantization = runtime.matmul_quantization
+    if quantization != "none" and not chip.peak(quantization):
         has = [name for name in TYPES if chip.peak(name)]
         raise UserError(
             f"runtime.matmul_quantization is {quantization!r}, and {chip.name} has no products of such numbers; choose "
             f"{listed([*map(repr, has), repr('none')], 'or')}, or another chip."
         )
+
+
+def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: str) -> None:
+    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, has no products of the runtime's 8-bit numbers, or their
+    kernel is missing here. Devices of which nothing is known, as a CPU's, may try."""
+    quantization, chip = runtime.matmul_quantization, CHIPS.get(chip_name)
+    if quantization == "none" or chip is None:
+        return
+    check_products(runtime, chip)
     if not (chip.torus_dimensions and architecture.is_moe):
         return
     if not has_tokamax():

@@ -45,6 +45,16 @@ def printed(capsys, monkeypatch, tmp_path):
     return run
 
 
+def test_what_is_printed_without_a_corpus_is_said_to_train_nothing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "slurm", TINY, "--chip", "h100", "--out", "/shared/x"]
+    said = []
+    for source in ("", "web/"):
+        assert main([*words, f"--config.recipe.data.source={source}"]) == 0
+        said.append("leaves its corpus to you; name one" in capsys.readouterr().err)
+    assert said == [True, False]
+
+
 def test_slurm_gets_an_array_for_each_kind_of_resources(printed):
     script = printed("slurm", *PILOT, "--out", "/shared/pilot", "--set", "partition=gpu", "--grace", 300)
     assert "#SBATCH --gpus-per-node=8" in script
@@ -94,7 +104,13 @@ def test_xpk_gets_its_commands(printed):
     attach, command = printed(
         "gke", *PILOT, "--topology", "v5p:8x8x16", "--out", "gs://b/x", *IMAGE, "--xpk", "C"
     ).split("\n")[:2]
-    assert attach.startswith("xpk storage attach study --cluster C --type gcsfuse --bucket b --mount-point /b")
+    # As XPK takes them: attach needs a size and --readonly, and a workload names the storages that it mounts.
+    assert attach == (
+        "xpk storage attach b --cluster C --type gcsfuse --bucket b --mount-point /b --readonly false "
+        "--size 1 --auto-mount false"
+    )
+    assert " --max-restarts 100 --restart-on-exit-codes 3-126 --termination-grace-period-seconds 120 " in command
+    assert " --storage b " in command
     assert "--tpu-type v5p-2048 --num-slices 1 --docker-image registry/moejax:tpu" in command
 
 
@@ -301,6 +317,10 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5q:4x4x4"], "did you mean v5"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is no TPU that can be rented"),
+        (
+            ["gke", PILOT[0], "--out", "gs://b/x", *IMAGE, "--config.recipe.runtime.matmul_quantization=fp8"],
+            "v5p has no products of such numbers; choose 'int8' or 'none', or another chip",
+        ),
         (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
         (["sky", TINY, "--out", "gs://b/x", "--chip", "h1000"], "did you mean h100"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "2xv5p:2x2x1"], "moejax launch gke for several"),
@@ -321,6 +341,7 @@ def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch)
         (["slurm", "--out", "OUT"], "Slurm's commands (sbatch, squeue, srun) are not all on this machine"),
         (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not on this machine (and gcloud"),
         (["gke", "--out", "gs://b/x", *IMAGE, "--xpk", "C"], "xpk and gcloud are not on this machine"),
+        (["gke", "--out", "gs://b/x", *IMAGE, "--xpk", "C", "--queue", "q"], "leave out --queue, or --xpk"),
         (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not on this machine"),
     ],
 )

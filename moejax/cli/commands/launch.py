@@ -43,6 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.submit:
         engine.check()
         study.check_data()
+    else:
+        try:
+            study.check_data()
+        except UserError as error:
+            _say(f"what is printed trains nothing yet, and --submit refuses it: {told(error)}")
     tasks = _not_done(arguments, study, out, tasks)
     if arguments.json:
         print(json_text([_as_data(task) for task in tasks]))

@@ -101,7 +101,16 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
         queue=arguments.queue,
         spot=arguments.spot,
     )
-    return XpkEngine(gke=engine, cluster=arguments.xpk) if arguments.xpk else engine, tasks
+    if not arguments.xpk:
+        return engine, tasks
+    given = {"--volume": arguments.volume, "--service-account": arguments.service_account, "--queue": arguments.queue}
+    given["--namespace"] = arguments.namespace if arguments.namespace != "default" else None
+    if ours := [name for name, value in given.items() if value]:
+        raise UserError(
+            f"XPK chooses queues, accounts and namespaces itself and mounts buckets: leave out {', '.join(ours)}, or "
+            f"--xpk, for manifests that have them."
+        )
+    return XpkEngine(gke=engine, cluster=arguments.xpk), tasks
 
 
 def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> dict[str, ResourceRequest]:
