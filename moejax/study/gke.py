@@ -230,6 +230,15 @@ def _kubectl(*words: str, given: str = "") -> str:
     return run(["kubectl", *words], f"The cluster refused kubectl {words[0]}", given)
 
 
+def check_name(option: str, name: str | None) -> None:
+    """Raise ``UserError`` if what an option gives cannot be the name of something in Kubernetes."""
+    if name is not None and not re.fullmatch(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
+        raise UserError(
+            f"{option} is {name!r}, which is no name of Kubernetes; give lower case letters, digits, '-' and '.', "
+            f"63 at most, the first and last no sign."
+        )
+
+
 def kubernetes_name(text: str) -> str:
     """A name that Kubernetes takes: lower case letters, digits and '-'; what is changed or cut off leaves a hash."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -55,6 +55,17 @@ def gpu_sizes(per_node: int) -> list[int]:
     return [*(size for size in (1, 2, 4, 8) if size < per_node), *range(per_node, MOST_CHIPS, per_node)]
 
 
+def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, int]:
+    """The sizes of a training's mesh axes on so many devices.
+
+    Raises:
+      UserError: the mesh, or a batch, does not divide into them.
+    """
+    shape = training.recipe.mesh.sizes(devices, slices)
+    training.check_mesh(AbstractMesh(shape, MESH_AXES))
+    return dict(zip(MESH_AXES, shape, strict=True))
+
+
 def chips_for(
     training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], slices: int = 1
 ) -> int:
@@ -80,19 +91,21 @@ def chips_for(
     for size in asked:
         if size // slices >= estimated.chips_at_least:
             try:
-                shape = mesh.sizes(size, slices)
-                training.check_mesh(AbstractMesh(shape, MESH_AXES))
+                axes = mesh_axes(training, size, slices)
             except UserError as error:
                 why = why or f" Of {size:,}: {error}"
                 continue
-            axes: dict[str, int] = dict(zip(MESH_AXES, shape, strict=True))
             needed[size] = step_bytes(training, axes, "tpu" if device.torus_dimensions else "gpu")
             if needed[size] <= ROOM * device.memory_bytes:
                 return size
     if not needed:
+        least, named = f"{name} needs at least {estimated.chips_at_least} chips", len(asked) == 1
         raise UserError(
-            f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do; "
-            f"change recipe.mesh, batch_tokens or --chip.{why}"
+            f"{least}, and {asked[0]:,}, which were asked for, will not do; ask for another number, or change "
+            f"recipe.mesh or batch_tokens.{why}"
+            if named
+            else f"{least}, and no number of them that can be had will do; change recipe.mesh, batch_tokens or --chip."
+            f"{why}"
         )
     least = min(needed, key=lambda size: needed[size])
     said = (

@@ -18,11 +18,11 @@ from unittest import mock
 from moejax.errors import UserError
 from moejax.storage import open_storage
 from moejax.study.executor import Ended, Task
-from moejax.study.resources import ResourceRequest
+from moejax.study.resources import MOST_MINUTES, ResourceRequest
 from moejax.study.slurm_job import Train
 from moejax.study.status import run_statuses
 from moejax.study.storage import launched, write_launch
-from moejax.wording import says
+from moejax.wording import counted, says
 
 FOLDER = "slurm"
 """In a study's folder: logs and what submitit keeps."""
@@ -64,6 +64,18 @@ class SlurmExecutor:
             )
             scripts.append("\n".join([script.rstrip(), "", "# which runs, by its number in the array,", *commands]))
         return "\n\n".join(scripts)
+
+    def check_limits(self, tasks: Sequence[Task]) -> None:
+        """Raise ``UserError`` if a job would be told to save before it could take a step."""
+        for task in tasks:
+            minutes = task.resources.minutes or MOST_MINUTES
+            # Slurm looks at limits once in a minute.
+            if 60 * (minutes - 1) <= self.grace_seconds:
+                raise UserError(
+                    f"{task.name} has a limit of {counted(minutes, 'minute')}, and would be told to save "
+                    f"{self.grace_seconds} seconds before its end, which leaves no time to train: give more --minutes, "
+                    f"or less --grace."
+                )
 
     def check(self) -> None:
         """Raise ``UserError`` if Slurm or submitit is not on this machine."""
@@ -132,7 +144,7 @@ class SlurmExecutor:
             "nodes": resources.nodes,
             "ntasks_per_node": per_node,
             "cpus_per_task": resources.cores,
-            "time": resources.minutes or 24 * 60,
+            "time": resources.minutes or MOST_MINUTES,
             "signal_delay_s": self.grace_seconds,
             "array_parallelism": self.at_a_time,
             # srun does not take over what sbatch was told of cores.

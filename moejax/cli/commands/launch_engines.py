@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -17,14 +19,26 @@ from moejax.storage import is_remote
 from moejax.study.cloud import GKE_ACCELERATORS, Mount, chips_per_host, mounted, rentable
 from moejax.study.estimate import estimate
 from moejax.study.executor import Task
-from moejax.study.gke import GkeEngine, XpkEngine
-from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, minutes_for
+from moejax.study.gke import GkeEngine, XpkEngine, check_name
+from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, mesh_axes, minutes_for
 from moejax.study.sky import SkyEngine
 from moejax.study.slurm import SlurmExecutor
 from moejax.study.study import Study
 
 GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
 """Chips by the names that SkyPilot has for them."""
+
+_RESOURCES = "--nodes and --chips-per-node"
+SET_BY_LAUNCH = {
+    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task"), _RESOURCES),
+    **dict.fromkeys(("requeue", "no-requeue", "output", "error", "open-mode", "wrap"), "launch itself"),
+    "cpus-per-task": "--cores",
+    "mem": "--memory",
+    "time": "--minutes",
+    "signal": "--grace",
+    "array": "--at-a-time",
+}
+"""Options of sbatch that are not for ``--set``, with what says them. A mesh was checked against the devices."""
 
 
 def slurm(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
@@ -35,20 +49,48 @@ def slurm(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SlurmE
     """
     if is_remote(out):
         raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
-    settings = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in arguments.set)
-    if "" in settings.values():
-        raise UserError(f"--set {next(k for k, v in settings.items() if not v)} has no value; give KEY=VALUE.")
     folder = Path(out).absolute()
     resources = _slurm_resources(arguments, study)
     tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
-    executor = SlurmExecutor(grace_seconds=arguments.grace, at_a_time=arguments.at_a_time, settings=settings)
+    executor = SlurmExecutor(
+        grace_seconds=arguments.grace, at_a_time=arguments.at_a_time, settings=_sbatch_settings(arguments.set)
+    )
+    executor.check_limits(tasks)
     return executor, tasks
+
+
+def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """The further options of ``--set KEY=VALUE``.
+
+    Raises:
+      UserError: a pair without a key or a value, or a key that other options of ``launch`` set.
+    """
+    found = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        name = key.removeprefix("--").replace("_", "-")
+        if not value:
+            raise UserError(f"--set {key} has no value; give KEY=VALUE.")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise UserError(f"--set {pair}: {key!r} is no option of sbatch; give KEY=VALUE, as in partition=gpu.")
+        if name in SET_BY_LAUNCH:
+            raise UserError(f"--set {pair}: {SET_BY_LAUNCH[name]} says what sbatch is given as --{name}.")
+        if name in found:
+            raise UserError(f"--set {name} was given twice; give it once.")
+        found[name] = value
+    return found
 
 
 def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, ResourceRequest]:
     memory = int(arguments.memory or 0)
     if arguments.chip == "cpu":
         nodes = arguments.nodes or 1
+        for training in study.trainings():
+            try:
+                # JAX's processes under Slurm have one device each.
+                mesh_axes(training, nodes)
+            except UserError as error:
+                raise UserError(f"{training.name} on --nodes {nodes}: {error}") from error
         one = ResourceRequest(
             nodes=nodes,
             processes=nodes,
@@ -90,6 +132,8 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
         mount, folder = mounted(out)
         if mount.source.startswith("s3"):
             raise UserError(f"--out is {out}; GKE mounts buckets of Google's: give gs://BUCKET/STUDY, or --volume.")
+    for option in ("namespace", "service_account", "queue"):
+        check_name(f"--{option.replace('_', '-')}", getattr(arguments, option))
     resources = _tpu_resources(arguments, study, arguments.chip or "v5p")
     tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
     engine = GkeEngine(
@@ -120,6 +164,10 @@ def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> di
       UserError: no such slice, or none that will do.
     """
     asked = parse(arguments.topology) if arguments.topology else None
+    if asked and arguments.chip and arguments.chip.lower() != asked.chip_name:
+        raise UserError(
+            f"--topology is {asked.name} and --chip {arguments.chip}; a topology names its chip: leave out --chip."
+        )
     name = asked.chip_name if asked else chip.lower()
     if name not in GKE_ACCELERATORS:
         raise UserError(f"{name} is no TPU that can be rented; take {', '.join(GKE_ACCELERATORS)}.")

@@ -73,5 +73,7 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for what cannot be asked together, and if nothing is named."""
     if arguments.print and arguments.submit:
         raise UserError("--print and --submit exclude each other; --print is the default.")
+    if getattr(arguments, "wait", False) and not arguments.submit:
+        raise UserError("--wait waits for what is handed over; add --submit, or leave it out.")
     if not arguments.config and not (arguments.resume and arguments.out):
         raise UserError("Nothing to train was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
