@@ -5,6 +5,7 @@ import shlex
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
+from string import Template
 
 import pytest
 
@@ -29,8 +30,10 @@ def of(path, name):
 
 
 def installed(path):
-    """The words of each ``pip install``."""
-    return [words for run in of(path, "RUN") if (words := shlex.split(run))[:2] == ["pip", "install"]]
+    """The words of each ``pip install``, its arguments at their defaults."""
+    defaults = dict(words.split("=") for words in of(path, "ARG"))
+    runs = [shlex.split(Template(run).safe_substitute(defaults)) for run in of(path, "RUN")]
+    return [words for words in runs if words[:2] == ["pip", "install"]]
 
 
 def test_there_is_one_for_each_kind_of_machine():

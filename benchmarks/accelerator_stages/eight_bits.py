@@ -1,7 +1,7 @@
 """Products of 8-bit numbers beside those of bfloat16: a projection, experts' grouped products, and steps.
 
 Times are with the making of the numbers, as in a training; gradients of matrices are not in 8 bits
-(docs/accelerators.md).
+(docs/quantization.md).
 """
 
 from __future__ import annotations

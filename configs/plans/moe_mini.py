@@ -7,7 +7,7 @@ Recipe:   the paper's trillion tokens, its Eq. 5 for rate and batch, which is ro
 Mesh:     experts over 2 chips, parameters over 128. An expert is 384 wide: sending a token to its twelve experts takes
           far longer over this chip's links than gathering the experts for 16,384 tokens, so the expert axis is short.
           It is not 1: the TPU compiler sums whole gradients over all chips. Two microbatches, or it does not fit.
-Cost:     7.5e21 FLOPs; docs/plans.md has chip-hours and days.
+Cost:     7.5e21 FLOPs, the masked half of the scores left out; docs/plans.md has chip-hours and days.
 Expected: fits with 8 % left, limited by the links that gather weights, or by memory (docs/plans.md).
 """
 

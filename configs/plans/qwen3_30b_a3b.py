@@ -8,7 +8,7 @@ Recipe:   a trillion tokens in steps of a million (the report's 36 trillion and 
 Mesh:     parameters over 32 chips and two copies of them, no tokens sent. With experts over 4 chips a step takes
           longer by both accounts of docs/plans.md, with fewer bytes sent and less memory. Parameters over all 64 would
           be gathered by sums of arrays of zeros. What attention and the experts' first product give is kept.
-Cost:     2.3e22 FLOPs; docs/plans.md has chip-hours and days.
+Cost:     2.3e22 FLOPs, the masked half of the scores left out (2.8e22 with it); docs/plans.md has chip-hours and days.
 Expected: fits with a third of the memory left, limited by products.
 """
 

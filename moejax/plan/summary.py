@@ -233,7 +233,7 @@ def _time(plan: Plan, price: float | None) -> Table:
     ]
     if (kind := plan.matmul_quantization) != "none":
         notes += [
-            f"Products in {kind} are taken at that type's peak; {QUANTIZED_MEASURED} (docs/accelerators.md). Plan with "
+            f"Products in {kind} are taken at that type's peak; {QUANTIZED_MEASURED} (docs/quantization.md). Plan with "
             f"recipe.runtime.matmul_quantization='none' too; the MFU is of bfloat16's peak in both."
         ]
     return Table("a step", columns, rows, notes)

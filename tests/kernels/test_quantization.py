@@ -50,7 +50,7 @@ LIMITS = {
     "fp8": {normal: 0.04, outlying_channels: 0.04, heavy_tailed: 0.04, rows_of_all_sizes: 0.04},
     "int8": {normal: 0.014, outlying_channels: 0.11, heavy_tailed: 0.04, rows_of_all_sizes: 0.014},
 }
-"""Largest error of a product's rows, each as a share of its own norm, on average (docs/accelerators.md)."""
+"""Largest error of a product's rows, each as a share of its own norm, on average (docs/quantization.md)."""
 
 
 def error(found, exact):
@@ -113,7 +113,7 @@ def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradient
 def test_what_is_common_to_gradients_small_beside_the_largest_of_their_rows_is_kept_in_sums_over_tokens(
     product, kind, dtype
 ):
-    """Rounded to the nearest, int8 would lose 89 % of it (docs/accelerators.md)."""
+    """Rounded to the nearest, int8 would lose 89 % of it (docs/quantization.md)."""
     is_large = DRAW.random((1024, HIDDEN)) < 0.02
     dy = np.where(is_large, 50 * normal(1024, HIDDEN), 0.05 + 0.05 * normal(1024, HIDDEN))
     dy = dy[:64] if product is of_groups else dy

@@ -96,7 +96,7 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.validation_loss is not None:
         yield "validation loss", f"{status.validation_loss:.4f} nats/token"
     if status.tokens_per_second is not None:
-        yield "speed", speed_text(status.tokens_per_second, status.mfu)
+        yield "recent speed", speed_text(status.tokens_per_second, status.mfu)
     if status.eta_seconds is not None:
         yield "left", f"about {clock(status.eta_seconds)}"
     if status.state == RUNNING and status.silent_seconds is not None:
