@@ -96,7 +96,7 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
     routing, rows = draw_routing(size, generator), size.tokens * size.top_k
     shapes = (2, size.model, size.hidden), (size.hidden, size.model)
     weights = [normal(size.experts, *shape) for shape in shapes]
-    arguments = normal(size.tokens, size.model), routing.combine_weight, Experts(*weights)
+    arguments = normal(size.tokens, size.model), routing.combine_weight, Experts(gate_up=weights[0], down=weights[1])
 
     def of(name):
         def dispatched(x, weight, experts, expert):
@@ -113,7 +113,7 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
     def product(x, matrix, expert):
         return jnp.matmul(x, matrix)
 
-    first = Experts(*(matrix[0] for matrix in weights))
+    first = Experts(gate_up=weights[0][0], down=weights[1][0])
     made = {
         "product": (product, (normal(rows, size.model), normal(size.model, 3 * size.hidden)), 3 * size.hidden),
         "expert": (one_expert, (normal(rows, size.model), routing.combine_weight, first), size.model),

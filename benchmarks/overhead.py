@@ -35,7 +35,7 @@ from moejax.train.phases import Phase, phases
 from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
-from moejax.train.run import TrainingRun
+from moejax.train.run import RunCheckpoints, TrainingRun
 from moejax.train.stopping import Stop
 
 CONFIG = Path(__file__).parent.parent / "configs" / "studies" / "quickstart.py"
@@ -123,7 +123,7 @@ def main() -> None:
                 stop = FromTheFirstStep()
                 here = trainer(name, number, stop)
                 state = jax.block_until_ready(program.init(0))
-                with here.checkpoints(phase) as checkpoints:
+                with RunCheckpoints(here.runs, program, phase) as checkpoints:
                     here.train_phase(phase, checkpoints, lambda: state)
                     return since(stop.began)
 

@@ -16,6 +16,7 @@ it was given ("malloc"), as moejax does. moejax runs as one device per core, dat
 
 import argparse
 import json
+import math
 import os
 import resource
 import statistics
@@ -122,10 +123,11 @@ def serve(name: str, devices: int) -> None:
         def take(steps: int) -> float:
             nonlocal state
             in_flight = StepsInFlight([step])
+            loss = math.nan
             for _ in range(steps):
                 state, metrics = step(state, batch, schedule)
-                in_flight.add(metrics["loss"])
-            return float(metrics["loss"])
+                in_flight.add(loss := metrics["loss"])
+            return float(loss)
 
         first = take(1)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -148,29 +150,33 @@ class Contender:
     """A process that takes steps when told."""
 
     def __init__(self, command: list[str], environment: dict[str, str]):
+        self.command = command
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment
         )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.facts = self._answer()
         self.seconds: list[float] = []
         self.cpu_seconds: list[float] = []
 
     def steps(self, count: int) -> float:
         """Take so many steps and remember the seconds of one."""
-        print(count, file=self.process.stdin, flush=True)
+        print(count, file=self.stdin, flush=True)
         seconds, cpu_seconds = (value / count for value in self._answer())
         self.seconds.append(seconds)
         self.cpu_seconds.append(cpu_seconds)
         return seconds
 
     def peak_mebibytes(self) -> float:
-        self.process.stdin.close()
+        self.stdin.close()
         return self._answer()
 
     def _answer(self):
-        line = self.process.stdout.readline()
+        line = self.stdout.readline()
         if not line:
-            raise SystemExit(f"A contender ended: {' '.join(self.process.args)[:300]}")
+            raise SystemExit(f"A contender ended: {' '.join(self.command)[:300]}")
         return json.loads(line)
 
 

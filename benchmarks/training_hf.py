@@ -14,8 +14,8 @@ import time
 
 START = time.perf_counter()
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torch  # noqa: E402  # pyright: ignore[reportMissingImports]
+import transformers  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 def config_of(shape: dict) -> transformers.PretrainedConfig:

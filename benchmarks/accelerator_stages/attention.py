@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,9 +63,10 @@ def time_attention(cases: Cases, model: str, length: int, mask: str, kernel: str
         return function(query, key, value, AttentionMask(query_segments=segments, key_segments=segments), **options)
 
     def both(query, key, value, segments, dy):
-        return jax.vjp(lambda *inputs: forward(*inputs, segments), query, key, value)[1](dy)
+        return jax.vjp(lambda *inputs: forward(inputs[0], inputs[1], inputs[2], segments), query, key, value)[1](dy)
 
     given = (query, key, value, segments)
+    timed: tuple[Callable[..., Any], tuple[Any, ...]]
     timed = (forward, given) if part == "forward" else (both, (*given, dy))
     pairs = float((lengths * (lengths + 1) / 2).sum())
     flops = 4.0 * pairs * heads * width * (1 if part == "forward" else 3)

@@ -42,6 +42,5 @@ def product(side: int, dtype, precision: str | None, seconds: float) -> Row:
         return jnp.matmul(one, other, precision=precision)
 
     row = with_rate(time_calls(multiply, one, other, seconds=seconds), 2.0 * side**3)
-    known = chip()
-    of = known and dtype == jnp.bfloat16
-    return row | {"share_of_peak": 1e12 * row["tflops_per_second"] / known.flops_per_second if of else None}
+    known = chip() if dtype == jnp.bfloat16 else None
+    return row | {"share_of_peak": 1e12 * row["tflops_per_second"] / known.flops_per_second if known else None}

@@ -165,7 +165,8 @@ class Checks:
         routing = ROUTERS["softmax_topk"](self.normal(of.tokens, of.experts, dtype=jnp.float32), top_k=of.top_k)
         x, dy = self.normal(of.tokens, of.width), self.normal(of.tokens + 1, of.width)[1:]
         layout = partial(by_expert, routing)
-        given = ExpertArrays(**matrices, **biases)
+        arrays: dict[str, Any] = matrices | biases
+        given = ExpertArrays(**arrays)
         check_accepts("experts", kernel, x, routing.combine_weight, layout, given)
 
         def of_kernel(name: str) -> Callable[..., Any]:
@@ -245,12 +246,12 @@ class Checks:
 
 def group_by_group(x: jax.Array, dy: jax.Array, matrices: jax.Array, sizes: np.ndarray) -> dict[str, np.ndarray]:
     """Products and gradients in float64."""
-    x, dy, matrices = (np.asarray(array, np.float64) for array in (x, dy, matrices))
+    inputs, gradients, weights = (np.asarray(array, np.float64) for array in (x, dy, matrices))
     forward, drows, dmatrices = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(matrices.shape)
     for group, end in enumerate(np.cumsum(sizes)):
         rows = slice(end - sizes[group], end)
-        forward[rows], drows[rows] = x[rows] @ matrices[group], dy[rows] @ matrices[group].T
-        dmatrices[group] = x[rows].T @ dy[rows]
+        forward[rows], drows[rows] = inputs[rows] @ weights[group], gradients[rows] @ weights[group].T
+        dmatrices[group] = inputs[rows].T @ gradients[rows]
     return {"forward": forward, "rows_gradient": drows, "matrices_gradient": dmatrices}
 
 

@@ -25,7 +25,7 @@ def main(cases: Cases) -> None:
     if not (version("torch") and version("transformers")):
         cases.write("all", left_out="PyTorch and transformers are not installed; --hf-python names a Python with them")
         return
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     if not (cases.is_dry or torch.cuda.is_available()):
         cases.write("all", left_out="this PyTorch sees no GPU")
@@ -172,7 +172,7 @@ class Side:
                       "same_as": "step"}  # fmt: skip
 
     def _model(self, config: Any) -> Any:
-        import transformers
+        import transformers  # pyright: ignore[reportMissingImports]
 
         self.clear()
         with self.torch.device(self.device):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from accelerator_stages.cases import Cases, LeftOut, Row
@@ -160,11 +161,12 @@ class Step:
     def take(self, steps: int) -> float:
         """Seconds of a step, of so many in a row."""
         began, in_flight = time.perf_counter(), StepsInFlight([self.compiled])
+        loss = jnp.nan
         for _ in range(steps):
             self.state, metrics = self.compiled(self.state, self.batch, self.schedule)
-            in_flight.add(metrics["loss"])
-        if not np.isfinite(float(metrics["loss"])):
-            raise ArithmeticError(f"the loss is {float(metrics['loss'])}")
+            in_flight.add(loss := metrics["loss"])
+        if not np.isfinite(float(loss)):
+            raise ArithmeticError(f"the loss is {float(loss)}")
         return (time.perf_counter() - began) / steps
 
     @property

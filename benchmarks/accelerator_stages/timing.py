@@ -28,8 +28,8 @@ def time_calls(function: Callable[..., Any], *arguments: Any, seconds: float) ->
     began = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
     compile_seconds = time.perf_counter() - began
-    for _ in range(2):
-        result = jax.block_until_ready(compiled(*arguments))
+    jax.block_until_ready(compiled(*arguments))
+    result = jax.block_until_ready(compiled(*arguments))
     most = MOST_BYTES // max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(result)))
     del result
     once = _round(compiled, arguments, 1)
@@ -46,7 +46,7 @@ def time_calls(function: Callable[..., Any], *arguments: Any, seconds: float) ->
 
 def _round(compiled: Callable[..., Any], arguments: tuple[Any, ...], calls: int) -> float:
     """Seconds of a call, of so many in a row."""
-    began = time.perf_counter()
+    began, result = time.perf_counter(), None
     for _ in range(calls):
         result = compiled(*arguments)
     jax.block_until_ready(result)
