@@ -30,8 +30,8 @@ RUNS = "runs"
 DIVERGED = "diverged.json"
 """In the folder of a run that diverged among others, and why. Without it, the run is tried again."""
 
-TRAINED = "training"
-"""What is saved beside a state: the training that it is a state of."""
+_TRAINED, _PHASE, _STEP = "training", "phase", "step"
+"""What is saved beside a state: the training, the phase and the step that it is a state of."""
 
 REMEDY = "bring back a copy, or give the training's config with --config"
 """What can be done about a ``training.json`` that cannot be read."""
@@ -132,6 +132,34 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     """
     remedy = "bring back a copy: without it nothing says how the numbers of this folder came about"
     return parse_json(content, list[_ENTRY], path, remedy=remedy)
+
+
+def origin(training: Settings, phase: str, step: int) -> dict[str, Any]:
+    """What is saved beside a state, for ``check_state``."""
+    return {_TRAINED: training.as_json(), _PHASE: phase, _STEP: step}
+
+
+def check_state(folder: Path, now: Settings, metadata: Mapping[str, Any], phase: str, step: int) -> None:
+    """Refuse a checkpoint that is of another training, phase or step than the place where it lies says.
+
+    Args:
+      now: what the folder says that it is.
+      metadata: what was saved beside the state.
+      phase: by the checkpoint's place.
+      step: by the checkpoint's place.
+
+    Raises:
+      UserError: it was saved as another.
+    """
+    saved_as = metadata.get(_PHASE), metadata.get(_STEP)
+    if saved_as != (phase, step):
+        place = f"{folder / 'checkpoints' / phase / str(step)}"
+        raise UserError(
+            f"{place} was saved as step {saved_as[1]} of {saved_as[0]}: somebody has moved or copied it. Move it back, "
+            f"or remove it; the training then goes on from the checkpoint before it."
+        )
+    what = f"The checkpoint of step {step} of {phase}"
+    check_trained(folder, read_history(folder), now, metadata.get(_TRAINED), what)
 
 
 def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Any, what: str) -> None:

@@ -19,7 +19,7 @@ from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.devices import Speed, memory
 from moejax.train.evaluation import Evaluated
-from moejax.train.identity import DIVERGED, TRAINED, check_trained, decisive_changes, read_history
+from moejax.train.identity import DIVERGED, check_state, decisive_changes, origin
 from moejax.train.manifest import Hashing
 from moejax.train.metrics import MetricsLog, module_name
 from moejax.train.phases import Phase
@@ -171,19 +171,17 @@ class TrainingRun:
             log=self.log,
         )
 
-    def metadata(self, step: int, seconds: float, validation: Mapping[str, float] | None) -> dict[str, Any]:
-        """What is saved beside a state: where the data goes on, the time it took, with which software, what of it was
-        measured, and which training it is of."""
-        known = {"next_batch": step, "seconds": seconds, "versions": self.attempts.versions}
-        return {**known, TRAINED: self.training.as_json(), **(validation or {})}
+    def metadata(
+        self, phase: Phase, step: int, seconds: float, validation: Mapping[str, float] | None
+    ) -> dict[str, Any]:
+        """What is saved beside a state: what it is a state of, the time it took, with which software, and what of it
+        was measured."""
+        known = {"seconds": seconds, "versions": self.attempts.versions}
+        return {**known, **origin(self.training, phase.name, step), **(validation or {})}
 
-    def check_metadata(self, metadata: Mapping[str, Any], what: str) -> None:
-        """Abort if ``what``, a checkpoint, is of another training than this folder's."""
-
-        def check() -> None:
-            check_trained(self.folder, read_history(self.folder), self.training, metadata.get(TRAINED), what)
-
-        self.group.run_or_abort(check)
+    def check_metadata(self, metadata: Mapping[str, Any], phase: Phase, step: int) -> None:
+        """Abort if a checkpoint is of another training, phase or step than its place says."""
+        self.group.run_or_abort(lambda: check_state(self.folder, self.training, metadata, phase.name, step))
 
     def write_row(
         self, number: int, branch: Phase, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]
@@ -248,7 +246,7 @@ class RunCheckpoints:
         for number, (run, manager) in enumerate(self._managers):
             if not run.diverged:
                 losses = validation[number] if validation else None
-                manager.save(step, states[number], run.metadata(step, share, losses))
+                manager.save(step, states[number], run.metadata(self._phase, step, share, losses))
 
     def restore(self, step: int) -> tuple[TrainState, float]:
         """The state at a step, and the seconds of training up to it.
@@ -259,7 +257,7 @@ class RunCheckpoints:
         found = {}
         for run, manager in self._active():
             found[run.folder] = manager.restore(step, self._program)
-            run.check_metadata(found[run.folder][1], f"The checkpoint of step {step} of {self._phase.name}")
+            run.check_metadata(found[run.folder][1], self._phase, step)
         # A run that diverged needs some state in its place; which one does not matter, since none of it is kept.
         any_state = next(iter(found.values()))
         every = [found.get(run.folder, any_state) for run, _ in self._managers]

@@ -19,7 +19,7 @@ from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
 from moejax.progress import StageCallback
 from moejax.stored import foreign_json, read_bytes, read_json
-from moejax.train.identity import REMEDY, RUNS, TRAINED, TRAINING, check_trained, read_history
+from moejax.train.identity import REMEDY, RUNS, TRAINING, check_state
 from moejax.train.manifest import damage, finished_steps
 from moejax.train.metrics import TRUNK, branch_name
 from moejax.train.training import Training
@@ -90,8 +90,7 @@ def _check(saved: SavedState) -> None:
     if wrong := damage(saved.state.parent):
         raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
     metadata = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
-    what = f"The checkpoint of step {saved.step} of {saved.phase}"
-    check_trained(saved.folder, read_history(saved.folder), saved.training, metadata.get(TRAINED), what)
+    check_state(saved.folder, saved.training, metadata, saved.phase, saved.step)
 
 
 def write_saved_weights(

@@ -13,6 +13,7 @@ from moejax.train import checkpoint, metrics
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
+from moejax.train.saved_weights import find_saved_state
 
 
 def with_recipe(training, **changes):
@@ -82,6 +83,23 @@ def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, traine
     )
     with pytest.raises(ValueError, match=sentence):
         train(edited, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["trunk/9", "branch-4096/9"])
+def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_refused(eight, trained, tmp_path, place):
+    """Whole and of this training, so that log and rows would look right."""
+    whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
+    shutil.copytree(trained(eight, (4096,))[1], out)
+    (out / "branch-4096.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "trunk" / "10")
+    shutil.rmtree(out / "checkpoints" / "branch-4096")
+    shutil.copytree(out / "checkpoints" / "trunk" / "8", out / "checkpoints" / place)
+    sentence = rf"checkpoints/{place} was saved as step 8 of trunk: somebody has moved or copied it"
+    with pytest.raises(ValueError, match=sentence):
+        train(whole, out)
+    with pytest.raises(ValueError, match=sentence):
+        find_saved_state(out / "checkpoints" / place)
 
 
 @pytest.mark.slow

@@ -11,10 +11,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 from moejax.architecture import Architecture
+from moejax.data.config import WeightedSource
 from moejax.sharding import MESH_AXES
-from moejax.stored import read_json, write_json
+from moejax.stored import write_json
 from moejax.train import manifest
 from moejax.train.batch_schedule import RampStage
+from moejax.train.identity import origin
 from moejax.train.loop import train
 from moejax.train.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import load_weights
@@ -54,7 +56,8 @@ def write(folder, training, steps):
         bias = arrays.pop(EXPERT_BIAS, None)
         state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
-            items = {"state": ocp.args.StandardSave(state), "metadata": ocp.args.JsonSave({})}
+            metadata = ocp.args.JsonSave(origin(training, phase, step))
+            items = {"state": ocp.args.StandardSave(state), "metadata": metadata}
             manager.save(step, args=ocp.args.Composite(**items))
     return folder
 
@@ -130,8 +133,11 @@ def test_a_checkpoint_of_another_architecture_is_refused(two_branches, training,
     settings = training.as_json()
     settings["architecture"]["qk_norm"] = True
     write_json(two_branches / "training.json", settings)
+    with pytest.raises(ValueError, match=r"architecture.qk_norm was False, is True"):
+        find_saved_state(two_branches)
+    other = dataclasses.replace(training, architecture=training.architecture.replace(qk_norm=True))
     with pytest.raises(ValueError, match=r"has no array params\..*_norm"):
-        write_saved_weights(find_saved_state(two_branches), tmp_path / "weights")
+        write_saved_weights(SavedState(other, two_branches, "branch-4096", 16), tmp_path / "weights")
     assert not (tmp_path / "weights").exists()
 
 
@@ -154,13 +160,15 @@ def test_a_study_has_the_tokenizer_of_its_trainings(two_branches, tmp_path):
     assert write_saved_weights(find_saved_state(place), tmp_path / "weights") == ["tokenizer.json"]
 
 
-def test_of_a_mixture_the_first_tokenizer_travels_along(two_branches, tmp_path):
-    settings = read_json(two_branches / "training.json", dict, remedy="")
-    settings["recipe"]["data"]["mixture"] = [{"name": "web", "source": "nowhere", "weight": 1.0}]
-    write_json(two_branches / "training.json", settings)
-    (two_branches / "data" / "web").mkdir(parents=True)
-    (two_branches / "data" / "web" / "tokenizer.json").write_text("{}")
-    assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == ["tokenizer.json"]
+def test_of_a_mixture_the_first_tokenizer_travels_along(training, tmp_path):
+    data = dataclasses.replace(
+        training.recipe.data, mixture=(WeightedSource(name="web", source="nowhere", weight=1.0),)
+    )
+    mixed = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, data=data))
+    folder = write(tmp_path / "run", mixed, [("branch-4096", 16)])
+    (folder / "data" / "web").mkdir(parents=True)
+    (folder / "data" / "web" / "tokenizer.json").write_text("{}")
+    assert write_saved_weights(find_saved_state(folder), tmp_path / "weights") == ["tokenizer.json"]
 
 
 @pytest.mark.slow
