@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 from jax.errors import JaxRuntimeError
@@ -26,8 +27,10 @@ from moejax.train.manifest import (
     VALIDATION_LOSS,
     Hashing,
     finished_steps,
+    has_all_hashes,
     in_words,
     is_committed,
+    is_part,
     read_manifest,
     share_of,
     validation_losses,
@@ -85,6 +88,7 @@ class CheckpointManager:
         log: Callable[[str], None] = lambda text: None,
     ):
         self._folder, self._group, self._log = folder.resolve(), group or ProcessGroup(), log
+        self._group.run_on_main(self._check_folder)
         self._group.run_on_main(self._remove_unfinished)
         kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
         kept += [policies.EveryNSteps(every)] if every else []
@@ -122,7 +126,7 @@ class CheckpointManager:
                 wrong = self._verify(step)
             if step is None or wrong is None:
                 break
-            place = self._group.run_on_main(functools.partial(self._set_aside, step))
+            place = self._group.run_on_main(functools.partial(self._set_aside, self._folder / str(step)))
             told.append(f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}.")
         if told and step is None:
             self._group.abort(
@@ -184,9 +188,8 @@ class CheckpointManager:
             # Where a None was saved, Orbax gives None, whatever is asked for.
             found = {} if different else self._manager.restore(step, args=items)
         except Exception as error:
-            manifest = read_manifest(place)
             of_device = isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-            if of_device or (manifest and all(file.sha256 for file in manifest.values())):
+            if of_device or has_all_hashes(place):
                 raise
             raise UserError(
                 f"The checkpoint of step {step} in {self._folder} was not restored ({says('Orbax', error)}). Whether "
@@ -198,6 +201,11 @@ class CheckpointManager:
                 f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
                 f"{some(different, most=4, between='; ')}. It was written by another version of moejax, or with other "
                 f"settings: go on with those, or train anew in another --out."
+            )
+        if not self._group.run_on_main(lambda: has_all_hashes(place)) and not _is_finite(found["state"]):
+            raise UserError(
+                f"The checkpoint of step {step} in {self._folder} holds what is no number, and not all of its files "
+                f"have a hash to compare with: it was damaged. Move {place} away, and it goes on from the one before."
             )
         # The hashes that those who wrote it were stopped before. Only now, and of no other step: what could not be
         # restored, or was not, must not be taken for what was written.
@@ -264,20 +272,33 @@ class CheckpointManager:
                 self._log(f"Verifying the checkpoint of step {step}, {format_bytes(size)}, by its hashes.")
             return wrong_content(place, share_of(manifest, self._group.index, self._group.count), read)
 
-    def _set_aside(self, step: int) -> str:
+    def _set_aside(self, there: Path) -> str:
         """Move a damaged checkpoint to where nothing is yet."""
-        name, aside = f"{self._folder.name}-{step}", self._folder.parent / DAMAGED
+        name, aside = f"{self._folder.name}-{there.name}", self._folder.parent / DAMAGED
         free = (aside / (f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
         with self._reading():
             aside.mkdir(exist_ok=True)
             place = next(place for place in free if not os.path.lexists(place))
-            return str((self._folder / str(step)).rename(place))
+            return str(there.rename(place))
+
+    def _check_folder(self) -> None:
+        for place in (self._folder.parent, self._folder):
+            if os.path.lexists(place) and not place.is_dir():
+                raise UserError(f"{place} is no folder, and checkpoints are kept in one of that name; move it away.")
 
     def _remove_unfinished(self) -> None:
-        """What is left of checkpoints whose process died before Orbax had committed, or while it removed them."""
+        """What is left of checkpoints whose process died before Orbax had committed, or while it removed them. What no
+        checkpoint has is somebody's own, and is set aside."""
         with self._reading():
             for place in self._folder.iterdir() if self._folder.is_dir() else []:
-                if place.name.isdigit() and place.is_dir() and not is_committed(place):
+                if not place.name.isdigit() or not place.is_dir() or is_committed(place):
+                    continue
+                names = [path.name for path in place.iterdir()]
+                if names and not any(map(is_part, names)):
+                    self._log(
+                        f"{place} was no checkpoint, it had {some(names, most=3)}; it is now {self._set_aside(place)}."
+                    )
+                else:
                     shutil.rmtree(place)
 
     def _validation_losses(self) -> dict[int, float]:
@@ -326,6 +347,13 @@ class _Best:
         known = [step for step in steps if math.isfinite(self.losses.get(step, math.nan))]
         known.sort(key=self.losses.__getitem__)
         return [step in known[: self.number] for step in steps]
+
+
+@jax.jit
+def _is_finite(state: TrainState) -> jax.Array:
+    """Whether all numbers of a state are finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.asarray([jnp.isfinite(leaf).all() for leaf in leaves]))
 
 
 def _differences(saved: Path, state: TrainState) -> list[str]:

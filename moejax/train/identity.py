@@ -134,6 +134,9 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     return parse_json(content, list[_ENTRY], path, remedy=remedy)
 
 
+_SAVED = {_TRAINED: dict, _PHASE: str, _STEP: int, "seconds": float}
+
+
 def origin(training: Settings, phase: str, step: int) -> dict[str, Any]:
     """What is saved beside a state, for ``check_state``."""
     return {_TRAINED: training.as_json(), _PHASE: phase, _STEP: step}
@@ -151,12 +154,15 @@ def check_state(folder: Path, now: Settings, metadata: Mapping[str, Any], phase:
     Raises:
       UserError: it was saved as another.
     """
-    saved_as = metadata.get(_PHASE), metadata.get(_STEP)
-    if saved_as != (phase, step):
-        place = f"{folder / 'checkpoints' / phase / str(step)}"
+    place = folder / "checkpoints" / phase / str(step)
+    remedy = f"Move {place} away; the training then goes on from the checkpoint before it."
+    try:
+        saved = convert(_SAVED, metadata, "It")
+    except UserError as error:
+        raise UserError(f"What was saved beside the state in {place} is damaged. {error} {remedy}") from None
+    if (saved[_PHASE], saved[_STEP]) != (phase, step):
         raise UserError(
-            f"{place} was saved as step {saved_as[1]} of {saved_as[0]}: somebody has moved or copied it. Move it back, "
-            f"or remove it; the training then goes on from the checkpoint before it."
+            f"{place} was saved as step {saved[_STEP]} of {saved[_PHASE]}: somebody has moved or copied it. {remedy}"
         )
     what = f"The checkpoint of step {step} of {phase}"
     check_trained(folder, read_history(folder), now, metadata.get(_TRAINED), what)

@@ -33,6 +33,9 @@ VALIDATION_LOSS = "validation_loss"
 COMMITTED = "_CHECKPOINT_METADATA"
 """Orbax fills this file in before it moves a checkpoint to its place."""
 
+_PARTS = ("state", "metadata", COMMITTED, "commit_success.txt")
+"""What Orbax and a training put into a checkpoint, beside records."""
+
 _TEMPORARY = ".orbax-checkpoint-tmp"
 """Orbax's suffix of what is not committed."""
 
@@ -73,6 +76,22 @@ def is_committed(folder: Path) -> bool:
       OSError: the system cannot tell.
     """
     return _is_committed(folder, _names(folder.parent))
+
+
+def is_part(name: str) -> bool:
+    """Whether something in a checkpoint's folder is called as a training or Orbax calls it."""
+    return name in _PARTS or name.startswith("manifest") or _TEMPORARY in name
+
+
+def has_all_hashes(folder: Path) -> bool:
+    """Whether a hash is on record for every file of a checkpoint.
+
+    Raises:
+      Damaged: a record holds something else than was written.
+      OSError, Unreadable: the system cannot read one.
+    """
+    manifest = read_manifest(folder)
+    return bool(manifest) and all(file.sha256 for file in manifest.values())
 
 
 def finished_steps(folder: Path) -> list[int]:

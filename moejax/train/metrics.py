@@ -79,19 +79,30 @@ class MetricsLog:
         """Give the lines to ``loggers`` too, once they are on disk."""
         self._loggers = loggers
 
-    def rewind(self, phase: str, step: int) -> int:
+    def rewind(self, phase: str, step: int, *, start: int = 0, every: int = 0) -> int:
         """Forget what was logged of a phase after ``step``, the step it goes on from, and any torn last line.
 
-        Lines that were damaged are left out, and that is said.
+        Lines that are damaged, or of a step that has one, are left out. That is said, and if none of the last ``every``
+        steps has a line, where the phase began at ``start``.
 
         Returns the last step that had been logged of the phase; 0 if none.
         """
         lines, damaged = _lines(_bytes(self._path), whole=True)
-        if damaged and self._writes:
-            self._log(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
         reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
         if self._writes:
-            kept = [line for line in lines if line["phase"] != phase or line["step"] <= step]
+            by_step: dict[tuple[str, int], dict[str, Any]] = {}
+            for line in lines:
+                by_step.setdefault((line["phase"], line["step"]), line)
+            kept = [line for line in by_step.values() if line["phase"] != phase or line["step"] <= step]
+            last = max((line["step"] for line in kept if line["phase"] == phase), default=start)
+            if damaged:
+                self._log(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
+            if len(by_step) < len(lines):
+                self._log(f"{self._path} had {len(lines) - len(by_step)} lines of steps that others tell of; only the "
+                          f"first of each step is kept.")  # fmt: skip
+            if every and step - last >= every:
+                self._log(f"{self._path} has no line of the steps {last + 1} to {step} of {phase}, which are trained; "
+                          f"what it told of them is lost.")  # fmt: skip
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
             for logger in self._loggers:
                 logger.begin(phase, [line for line in kept if line["phase"] == phase])

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -81,9 +81,10 @@ def make_row(
         )
     counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
     start = training.recipe.decay_start(budget_tokens)
-    trunk = [line for line in measured.log if line["phase"] == TRUNK and line["step"] <= start]
     branch = [line for line in measured.log if line["phase"] == measured.branch]
-    seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
+    of_trunk = seconds_until(measured.log, TRUNK, start)
+    of_branch = seconds_until(measured.log, measured.branch, training.recipe.steps(budget_tokens), start=start)
+    seconds = None if of_trunk is None or of_branch is None else of_trunk + of_branch
     routing = _routing(measured.evaluated.routing)
     row = known_columns(training, budget_tokens) | {
         "params_total": counts.total,
@@ -96,13 +97,13 @@ def make_row(
         **losses,
         **measured.evaluated.shares(),
         **({f"epochs_{part.name}": part.epochs for part in read} if training.recipe.data.parts else {}),
-        "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
+        "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])) if branch else None,
         **routing,
         "params_active_served": params_active_served(training.architecture, routing["dropped_share"] or 0.0),
     }
-    speed = Speed(training).of(row["tokens"], seconds)
+    speed = Speed(training).of(row["tokens"], seconds) if seconds else {}
     return row | {
-        "tokens_per_second": row["tokens"] / seconds,
+        "tokens_per_second": speed.get("tokens_per_second"),
         "train_seconds": seconds,
         "mfu": speed.get("mfu"),
         "goodput": measured.goodput,
@@ -151,6 +152,16 @@ def known_columns(training: Training, budget_tokens: int) -> dict[str, Any]:
         "fingerprint": training.fingerprint(),
         "config": json.dumps(settings),
     }
+
+
+def seconds_until(lines: Sequence[Mapping[str, Any]], phase: str, step: int, *, start: int = 0) -> float | None:
+    """Seconds of training from a phase's beginning, at ``start``, to a step of it, linear between logged steps; None if
+    what was logged does not reach it."""
+    at = {start: 0.0} | {line["step"]: float(line["seconds"]) for line in lines if line["phase"] == phase}
+    if step > max(at):
+        return None
+    known = sorted(at)
+    return float(np.interp(step, known, [at[one] for one in known]))
 
 
 def versions() -> dict[str, str]:

@@ -108,7 +108,8 @@ class TrainingRun:
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Forget what was logged of a phase after a step."""
-        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step))
+        every = self.training.recipe.log_every_steps
+        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step, start=phase.start, every=every))
 
     def as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """A step's metrics, host arrays, as numbers; those of layers as lists under ``layers``, with the numbers of the
@@ -197,6 +198,9 @@ class TrainingRun:
             self.attempts.versions,
         )
         row = make_row(self.training, budget, text, read, measured)
+        if row["train_seconds"] is None:
+            self.log(f"The log in {self.folder} does not tell how long all steps took: the row of {budget:,} tokens "
+                     f"has no time and no speed.")  # fmt: skip
         changed = decisive_changes(self.folder)
         if changed:
             mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]

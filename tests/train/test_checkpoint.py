@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
@@ -141,6 +142,41 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(full, saved, h
     assert (saved.parent / "damaged" / "trunk-3").is_dir()
     with CheckpointManager(saved) as saves:
         assert saves.newest() == 3
+
+
+def test_a_state_without_hashes_that_holds_no_number_is_not_gone_on_from(full, tmp_path):
+    """The guard would skip every step, call it a divergence, and save that over what is whole."""
+    here = program(full, MESHES["one device"])
+    state = here.init(0)
+    broken = dataclasses.replace(state, params=jax.tree.map(lambda leaf: leaf.at[..., 0].set(jnp.nan), state.params))
+    with CheckpointManager(tmp_path) as saves:
+        saves.save(1, broken, METADATA)
+    with CheckpointManager(tmp_path) as saves:
+        assert saves.newest() == 1
+        saves.restore(1, here)
+        (tmp_path / "1" / part_name(0)).unlink()
+        with pytest.raises(ValueError, match=r"holds what is no number, and not all.*Move .*/1 away"):
+            saves.restore(1, here)
+
+
+def test_a_folder_of_somebody_elses_is_set_aside_and_one_that_was_being_removed_is_removed(saved):
+    (saved / "7").mkdir()
+    (saved / "7" / "notes.txt").write_text("mine")
+    (saved / "8" / "state").mkdir(parents=True)
+    said = []
+    with CheckpointManager(saved, log=said.append) as saves:
+        assert saves.newest() == 3
+    assert sorted(path.name for path in saved.iterdir()) == ["2", "3"]
+    assert (saved.parent / "damaged" / "trunk-7" / "notes.txt").read_text() == "mine"
+    assert "trunk/7 was no checkpoint, it had notes.txt; it is now" in said[0]
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/trunk"])
+def test_a_file_where_checkpoints_are_kept_is_named_before_any_step(tmp_path, place):
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("mine")
+    with pytest.raises(ValueError, match=rf"{place} is no folder.*move it away"):
+        CheckpointManager(tmp_path / "checkpoints" / "trunk")
 
 
 class Two(ProcessGroup):

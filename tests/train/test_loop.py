@@ -19,6 +19,7 @@ from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
 from moejax.train.phases import phases
 from moejax.train.program import make_program
+from moejax.train.row import seconds_until
 from moejax.train.training import InitialWeights, Training
 
 
@@ -186,6 +187,36 @@ def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
     assert path.read_text() == line
     log.rewind("trunk", 0)
     assert path.read_text() == ""
+
+
+def test_a_log_that_somebody_has_cut_or_added_to_has_each_step_once_and_says_what_is_missing(tmp_path):
+    path, said = tmp_path / "metrics.jsonl", []
+
+    def line(step, phase="trunk"):
+        return json.dumps({"phase": phase, "step": step, "tokens": 1, "seconds": 2.0, "steps_done": step, "loss": 5.5})
+
+    path.write_text("\n".join(map(line, (1, 2, 3, 3, 2))) + "\n")
+    log = metrics.MetricsLog(path, log=said.append)
+    log.rewind("trunk", 4, every=2)
+    assert [line["step"] for line in metrics.read(path)] == [1, 2, 3]
+    assert said == [f"{path} had 2 lines of steps that others tell of; only the first of each step is kept."]
+    said.clear()
+    log.rewind("trunk", 5, every=2)
+    assert said == [
+        f"{path} has no line of the steps 4 to 5 of trunk, which are trained; what it told of them is lost."
+    ]
+    said.clear()
+    log.rewind("branch-64", 6, start=5, every=2)
+    assert not said
+
+
+def test_seconds_of_a_step_that_the_log_does_not_reach_are_not_known():
+    lines = [{"phase": "trunk", "step": step, "seconds": seconds} for step, seconds in ((4, 2.0), (8, 3.0))]
+    assert seconds_until(lines, "trunk", 0) == 0
+    assert seconds_until(lines, "trunk", 6) == pytest.approx(2.5)
+    assert seconds_until(lines, "trunk", 9) is None
+    assert seconds_until(lines, "branch-64", 9, start=8) is None
+    assert seconds_until([], "trunk", 0) == 0
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def write(folder, training, steps):
         bias = arrays.pop(EXPERT_BIAS, None)
         state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
-            metadata = ocp.args.JsonSave(origin(training, phase, step))
+            metadata = ocp.args.JsonSave({**origin(training, phase, step), "seconds": 1.0})
             items = {"state": ocp.args.StandardSave(state), "metadata": metadata}
             manager.save(step, args=ocp.args.Composite(**items))
     return folder

@@ -187,7 +187,8 @@ def _summary(rows, folder: Path) -> Result:
     if several:
         return Result(tables=[table])
     status = read_status(folder)
-    notes = [f"mean speed: {speed_text(rows[-1]['tokens_per_second'], rows[-1]['mfu'])}"]
+    speed = rows[-1]["tokens_per_second"]
+    notes = [] if speed is None else [f"mean speed: {speed_text(speed, rows[-1]['mfu'])}"]
     if status.memory_peak_bytes is not None:
         notes.append(f"memory: {memory_text(status.memory_bytes, status.memory_peak_bytes)}")
     if status.goodput is not None:
