@@ -7,11 +7,14 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -356,8 +359,35 @@ def has_writer(folder: Path) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class HeldLock:
+    """The lock of a folder that this process holds."""
+
+    folder: Path
+    token: str
+    """What this process wrote into the lock; empty if it could not."""
+
+    def is_held(self) -> bool:
+        """Whether the folder is still the one that was locked, as far as the system can tell now."""
+        try:
+            return not self.token or (self.folder / ".lock").read_text() == self.token
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError):
+            return True
+
+    def check(self) -> None:
+        """Raise ``UserError`` if somebody has moved or replaced the folder, or its lock, meanwhile."""
+        if not self.is_held():
+            raise UserError(
+                f"{self.folder} is not what it was when this process began to write to it: it was moved or replaced, "
+                f"or its .lock was removed. Nothing more is written there. See what is there, and start again with the "
+                f"folder that is to go on."
+            )
+
+
 @contextlib.contextmanager
-def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
+def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[HeldLock]:
     """Hold the folder's lock, which dies with the process.
 
     Raises:
@@ -375,4 +405,12 @@ def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
                         f"Another process is writing to {folder}; wait for it, stop it, or choose another --out."
                     ) from None
                 time.sleep(0.2)
-        yield
+        # Not the file's number in its file system: buckets that are mounted change it.
+        token = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}\n"
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, token.encode(), 0)
+            os.fsync(lock)
+        except OSError:
+            token = ""
+        yield HeldLock(folder, token)

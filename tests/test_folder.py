@@ -108,6 +108,30 @@ def test_a_pipe_in_the_locks_place_is_refused(tmp_path):
         has_writer(tmp_path)
 
 
+@pytest.mark.parametrize("how", ["the lock is removed", "the lock is another's", "the folder is another", "it is gone"])
+def test_who_holds_a_lock_sees_that_the_folder_is_no_longer_the_one_that_was_locked(tmp_path, how):
+    folder, other = tmp_path / "out", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    with only_writer(folder) as lock:
+        lock.check()
+        if how == "the lock is removed":
+            (folder / ".lock").unlink()
+        elif how == "the lock is another's":
+            (folder / ".lock").unlink()
+            with only_writer(folder):
+                pass
+        elif how == "the folder is another":
+            with only_writer(other):
+                pass
+            folder.rename(tmp_path / "moved")
+            other.rename(folder)
+        else:
+            folder.rename(tmp_path / "moved")
+        with pytest.raises(ValueError, match="it was moved or replaced, or its"):
+            lock.check()
+
+
 LONG = json.dumps(["a" * 300, "x"])
 
 

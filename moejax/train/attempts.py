@@ -19,7 +19,7 @@ from typing import Any
 
 from moejax.config import dump
 from moejax.errors import UserError
-from moejax.folder import changes
+from moejax.folder import HeldLock, changes
 from moejax.stored import Damaged, Unreadable, parse_json, read_bytes, write_json
 from moejax.wording import told
 
@@ -74,7 +74,8 @@ class Attempt:
 class AttemptRecorder:
     """Accounts for this attempt's time: the seconds after ``enter(bucket)`` go to that time bucket until the next call.
 
-    One process writes. A disk that cannot be written to is passed over: accounting never ends a training.
+    One process writes, and only while it holds the folder's ``lock``. A disk that cannot be written to is passed over:
+    accounting never ends a training.
     """
 
     def __init__(
@@ -82,11 +83,13 @@ class AttemptRecorder:
         folder: Path,
         *,
         writes: bool = True,
+        lock: HeldLock | None = None,
         began: float | None = None,
         metadata: Mapping[str, Any],
         log: Callable[[str], None] = lambda text: None,
     ):
         self._path, self._writes, self._metadata = folder / ATTEMPTS, writes, dict(metadata)
+        self._lock = lock
         self._earlier = kept_attempts(folder, log) if writes else []
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
@@ -141,6 +144,8 @@ class AttemptRecorder:
         """Put all attempts on disk; unless ``at_once``, no more than once a second."""
         now = time.perf_counter()
         if not self._writes or (not at_once and now - self._written < SECONDS_BETWEEN_WRITES):
+            return
+        if self._lock is not None and not self._lock.is_held():
             return
         self._written = now
         with contextlib.suppress(OSError):

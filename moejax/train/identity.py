@@ -18,6 +18,7 @@ from moejax.config import convert, dump
 from moejax.errors import UserError
 from moejax.folder import changes
 from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
+from moejax.train.manifest import PHASE, STEP
 from moejax.wording import some
 
 T = TypeVar("T")
@@ -30,8 +31,8 @@ RUNS = "runs"
 DIVERGED = "diverged.json"
 """In the folder of a run that diverged among others, and why. Without it, the run is tried again."""
 
-_TRAINED, _PHASE, _STEP = "training", "phase", "step"
-"""What is saved beside a state: the training, the phase and the step that it is a state of."""
+_TRAINED = "training"
+"""What is saved beside a state: the training that it is a state of."""
 
 REMEDY = "bring back a copy, or give the training's config with --config"
 """What can be done about a ``training.json`` that cannot be read."""
@@ -134,36 +135,32 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     return parse_json(content, list[_ENTRY], path, remedy=remedy)
 
 
-_SAVED = {_TRAINED: dict, _PHASE: str, _STEP: int, "seconds": float}
+_SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float}
 
 
 def origin(training: Settings, phase: str, step: int) -> dict[str, Any]:
     """What is saved beside a state, for ``check_state``."""
-    return {_TRAINED: training.as_json(), _PHASE: phase, _STEP: step}
+    return {_TRAINED: training.as_json(), PHASE: phase, STEP: step}
 
 
 def check_state(folder: Path, now: Settings, metadata: Mapping[str, Any], phase: str, step: int) -> None:
-    """Refuse a checkpoint that is of another training, phase or step than the place where it lies says.
+    """Refuse a checkpoint that is of another training than its folder.
 
     Args:
       now: what the folder says that it is.
       metadata: what was saved beside the state.
-      phase: by the checkpoint's place.
-      step: by the checkpoint's place.
 
     Raises:
       UserError: it was saved as another.
     """
     place = folder / "checkpoints" / phase / str(step)
-    remedy = f"Move {place} away; the training then goes on from the checkpoint before it."
     try:
-        saved = convert(_SAVED, metadata, "It")
+        convert(_SAVED, metadata, "It")
     except UserError as error:
-        raise UserError(f"What was saved beside the state in {place} is damaged. {error} {remedy}") from None
-    if (saved[_PHASE], saved[_STEP]) != (phase, step):
         raise UserError(
-            f"{place} was saved as step {saved[_STEP]} of {saved[_PHASE]}: somebody has moved or copied it. {remedy}"
-        )
+            f"What was saved beside the state in {place} is damaged. {error} Move {place} away; the training then goes "
+            f"on from the checkpoint before it."
+        ) from None
     what = f"The checkpoint of step {step} of {phase}"
     check_trained(folder, read_history(folder), now, metadata.get(_TRAINED), what)
 

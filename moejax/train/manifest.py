@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import Any
 
 from moejax import stored
 from moejax.stored import Damaged, Missing, Unreadable
@@ -29,6 +30,9 @@ from moejax.wording import says, told
 
 VALIDATION_LOSS = "validation_loss"
 """What is saved beside a state that was measured."""
+
+PHASE, STEP = "phase", "step"
+"""What is saved beside a state: of which phase and step it is."""
 
 COMMITTED = "_CHECKPOINT_METADATA"
 """Orbax fills this file in before it moves a checkpoint to its place."""
@@ -104,6 +108,17 @@ def finished_steps(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit() and _is_committed(folder / name, names))
 
 
+def saved_beside(folder: Path) -> dict[str, Any]:
+    """What a training saved beside the state of a checkpoint, in Orbax's file.
+
+    Raises:
+      Damaged: it cannot be read.
+    """
+    path = folder / "metadata" / "metadata"
+    remedy = "go on with the training, which takes the checkpoint before it"
+    return stored.foreign_json(stored.read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
+
+
 def validation_losses(folder: Path) -> dict[int, float]:
     """Those of a phase's committed checkpoints that were measured, by step. What is damaged counts as not measured:
     whoever restores that checkpoint says what is wrong with it.
@@ -114,10 +129,7 @@ def validation_losses(folder: Path) -> dict[int, float]:
     found = {}
     for step in finished_steps(folder):
         try:
-            path = folder / str(step) / "metadata" / "metadata"
-            # Written by Orbax.
-            metadata = stored.foreign_json(stored.read_bytes(path, remedy=""), path, shape=dict, remedy="")
-            if isinstance(loss := metadata.get(VALIDATION_LOSS), float):
+            if isinstance(loss := saved_beside(folder / str(step)).get(VALIDATION_LOSS), float):
                 found[step] = loss
         except Unreadable:
             raise
@@ -165,7 +177,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def wrong_size(folder: Path) -> str | None:
-    """What a look at presence and sizes finds wrong with a checkpoint, in words; None if nothing.
+    """What a look at its place and the presence and sizes of its files finds wrong with a checkpoint, in words; None
+    if nothing.
 
     Raises:
       OSError, Unreadable: the system cannot tell.
@@ -181,7 +194,23 @@ def wrong_size(folder: Path) -> str | None:
     for (name, file), size in zip(known.items(), sizes, strict=True):
         if size != file.bytes:
             return f"{name} is not there" if size is None else f"{name} has {size:,} of {file.bytes:,} bytes"
-    return None
+    return _misplaced(folder)
+
+
+def _misplaced(folder: Path) -> str | None:
+    """Whether a checkpoint was saved as that of another step or phase than its place says, in words."""
+    try:
+        beside = saved_beside(folder)
+    except Unreadable:
+        raise
+    except Damaged:
+        # Whoever restores it says so.
+        return None
+    saved = beside.get(PHASE), beside.get(STEP)
+    # One that was set aside has another name.
+    if None in saved or not folder.name.isdigit() or saved == (folder.parent.name, int(folder.name)):
+        return None
+    return f"it was saved as step {saved[1]} of {saved[0]}, and was moved or copied"
 
 
 def wrong_content(folder: Path, manifest: Manifest, read: Callable[[int], None] | None = None) -> str | None:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus
 from moejax.errors import UserError
-from moejax.folder import differences, has_writer, only_writer
+from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.devices import Speed
@@ -29,6 +29,7 @@ from moejax.train.rounding import DETERMINISTIC, of_all, unfixed
 from moejax.train.row import versions
 from moejax.train.row_file import CutShort, check_row, read_row, row_file
 from moejax.train.run import TrainingRun
+from moejax.train.start import check_initial_weights
 from moejax.train.status import interrupted_text
 from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Training
@@ -70,16 +71,17 @@ def open_runs(
         group.check_same("settings", {"out": str(place), **one.as_json()})
     mesh = _checked_mesh(pairs, data_folder, group, log)
     with contextlib.ExitStack() as opened:
+        locks: dict[Path, HeldLock] = {}
 
         def claim() -> None:
             for one, place in owned:
                 own(place, one, accept=accept_changes, log=log)
-                opened.enter_context(only_writer(place))
+                locks[place] = opened.enter_context(only_writer(place))
 
         group.run_on_main(claim)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
         here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
-        runs = [_run(one, place, group, began, here, len(pairs), log) for one, place in pairs]
+        runs = [_run(one, place, locks.get(place), group, began, here, len(pairs), log) for one, place in pairs]
         unfinished = [run for run in runs if None in run.rows]
         if unfinished and (why := unfixed()):
             log(why)
@@ -171,6 +173,7 @@ def _checked_mesh(
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_vmapped(trainings, group))
         group.run_on_main(lambda: check_sources(trainings[0].recipe.data, data_folder))
+        group.run_on_main(lambda: _check_initial_weights(pairs))
         return group.run_or_abort(lambda: _mesh(trainings[0]))
 
 
@@ -184,6 +187,13 @@ def _recorded_refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None
             recorder = AttemptRecorder(folder, metadata={"devices": jax.device_count()}, log=log)
             recorder.write(FAILED, told(error))
         raise
+
+
+def _check_initial_weights(pairs: Sequence[tuple[Training, Path]]) -> None:
+    """Of trainings that begin: once there are checkpoints, their weights need not be there any more."""
+    for training, folder in pairs:
+        if not (folder / "checkpoints").exists():
+            check_initial_weights(training)
 
 
 def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
@@ -213,6 +223,7 @@ def _mesh(training: Training) -> Mesh:
 def _run(
     training: Training,
     folder: Path,
+    lock: HeldLock | None,
     group: ProcessGroup,
     began: float | None,
     here: Mapping[str, str],
@@ -228,7 +239,7 @@ def _run(
         "vmapped_runs": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
-    attempts = AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, log=log)
+    attempts = AttemptRecorder(folder, writes=group.is_main, lock=lock, began=began, metadata=metadata, log=log)
     return TrainingRun(
         training=training,
         folder=folder,
@@ -239,6 +250,7 @@ def _run(
         hashing=Hashing(group.index, group.count),
         group=group,
         log=log,
+        lock=lock,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moejax.data.corpus import PartRead, Summary
+from moejax.folder import HeldLock
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import CheckpointManager
@@ -83,6 +84,8 @@ class TrainingRun:
     hashing: Hashing
     group: ProcessGroup
     log: Callable[[str], None]
+    lock: HeldLock | None = None
+    """Of the folder, in the process that writes to it."""
     diverged: str | None = None
     """Why this run was left out of those that are trained at once; None if it was not. The main process alone looks at
     the file: what others see of a folder that machines share may be old."""
@@ -105,6 +108,11 @@ class TrainingRun:
         """Try this run again."""
         self.group.run_on_main(lambda: (self.folder / DIVERGED).unlink(missing_ok=True))
         self.diverged = None
+
+    def check_lock(self) -> None:
+        """Raise ``UserError`` if the folder is no longer the one that this process began to write to."""
+        if self.lock is not None:
+            self.lock.check()
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Forget what was logged of a phase after a step."""
@@ -141,6 +149,7 @@ class TrainingRun:
             "batch_digest": digest,
         }
         self.metrics.write(phase.name, step, line)
+        self.check_lock()
         self.metrics.flush()
         self.attempts.reach(phase.name, step)
         self.attempts.write(at_once=False)
@@ -205,6 +214,7 @@ class TrainingRun:
         if changed:
             mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
             row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
+        self.check_lock()
         write_json(self.folder / row_file(budget), row)
         return row
 
@@ -250,6 +260,7 @@ class RunCheckpoints:
         for number, (run, manager) in enumerate(self._managers):
             if not run.diverged:
                 losses = validation[number] if validation else None
+                run.check_lock()
                 manager.save(step, states[number], run.metadata(self._phase, step, share, losses))
 
     def restore(self, step: int) -> tuple[TrainState, float]:

@@ -20,7 +20,7 @@ from moejax.folder import atomic_folder, write_json
 from moejax.progress import StageCallback
 from moejax.stored import foreign_json, read_bytes, read_json
 from moejax.train.identity import REMEDY, RUNS, TRAINING, check_state
-from moejax.train.manifest import damage, finished_steps
+from moejax.train.manifest import damage, finished_steps, saved_beside
 from moejax.train.metrics import TRUNK, branch_name
 from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
@@ -85,12 +85,10 @@ def find_saved_state(path: Path) -> SavedState:
 
 
 def _check(saved: SavedState) -> None:
-    path = saved.state.parent / "metadata" / "metadata"
     remedy = "go on with the training, which takes the checkpoint before it"
     if wrong := damage(saved.state.parent):
         raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
-    metadata = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
-    check_state(saved.folder, saved.training, metadata, saved.phase, saved.step)
+    check_state(saved.folder, saved.training, saved_beside(saved.state.parent), saved.phase, saved.step)
 
 
 def write_saved_weights(

@@ -22,7 +22,7 @@ from moejax.train.program import Program
 from moejax.train.saved_weights import find_saved_state, is_training, read_saved
 from moejax.train.step import TrainState
 from moejax.train.training import Training
-from moejax.train.upcycle import OF_THE_MIXTURE, Read, preserves, upcycled
+from moejax.train.upcycle import OF_THE_MIXTURE, Read, check_upcycled, preserves, upcycled
 from moejax.weights.folder import is_weights, open_weights, read_architecture
 from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
@@ -49,6 +49,14 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
     return replace(state, params=params, expert_bias=bias, ema=ema)
 
 
+def check_initial_weights(training: Training) -> None:
+    """Raise ``UserError`` if a training cannot start from the weights that it names; their arrays are not read."""
+    given = training.recipe.initial_weights
+    if given.source:
+        with _weights(Path(given.source).expanduser()) as (source, _):
+            _check_fit(training, source)
+
+
 def _on_devices(params: Any) -> Read:
     """Parameters on the devices of all processes, by their dotted names."""
     leaves = dict(flat(params))
@@ -61,23 +69,31 @@ def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
 
 def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, log: Callable[[str], None]) -> Read:
     architecture, given = training.architecture, training.recipe.initial_weights
-    changed = changes(dump(source), dump(architecture))
+    _check_fit(training, source)
     if _shapes(source) == _shapes(architecture):
-        if changed:
+        if changed := changes(dump(source), dump(architecture)):
             log(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
         return read
-    beyond = {name: pair for name, pair in changed.items() if name.partition(".")[0] not in OF_THE_MIXTURE}
-    if beyond or source.is_moe or not architecture.is_moe:
-        raise UserError(
-            f"initial_weights.source {given.source} is of a model with {_shown(beyond or changed)}; give weights of "
-            f"this architecture, or, for a mixture, of a dense model that differs in the feed-forward alone."
-        )
     if not preserves(architecture):
         log(
             f"The gates of router {architecture.router} do not sum to a constant (or a capacity drops tokens), so the "
             f"mixture does not start as the dense model {given.source} ended."
         )
     return upcycled(source, architecture, read, fresh, noise=given.noise, seed=training.seed)
+
+
+def _check_fit(training: Training, source: Architecture) -> None:
+    architecture, given = training.architecture, training.recipe.initial_weights
+    if _shapes(source) == _shapes(architecture):
+        return
+    changed = changes(dump(source), dump(architecture))
+    beyond = {name: pair for name, pair in changed.items() if name.partition(".")[0] not in OF_THE_MIXTURE}
+    if beyond or source.is_moe or not architecture.is_moe:
+        raise UserError(
+            f"initial_weights.source {given.source} is of a model with {_shown(beyond or changed)}; give weights of "
+            f"this architecture, or, for a mixture, of a dense model that differs in the feed-forward alone."
+        )
+    check_upcycled(source, architecture)
 
 
 @contextlib.contextmanager

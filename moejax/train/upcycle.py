@@ -43,7 +43,7 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
     Raises:
       UserError: the two models do not fit together.
     """
-    copies = _check(dense, mixture)
+    copies = check_upcycled(dense, mixture)
     block = f"{MTP_LAYERS}.block"
     # For each stack of layers, the dense model's that it is made of, and which of these.
     stacks = {
@@ -105,7 +105,7 @@ def _sum_of_gates(mixture: Architecture) -> float | None:
     return float(sums.mean()) if np.ptp(sums) < 1e-5 * sums.mean() else None
 
 
-def _check(dense: Architecture, mixture: Architecture) -> int:
+def check_upcycled(dense: Architecture, mixture: Architecture) -> int:
     """Copies of the feed-forward among the experts of a layer."""
     if mixture.activation != Architecture.activation or dense.is_moe:
         raise UserError(

@@ -1,6 +1,7 @@
 """A training goes on with more budgets, on another mesh, after a full disk: to the numbers it would have had."""
 
 import dataclasses
+import re
 import resource
 import shutil
 import time
@@ -12,6 +13,7 @@ from moejax.stored import write_json
 from moejax.train import checkpoint, metrics
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.loop import train
+from moejax.train.manifest import verify
 from moejax.train.mesh import MeshShape
 from moejax.train.saved_weights import find_saved_state
 
@@ -86,20 +88,24 @@ def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, traine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["trunk/9", "branch-4096/9"])
-def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_refused(eight, trained, tmp_path, place):
+def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_damaged(eight, trained, tmp_path):
     """Whole and of this training, so that log and rows would look right."""
     whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
     shutil.copytree(trained(eight, (4096,))[1], out)
     (out / "branch-4096.json").unlink()
     shutil.rmtree(out / "checkpoints" / "trunk" / "10")
     shutil.rmtree(out / "checkpoints" / "branch-4096")
-    shutil.copytree(out / "checkpoints" / "trunk" / "8", out / "checkpoints" / place)
-    sentence = rf"checkpoints/{place} was saved as step 8 of trunk: somebody has moved or copied it"
-    with pytest.raises(ValueError, match=sentence):
-        train(whole, out)
-    with pytest.raises(ValueError, match=sentence):
-        find_saved_state(out / "checkpoints" / place)
+    shutil.copytree(out / "checkpoints" / "trunk" / "8", out / "checkpoints" / "trunk" / "9")
+    shutil.copytree(out / "checkpoints" / "trunk" / "8", out / "checkpoints" / "branch-4096" / "9")
+    wrong, said = "it was saved as step 8 of trunk, and was moved or copied", []
+    with pytest.raises(ValueError, match=wrong):
+        find_saved_state(out)
+    assert [text.endswith(wrong) for text in verify(out).damaged] == [True, True]
+    with pytest.raises(ValueError, match=rf"step 9 in .*branch-4096 is damaged: {wrong}.*There is none before it"):
+        train(whole, out, log=said.append)
+    (row,) = train(whole, out)
+    assert row["loss"] == trained(eight, (4096,))[0][0]["loss"]
+    assert any(re.search(rf"step 9 in .*trunk is damaged: {wrong}.*Going on from step 8", text) for text in said)
 
 
 @pytest.mark.slow

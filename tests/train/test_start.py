@@ -128,6 +128,16 @@ def test_a_folder_that_holds_no_weights_is_refused(training, tmp_path):
         start(with_weights(training, MIXTURE, tmp_path))
 
 
+def test_weights_that_do_not_do_are_refused_before_the_folder_is_taken(training, dense, tmp_path):
+    """A corrected command would be another training's there."""
+    recipe = dataclasses.replace(training.recipe, mesh=MeshShape(data=8))
+    for architecture, source in ((DENSE, tmp_path / "typo"), (DENSE.replace(num_layers=2), dense[0])):
+        wrong = with_weights(dataclasses.replace(training, recipe=recipe), architecture, source)
+        with pytest.raises(ValueError, match=r"initial_weights.source .*(neither|num_layers)"):
+            train(wrong, tmp_path / "out")
+        assert not (tmp_path / "out" / "training.json").exists()
+
+
 @pytest.mark.slow
 def test_a_training_goes_on_from_another_trainings_weights(training, tmp_path):
     """Dense first; then a mixture from it, whose first loss is the dense model's, not a random one's."""
