@@ -37,6 +37,7 @@ from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 from accelerator_stages.summary import current, summary  # noqa: E402
 
 from moejax.cli.process import quick_flags, take_gpu_memory  # noqa: E402
+from moejax.parent_process import end_with  # noqa: E402
 from moejax.report import render  # noqa: E402
 
 FLAGS = {
@@ -95,8 +96,8 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: st
             stages["compile"] = replace(stages["compile"], processes=dict.fromkeys(("cold", "warm"), own))
         limits = Limits(60 * minutes, SILENCE_SECONDS)
         Runner(out, began, limits, HERE / "accelerator.py", ["--dry"] if is_dry else []).stages(stages, after)
-    rows = current(read(out / ROWS))
-    mine = [row for row in rows if row["run"] == began]
+    rows = read(out / ROWS)
+    mine = [row for row in current(rows) if row["run"] == began]
     # What was measured has been told; a terminal's last lines are the table that matters.
     result = summary(rows, only_limits=True)
     print()
@@ -126,7 +127,7 @@ def _told(row: Row) -> str:
 
 
 def _write_tables(out: Path) -> None:
-    (out / "table.md").write_text(render.markdown(summary(current(read(out / ROWS))), level=2), encoding="utf-8")
+    (out / "table.md").write_text(render.markdown(summary(read(out / ROWS)), level=2), encoding="utf-8")
 
 
 def _set_environment(cache: str, is_dry: bool) -> None:
@@ -167,7 +168,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--out", type=Path, help="folder for rows, log and tables; runs/accelerator, or -dry behind it")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all stages together")
+    parser.add_argument("--minutes", type=float, help=f"for all stages together; 9, or {DRY_MINUTES:g} with --dry")
     parser.add_argument("--only", nargs="+", default=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)}")
     parser.add_argument("--dry", action="store_true", help="rehearse on a CPU with tiny shapes")
     parser.add_argument("--hf-python", default=sys.executable, help="a Python with torch, transformers and moejax's")
@@ -175,16 +176,18 @@ def main() -> int:
     for hidden in ("--child", "--stage", "--case"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--run", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
+        end_with(options.parent)
         serve(options)
         return 0
     if options.join:
         if empty := [folder for folder in options.join if not read(folder / ROWS)]:
             parser.error(f"{empty[0]} has no {ROWS} with rows; give folders that --out named.")
         rows = [row for folder in options.join for row in read(folder / ROWS)]
-        print(render.markdown(summary(current(rows)), level=2))
+        print(render.markdown(summary(rows), level=2))
         return 0
     names = [name for word in options.only for name in word.split(",") if name]
     if not names:
@@ -192,8 +195,9 @@ def main() -> int:
     if unknown := [name for name in names if name not in STAGES]:
         parser.error(f"there is no stage {', '.join(unknown)}; stages are {', '.join(STAGES)}.")
     out = options.out or Path("runs", "accelerator-dry" if options.dry else "accelerator")
-    if not options.minutes > 0:
-        parser.error(f"--minutes is {options.minutes:g}; give the stages some.")
+    minutes = options.minutes if options.minutes is not None else DRY_MINUTES if options.dry else 9.0
+    if not minutes > 0:
+        parser.error(f"--minutes is {minutes:g}; give the stages some.")
     if out.is_dir() and any(out.iterdir()) and not read(out / ROWS):
         parser.error(f"--out {out} holds files, and no rows of this benchmark; name an empty or new folder.")
     try:
@@ -201,9 +205,10 @@ def main() -> int:
         (out / ROWS).open("a", encoding="utf-8").close()
     except OSError as error:
         parser.error(f"--out {out} cannot be written: {error.strerror}; name another folder.")
-    # What is measured is kept when somebody ends this early.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return run(out, names, DRY_MINUTES if options.dry else options.minutes, options.dry, options.hf_python)
+    # What is measured is kept when somebody ends this early, or a connection is lost.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    return run(out, names, minutes, options.dry, options.hf_python)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Runner:
             self._write(name, case or "the rest", left_out=NO_TIME)
             return False
         command = [stage.python, str(self.program), "--child", stage.function, "--stage", name, "--case", case]
-        command += ["--out", str(self.out), "--run", str(self.run)]
+        command += ["--out", str(self.out), "--run", str(self.run), "--parent", str(os.getpid())]
         # What is begun before the deadline has some time to end.
         command += ["--deadline", str(time.time() + 0.85 * left), *self.arguments]
         ending = run_process(command, stage.processes[case], self.out, until, self.limits.silence_seconds)

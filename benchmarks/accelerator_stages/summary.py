@@ -15,20 +15,39 @@ WORDS: dict[str, Any] = {"words": True}
 
 
 def current(rows: list[Row]) -> list[Row]:
-    """The newest row of each case, and before one without a measurement one that has it."""
+    """The newest row of each case, and before one without a measurement one that has it; of rows that one table can
+    hold (``others``)."""
     found: dict[tuple[str, str], Row] = {}
+    left_out = others(rows)
     for row in ended(rows):
+        if row["run"] in left_out:
+            continue
         key = row["stage"], row["case"]
         if key not in found or is_measured(row) or not is_measured(found[key]):
             found[key] = row
     return list(found.values())
 
 
+def others(rows: list[Row]) -> dict[int, str]:
+    """Runs that do not belong into one table with the newest, each with what it is: rehearsals beside a real one, those
+    that found no accelerator, and those of other devices."""
+    dry = {row["run"] for row in rows if row.get("is_dry")}
+    runs = sorted({row["run"] for row in rows})
+    found = dict.fromkeys(dry, "that was a rehearsal") if dry < set(runs) else {}
+    on_cpu = {row["run"] for row in rows if row.get("platform") == "cpu"} - dry
+    found |= dict.fromkeys(on_cpu, "without an accelerator")
+    device = {row["run"]: row["device"] for row in rows if row["stage"] == "machine" and row.get("device")}
+    known = [run for run in runs if run in device and run not in found]
+    return found | {run: f"on {device[run]}" for run in known if device[run] != device[known[-1]]}
+
+
 def summary(rows: list[Row], *, only_limits: bool = False) -> Result:
-    """The tables of the rows of ``current``: limits, and unless ``only_limits`` everything behind them."""
+    """The tables of all rows of a folder: limits, and unless ``only_limits`` everything behind them."""
+    dry = all(row["run"] in {one["run"] for one in rows if one.get("is_dry")} for row in rows)
+    warnings = ["A rehearsal on a CPU with tiny shapes: no time here says anything."] if dry and rows else []
+    warnings += [f"Rows of a run {why} are left out." for why in sorted(set(others(rows).values()))]
+    rows = current(rows)
     measured = [row for row in rows if is_measured(row)]
-    dry = any(row.get("is_dry") for row in measured)
-    warnings = ["A rehearsal on a CPU with tiny shapes: no time here says anything."] if dry else []
     warnings += [
         f"{row['stage']}, {row['case']}: wrong by {row['error_ratio']:.2g}, at most {row['limit']:.2g} is rounding."
         for row in measured

@@ -39,9 +39,54 @@ def troubled(cases):
         cases.measure(name, measured)
 
 def slow(cases):
-    for name in map(str, range(40)):
+    for name in map(str, range(2000)):
         cases.measure(name, lambda: time.sleep(0.2) or {"value": 3.5})
 """
+
+
+def row(run, stage, case, **values):
+    return {"run": run, "stage": stage, "case": case, **values}
+
+
+def test_a_table_holds_neither_a_rehearsals_times_beside_real_ones_nor_those_of_two_devices():
+    rehearsal = [row(1, "packages", "missing", is_dry=True), row(1, "ceilings", "copy", gigabytes_per_second=72.0)]
+    real = [row(2, "machine", "device", device="H100"), row(2, "ceilings", "copy", gigabytes_per_second=3000.0)]
+    other = [row(3, "machine", "device", device="H200"), row(3, "ceilings", "add one", gigabytes_per_second=4000.0)]
+    nothing = [row(4, "packages", "missing", is_dry=False)]
+    no_device = [row(5, "machine", "device", device="cpu", platform="cpu")]
+    assert "A rehearsal" in summary.summary(rehearsal).warnings[0]
+    for rows in (rehearsal + real, real + rehearsal, rehearsal + real + no_device):
+        found = summary.summary(rows, only_limits=True)
+        assert [cells[2] for cells in found.tables[0].rows] == ["3,000 GB/s"]
+        assert "Rows of a run that was a rehearsal are left out." in found.warnings
+    assert not summary.summary(rehearsal + nothing, only_limits=True).tables
+    assert summary.current(real + other) == other
+    assert summary.summary(real + other).warnings == ["Rows of a run on H100 are left out."]
+
+
+def test_the_process_of_a_stage_ends_with_what_started_it(tmp_path):
+    """Or a case that hangs would hold the device for ever."""
+    (tmp_path / "fakes.py").write_text(STAGES)
+    start = (
+        f"import sys; sys.path.append({str(BENCHMARKS)!r})\n"
+        "from accelerator_stages.processes import Limits, Runner, Stage\n"
+        "from pathlib import Path\n"
+        f"stages = {{'slow': Stage('fakes:slow', 1, {{'': {{'PYTHONPATH': {str(tmp_path)!r}}}}})}}\n"
+        f"program = Path({str(BENCHMARKS / 'accelerator.py')!r})\n"
+        f"Runner(Path({str(tmp_path)!r}), 7, Limits(900, 900), program).stages(stages)\n"
+    )
+    rows = tmp_path / "rows.jsonl"
+    runner = subprocess.Popen([sys.executable, "-c", start])
+    while not read(rows):
+        assert runner.poll() is None
+        time.sleep(0.05)
+    runner.kill()
+    runner.wait()
+    count = 0
+    while len(read(rows)) != count:
+        count = len(read(rows))
+        assert count < 4000
+        time.sleep(2)
 
 
 def test_a_case_that_dies_fails_or_hangs_costs_that_case_alone(tmp_path):
