@@ -6,24 +6,27 @@ unless its owner says so, and then the folder's history tells; what the saved st
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from moejax.config import convert, dump
 from moejax.errors import UserError
 from moejax.folder import changes
-from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
-from moejax.train.manifest import PHASE, STEP
-from moejax.wording import some
+from moejax.stored import Damaged, Unreadable, as_read, check_writable, claim, parse_json, read_json, write_json
+from moejax.train.manifest import PHASE, STEP, finished_steps, saved_beside
+from moejax.wording import some, told
 
 T = TypeVar("T")
 
-TRAINING, HISTORY = "training.json", "history.json"
+TRAINING, HISTORY, INITIAL_WEIGHTS = "training.json", "history.json", "initial_weights.json"
 
 RUNS = "runs"
 """In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
@@ -100,11 +103,15 @@ def own(
       UserError: the folder cannot be written, or belongs to a training of which this is no continuation.
     """
     path = folder / TRAINING
-    if not path.exists():
-        claim(folder, TRAINING, training.as_json())
+    saved = _saved(path, type(training), log)
+    if saved is None:
+        if (folder / "checkpoints").is_dir():
+            # Whatever is restored from there is compared with this training (``check_state``).
+            check_writable(folder)
+            write_json(path, training.as_json())
+        else:
+            claim(folder, TRAINING, training.as_json())
         return
-    # Settings that are newer than the folder have their defaults there.
-    saved = dump(read_json(path, type(training), remedy=REMEDY))
     check_writable(folder)
     changed = changes(saved, as_read(training.as_json()))
     _check(folder, _decisive(changed), accept)
@@ -117,6 +124,26 @@ def own(
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_json(folder / HISTORY, [*history, {"at": now, "changes": plain}])
     write_json(path, training.as_json())
+
+
+def _saved(path: Path, kind: type[Settings], log: Callable[[str], None]) -> Any:
+    """The training that a folder is of, as plain data; None if it does not say so. A file that is damaged is moved
+    aside where there are checkpoints, which know their training too, and that is said."""
+    if not path.exists():
+        return None
+    try:
+        # Settings that are newer than the folder have their defaults there.
+        return dump(read_json(path, kind, remedy=REMEDY))
+    except Unreadable:
+        raise
+    except Damaged as problem:
+        if not (path.parent / "checkpoints").is_dir():
+            raise
+        names = (path.with_name(f"{path.stem}.damaged-{number}{path.suffix}") for number in itertools.count(1))
+        aside = path.rename(next(name for name in names if not name.exists()))
+        log(f"{told(problem).removesuffix(f'; {REMEDY}.')}; it is now {aside}, and the settings that were given stand "
+            f"in its place.")  # fmt: skip
+        return None
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
@@ -135,27 +162,55 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     return parse_json(content, list[_ENTRY], path, remedy=remedy)
 
 
-_SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float}
+@dataclass(frozen=True)
+class Inputs:
+    """What a training's numbers come from beside its settings, as far as it is known."""
+
+    corpus: str = ""
+    """SHA-256 of the text."""
+    tokenizer: str = ""
+    """SHA-256."""
+    initial_weights: str = ""
+    """SHA-256 of the parameters that it began with, if they are another model's."""
+    changes: tuple[dict[str, Any], ...] = ()
+    """Those of ``history.json`` that decide numbers."""
 
 
-def origin(training: Settings, phase: str, step: int) -> dict[str, Any]:
+_INPUTS = "inputs"
+_SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float, _INPUTS: Inputs}
+_FILES = {"corpus": "corpus.json", "tokenizer": "corpus.json", "initial_weights": INITIAL_WEIGHTS}
+
+
+def origin(training: Settings, inputs: Inputs, phase: str, step: int) -> dict[str, Any]:
     """What is saved beside a state, for ``check_state``."""
-    return {_TRAINED: training.as_json(), PHASE: phase, STEP: step}
+    return {_TRAINED: training.as_json(), _INPUTS: dump(inputs), PHASE: phase, STEP: step}
 
 
-def check_state(folder: Path, now: Settings, metadata: Mapping[str, Any], phase: str, step: int) -> None:
+def saved_inputs(folder: Path) -> Inputs | None:
+    """Those of some checkpoint of a training; None if there is none that tells."""
+    for phase in sorted((folder / "checkpoints").glob("*/")):
+        for step in finished_steps(phase):
+            with contextlib.suppress(UserError):
+                return convert(Inputs, saved_beside(phase / str(step)).get(_INPUTS), "inputs")
+    return None
+
+
+def check_state(
+    folder: Path, now: Settings, metadata: Mapping[str, Any], phase: str, step: int, inputs: Inputs | None = None
+) -> None:
     """Refuse a checkpoint that is of another training than its folder.
 
     Args:
       now: what the folder says that it is.
       metadata: what was saved beside the state.
+      inputs: what the training is to go on with; None where it does not.
 
     Raises:
       UserError: it was saved as another.
     """
     place = folder / "checkpoints" / phase / str(step)
     try:
-        convert(_SAVED, metadata, "It")
+        saved = convert(_SAVED, metadata, "It")[_INPUTS]
     except UserError as error:
         raise UserError(
             f"What was saved beside the state in {place} is damaged. {error} Move {place} away; the training then goes "
@@ -163,6 +218,21 @@ def check_state(folder: Path, now: Settings, metadata: Mapping[str, Any], phase:
         ) from None
     what = f"The checkpoint of step {step} of {phase}"
     check_trained(folder, read_history(folder), now, metadata.get(_TRAINED), what)
+    if inputs is None:
+        return
+    for name, file in _FILES.items():
+        before, here = getattr(saved, name), getattr(inputs, name)
+        if before != here:
+            raise UserError(
+                f"{what} in {folder} was trained with {name} of SHA-256 {before[:12] or 'nothing'}…, and "
+                f"{folder / file} tells of {here[:12] or 'nothing'}…. Bring back a copy of that file, or train anew in "
+                f"another --out."
+            )
+    if list(saved.changes) != list(inputs.changes)[: len(saved.changes)]:
+        raise UserError(
+            f"{what} in {folder} was trained with changes of its settings that {folder / HISTORY} does not tell of. "
+            f"Bring back a copy of that file, or train anew in another --out."
+        )
 
 
 def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Any, what: str) -> None:

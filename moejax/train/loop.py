@@ -251,10 +251,12 @@ class Trainer:
     def initial_state(self) -> TrainState:
         """The state before the first step: random weights, or those that the recipe starts from."""
 
-        def of_all() -> list[TrainState]:
+        def of_all() -> list[tuple[TrainState, str]]:
             return [first_state(run.training, self.program, self.log) for run in self.runs]
 
-        return self.program.stack(self.group.run_or_abort(of_all))
+        states, digests = zip(*self.group.run_or_abort(of_all), strict=True)
+        self.group.run_on_main(lambda: [run.begin_with(digest) for run, digest in zip(self.runs, digests, strict=True)])
+        return self.program.stack(list(states))
 
     def trunk_state(self, trunk: Phase, checkpoints: RunCheckpoints, step: int) -> TrainState:
         """The trunk's state after a step: its checkpoint, or the one before and the steps from there once more."""

@@ -18,7 +18,16 @@ from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.devices import Speed
-from moejax.train.identity import RUNS, TRAINING, own, read_history
+from moejax.train.identity import (
+    INITIAL_WEIGHTS,
+    RUNS,
+    TRAINING,
+    Inputs,
+    decisive_changes,
+    own,
+    read_history,
+    saved_inputs,
+)
 from moejax.train.loggers import open_loggers
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
@@ -115,7 +124,7 @@ def open_data(
         for prepared in corpus.sets:
             prepared.check_content(folder)
         for run in runs:
-            _check_corpus(run.training, corpus.summary(), run.folder)
+            run.inputs = _inputs(run.training, corpus.summary(), run.folder)
         return corpus
 
     def check(corpus: Corpus) -> None:
@@ -269,11 +278,24 @@ def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) ->
     return found
 
 
-def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
+def _inputs(training: Training, text: Summary, folder: Path) -> Inputs:
+    """What a training goes on with, which is what it began with by its files or, without them, its checkpoints."""
+    saved, weights, remedy = saved_inputs(folder), folder / INITIAL_WEIGHTS, "bring back a copy, or remove it"
+    _check_corpus(training, text, folder, saved)
+    if weights.exists():
+        initial_weights = read_json(weights, {"sha256": str}, remedy=remedy)["sha256"]
+    else:
+        initial_weights = saved.initial_weights if saved else ""
+    return Inputs(text.sha256, text.tokenizer, initial_weights, tuple(decisive_changes(folder)))
+
+
+def _check_corpus(training: Training, text: Summary, folder: Path, saved: Inputs | None) -> None:
     path = folder / "corpus.json"
     now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
-    remedy = "bring back a copy, or remove it if nothing was trained here yet"
-    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
+    was = now if saved is None else {**now, "sha256": saved.corpus, "tokenizer": saved.tokenizer}
+    remedy = "bring back a copy, or remove it: checkpoints tell the same"
+    is_there = path.exists()
+    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if is_there else was
     if known["sha256"] != text.sha256:
         raise UserError(
             f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
@@ -285,7 +307,7 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
             f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
             f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
         )
-    if known is now:
+    if not is_there:
         write_json(path, now)
     if training.architecture.vocab_size < text.vocab_size:
         raise UserError(

@@ -7,20 +7,21 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from moejax.data.corpus import PartRead, Summary
+from moejax.errors import UserError
 from moejax.folder import HeldLock
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.devices import Speed, memory
 from moejax.train.evaluation import Evaluated
-from moejax.train.identity import DIVERGED, check_state, decisive_changes, origin
+from moejax.train.identity import DIVERGED, INITIAL_WEIGHTS, Inputs, check_state, decisive_changes, origin
 from moejax.train.manifest import Hashing
 from moejax.train.metrics import MetricsLog, module_name
 from moejax.train.phases import Phase
@@ -84,6 +85,8 @@ class TrainingRun:
     hashing: Hashing
     group: ProcessGroup
     log: Callable[[str], None]
+    inputs: Inputs = field(default_factory=Inputs)
+    """In the main process: what it goes on with."""
     lock: HeldLock | None = None
     """Of the folder, in the process that writes to it."""
     diverged: str | None = None
@@ -187,11 +190,23 @@ class TrainingRun:
         """What is saved beside a state: what it is a state of, the time it took, with which software, and what of it
         was measured."""
         known = {"seconds": seconds, "versions": self.attempts.versions}
-        return {**known, **origin(self.training, phase.name, step), **(validation or {})}
+        return {**known, **origin(self.training, self.inputs, phase.name, step), **(validation or {})}
 
     def check_metadata(self, metadata: Mapping[str, Any], phase: Phase, step: int) -> None:
-        """Abort if a checkpoint is of another training, phase or step than its place says."""
-        self.group.run_or_abort(lambda: check_state(self.folder, self.training, metadata, phase.name, step))
+        """Abort if a checkpoint is of another training than this, or began with other inputs."""
+        self.group.run_on_main(lambda: check_state(self.folder, self.training, metadata, phase.name, step, self.inputs))
+
+    def begin_with(self, weights: str) -> None:
+        """Note the SHA-256 of the weights that this training begins with; it must be the same whenever it begins."""
+        source, known = self.training.recipe.initial_weights.source, self.inputs.initial_weights
+        if known and weights != known:
+            raise UserError(
+                f"initial_weights.source {source} holds other weights than when {self.folder} was begun. Bring those "
+                f"back, or start anew in another --out."
+            )
+        if weights and not known:
+            write_json(self.folder / INITIAL_WEIGHTS, {"source": source, "sha256": weights})
+            self.inputs = replace(self.inputs, initial_weights=weights)
 
     def write_row(
         self, number: int, branch: Phase, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,9 @@ from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
 
 
-def first_state(training: Training, program: Program, log: Callable[[str], None]) -> TrainState:
-    """A training's first state on the mesh of ``program``.
+def first_state(training: Training, program: Program, log: Callable[[str], None]) -> tuple[TrainState, str]:
+    """A training's first state on the mesh of ``program``, and in the first process the SHA-256 of the weights that it
+    begins with, if they are another model's.
 
     Raises:
       UserError: its initial weights are not there, or are of a model that it cannot start from.
@@ -37,16 +39,25 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
     state = program.init(training.seed)
     given = training.recipe.initial_weights
     if not given.source:
-        return state
+        return state, ""
+    digest = hashlib.sha256()
+
+    def place(name: str, read: Read, sharding: jax.sharding.Sharding) -> jax.Array:
+        array = read(name)
+        if jax.process_index() == 0:
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
     with _weights(Path(given.source).expanduser()) as (source, read):
         find = _fitting(training, source, read, _on_devices(state.params), log)
         shardings = dict(flat(program.shardings.params))
-        params = nested({name: _placed(find(name), shardings[name]) for name in shardings})
+        params = nested({name: place(name, find, shardings[name]) for name in sorted(shardings)})
         bias = state.expert_bias
         if bias is not None and source.expert_bias and source == training.architecture:
-            bias = _placed(read(EXPERT_BIAS), program.shardings.expert_bias)
+            bias = place(EXPERT_BIAS, read, program.shardings.expert_bias)
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-    return replace(state, params=params, expert_bias=bias, ema=ema)
+    return replace(state, params=params, expert_bias=bias, ema=ema), digest.hexdigest()
 
 
 def check_initial_weights(training: Training) -> None:
@@ -111,10 +122,6 @@ def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
             f"initial_weights.source {path} is neither a folder of weights, as moejax convert writes, nor the folder "
             f"of a training or a checkpoint in one."
         )
-
-
-def _placed(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def _shown(changed: dict[str, tuple[Any, Any]]) -> str:

@@ -36,7 +36,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax.errors import UserError
 from moejax.folder import WRITTEN, only_writer
-from moejax.storage import open_storage, reaching, read_text
+from moejax.storage import CONTACT_SECONDS, open_storage, reaching, read_text, within
 from moejax.stored import Damaged, check_writable, parse_json, read_json, write_json
 from moejax.train.identity import DIVERGED, RUNS, TRAINING, fingerprint
 from moejax.train.manifest import COMMITTED, is_committed
@@ -51,7 +51,7 @@ _LEFT_HERE = ("data", "profile")
 
 _OURS = re.compile(
     r"(?:runs/[^/]+/)?(?:"
-    r"(?:training|history|corpus|diverged|wandb|attempts[^/]*|branch-[0-9]+)\.json|metrics\.jsonl"
+    r"(?:training[^/]*|history|corpus|initial_weights|diverged|wandb|attempts[^/]*|branch-[0-9]+)\.json|metrics\.jsonl"
     r"|(?:checkpoints/(?:trunk|branch-[0-9]+)/[0-9]+|tensorboard/(?:trunk|branch-[0-9]+))/.+"
     r")|programs/.+"
 )
@@ -146,8 +146,8 @@ class StoredRun:
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         """Send the rest, and give the lock back."""
         self._over.set()
-        for thread in self._threads:
-            thread.join()
+        if (self._folder / TRAINING).exists():
+            self._log(f"Sending the rest to {self._url}.")
         try:
             self._send_rest()
         except UserError as problem:
@@ -480,6 +480,10 @@ class StoredRun:
     def _send_rest(self) -> None:
         for number in itertools.count(1):
             try:
+                # Its client's own limits are minutes, and threads may be waiting for them.
+                within(CONTACT_SECONDS, self._lock.check)
+                for thread in self._threads:
+                    thread.join()
                 self.send(all_of_it=True)
                 # What was refused before it began leaves nothing.
                 self._lock.release() if self._sent else self._lock.withdraw()

@@ -109,6 +109,56 @@ def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_damaged(eight,
 
 
 @pytest.mark.slow
+def test_files_that_say_what_a_training_began_with_may_be_lost_but_not_what_they_said(eight, trained, tmp_path):
+    """Its checkpoints tell it too."""
+    whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
+    shutil.copytree(trained(eight, (4096,))[1], out)
+    (out / "branch-4096.json").unlink()
+    (out / "corpus.json").unlink()
+    (tmp_path / "text").mkdir()
+    for number in range(60):
+        (tmp_path / "text" / f"{number}.txt").write_text(f"other words of file {number} " * 100)
+    other = with_recipe(whole, data=dataclasses.replace(whole.recipe.data, source=str(tmp_path / "text")))
+    with pytest.raises(ValueError, match="was trained on text with SHA-256"):
+        train(other, out, data_folder=tmp_path / "data")
+    shutil.rmtree(out / "checkpoints" / "branch-4096")
+    changed = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
+    (row,) = train(changed, out, accept_changes=True)
+    assert row["fingerprint"].startswith(f"{changed.fingerprint()}-changed-")
+    (out / "branch-4096.json").unlink()
+    history = (out / "history.json").rename(tmp_path / "history.json")
+    with pytest.raises(ValueError, match=r"changes of its settings that .*history.json does not tell of"):
+        train(changed, out)
+    shutil.copy(history, out)
+    assert train(changed, out)[0]["fingerprint"] == row["fingerprint"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", ["edited", "emptied", "removed"])
+def test_a_training_whose_settings_are_lost_goes_on_with_those_that_are_given(eight, trained, tmp_path, harm):
+    """Its checkpoints know whether they are the same."""
+    whole, out, said = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out", []
+    expected, folder = trained(eight, (4096,))
+    shutil.copytree(folder, out)
+    (out / "branch-4096.json").unlink()
+    path = out / "training.json"
+    if harm == "removed":
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace("0.01", "0.02") if harm == "edited" else "")
+    harmed = path.read_text() if path.exists() else None
+    other = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
+    with pytest.raises(ValueError, match=r"learning_rate was 0.01, is 0.005"):
+        train(other, out, log=said.append)
+    path.unlink()
+    (row,) = train(whole, out)
+    assert row["loss"] == expected[0]["loss"]
+    if harmed is not None:
+        assert (out / "training.damaged-1.json").read_text() == harmed
+        assert "it is now" in said[0]
+
+
+@pytest.mark.slow
 def test_another_mesh_goes_on_unasked(eight, trained, tmp_path):
     shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
     (tmp_path / "out" / "branch-4096.json").unlink()

@@ -1,6 +1,7 @@
 """A training starts from other weights: of its own kind, or a mixture from a dense model, whose function it keeps."""
 
 import dataclasses
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.sharding import MESH_AXES
+from moejax.stored import read_json
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 from moejax.train.program import make_program
@@ -45,7 +47,7 @@ def with_weights(training, architecture, source, **initial):
 
 def start(training, log=lambda text: None):
     mesh = jax.make_mesh((1, 1, 1, 1), MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:1])
-    return first_state(training, make_program(training, mesh), log)
+    return first_state(training, make_program(training, mesh), log)[0]
 
 
 def logits(architecture, params, expert_bias=None):
@@ -136,6 +138,30 @@ def test_weights_that_do_not_do_are_refused_before_the_folder_is_taken(training,
         with pytest.raises(ValueError, match=r"initial_weights.source .*(neither|num_layers)"):
             train(wrong, tmp_path / "out")
         assert not (tmp_path / "out" / "training.json").exists()
+
+
+@pytest.mark.slow
+def test_a_training_that_begins_again_is_refused_other_weights_than_it_began_with(training, tmp_path):
+    """With more budgets, its trunk may be taken from the beginning once more."""
+    recipe = dataclasses.replace(training.recipe, budgets_tokens=(4096,), mesh=MeshShape(data=8), checkpoint_tokens=0)
+    params = {seed: transformer.init(DENSE, jax.random.key(seed)) for seed in (3, 4)}
+    save_weights(tmp_path / "weights", DENSE, params[3])
+    first = with_weights(dataclasses.replace(training, recipe=recipe), DENSE, tmp_path / "weights")
+    (row,) = train(first, tmp_path / "out")
+    digest = read_json(tmp_path / "out" / "initial_weights.json", dict, remedy="")["sha256"]
+    shutil.rmtree(tmp_path / "weights")
+    save_weights(tmp_path / "weights", DENSE, params[4])
+    longer = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, budgets_tokens=(1024, 4096)))
+    for is_there in (True, False):
+        if not is_there:
+            (tmp_path / "out" / "initial_weights.json").unlink()
+        with pytest.raises(ValueError, match=r"holds other weights than when .* was begun"):
+            train(longer, tmp_path / "out", accept_changes=True)
+    shutil.rmtree(tmp_path / "weights")
+    save_weights(tmp_path / "weights", DENSE, params[3])
+    rows = train(longer, tmp_path / "out", accept_changes=True)
+    assert rows[1]["loss"] == row["loss"]
+    assert len(digest) == 64
 
 
 @pytest.mark.slow

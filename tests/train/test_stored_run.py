@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import threading
 import time
 import uuid
 
@@ -13,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from moejax.errors import UserError
 from moejax.storage import open_storage, within
 from moejax.stored import claim
-from moejax.train import store_lock
+from moejax.train import store_lock, stored_run
 from moejax.train.identity import TRAINING
 from moejax.train.manifest import COMMITTED, write_hashes, write_sizes
 from moejax.train.store_lock import LOCKS, StoreLock, TakenOver
@@ -416,6 +417,21 @@ def test_a_training_that_was_refused_before_it_began_leaves_nothing_in_the_store
         with StoredRun(url, tmp_path / place):
             checkpoint(tmp_path / place, 4)
         assert in_store(store) >= {TRAINING, f"checkpoints/trunk/4/{COMMITTED}"}
+
+
+def test_a_store_that_answers_no_more_holds_no_training_that_is_done(tmp_path, url, monkeypatch):
+    """Its client would wait for minutes, several times."""
+    monkeypatch.setattr(stored_run, "CONTACT_SECONDS", 0.1)
+    monkeypatch.setattr(stored_run, "_SECONDS_BETWEEN_PASSES", 0.01)
+    answers, said = threading.Event(), []
+    run = StoredRun(url, tmp_path / "here", said.append)
+    run.__enter__()
+    checkpoint(tmp_path / "here", 4)
+    monkeypatch.setattr(StoreLock, "check", lambda self: answers.wait())
+    with pytest.raises(UserError, match=r"no answer within .*: the same command on this machine sends it"):
+        run.__exit__(None)
+    answers.set()
+    assert f"Sending the rest to {url}." in said
 
 
 def test_of_two_that_begin_at_once_one_is_refused(url, store, monkeypatch):
