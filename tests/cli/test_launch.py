@@ -413,9 +413,20 @@ def test_a_jobset_that_has_ended_is_replaced_and_the_study_is_laid_out_in_the_bu
 @pytest.fixture
 def printed_names(texts, capsys, tmp_path):
     """Names of the JobSets."""
-    words = ["gke", TINY, *texts, "--topology", "v5e:1x1", *IMAGE, "--out", "memory://other/tiny"]
+    return _names_in("memory://gke-bucket/tiny", texts, capsys)
+
+
+def _names_in(out, texts, capsys):
+    words = ["gke", TINY, *texts, "--topology", "v5e:1x1", *IMAGE, "--out", out]
     assert main(["launch", *words]) == 0
     return [one["metadata"]["name"] for one in yaml.safe_load_all(capsys.readouterr().out)]
+
+
+def test_a_study_in_another_folder_is_another_to_the_cluster(texts, capsys):
+    """Or the one would take the place of the other's JobSets."""
+    here, again, other = (_names_in(f"memory://names/{out}", texts, capsys) for out in ("tiny", "tiny/", "other"))
+    assert here == again
+    assert not {*here} & {*other}
 
 
 def test_skypilot_is_not_given_again_what_it_has(called, texts, capsys):

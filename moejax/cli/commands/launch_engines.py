@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -81,6 +82,11 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _name_there(study: Study, mount: Mount, folder: PurePosixPath) -> str:
+    """The name of a study that a cluster runs: with another --out it is another."""
+    return f"{study.name}-{hashlib.sha256(f'{mount.source} {folder}'.encode()).hexdigest()[:6]}"
+
+
 def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, ResourceRequest]:
     memory = int(arguments.memory or 0)
     if arguments.chip == "cpu":
@@ -137,7 +143,7 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
     resources = _tpu_resources(arguments, study, arguments.chip or "v5p")
     tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
     engine = GkeEngine(
-        study_name=study.name,
+        study_name=_name_there(study, mount, folder),
         image=arguments.image,
         mount=mount,
         namespace=arguments.namespace,
@@ -215,7 +221,7 @@ def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngin
     else:
         raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
     engine = SkyEngine(
-        study_name=study.name,
+        study_name=_name_there(study, mount, folder),
         accelerator=GPUS.get(chip, ""),
         image=arguments.image,
         mount=mount,
