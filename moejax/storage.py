@@ -36,6 +36,8 @@ def is_remote(url: str | PathLike[str]) -> bool:
     Raises:
       UserError: a slash is missing of what would be a folder named ``s3:`` here.
     """
+    if re.fullmatch(r"[a-z][a-z0-9+.-]+:/*", str(url)):
+        raise UserError(f"{url} names no bucket; {_SUPPORTED}.")
     if missing := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", str(url)):
         raise UserError(f"{url} has one slash; write {missing[1]}://{str(url)[missing.end() :]} for a store.")
     return "://" in str(url)
