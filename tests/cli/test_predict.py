@@ -114,11 +114,13 @@ def test_mistakes_are_answered_in_sentences(arguments, sentence, capsys):
 
 
 @pytest.mark.parametrize("option", ["--top-k", "--num-experts", "--model-dim"])
-def test_what_a_model_has_a_whole_number_of_is_given_as_one(option, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["predict", "--law", "chinchilla", "--params-active", "1B", "--tokens", "20B", option, "2.5"])
-    assert stopped.value.code == 2
-    assert f"argument {option}: '2.5' is not a whole number; give one, such as 3." in capsys.readouterr().err
+def test_of_numbers_that_no_model_has_it_is_said_that_the_law_is_asked_between_models(option, capsys):
+    words = ["predict", "--law", "chinchilla", "--params-active", "1B", "--tokens", "20B", option]
+    assert main([*words, "2.5"]) == 0
+    name = option[2:].replace("-", "_")
+    assert f"No model has {name} 2.5: the law is asked between models." in capsys.readouterr().out
+    assert main([*words, "2"]) == 0
+    assert "No model has" not in capsys.readouterr().out
 
 
 def test_a_prediction_loads_no_library_but_jax():

@@ -9,7 +9,7 @@ from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.number import pairs
-from moejax.cli.parsers.predict import DESIGN_OPTIONS
+from moejax.cli.parsers.predict import DESIGN_OPTIONS, WHOLE
 from moejax.cli.validation import fit_named_like
 from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
@@ -83,8 +83,13 @@ def _by_convention(design: Design, name: str | None) -> Design:
 
 
 def _assumed(arguments: argparse.Namespace) -> str:
-    """What is said of the convention that was asked for."""
-    return "" if arguments.active_convention is None else sentence(convention(arguments.active_convention))
+    """What is said of the convention that was asked for, and of numbers that no model has."""
+    said = [] if arguments.active_convention is None else [sentence(convention(arguments.active_convention))]
+    given = {name: getattr(arguments, name) for name in WHOLE}
+    broken = [f"{name} {format(value)}" for name, value in given.items() if value is not None and value % 1]
+    if broken:
+        said.append(f"No model has {' or '.join(broken)}: the law is asked between models.")
+    return " ".join(said)
 
 
 def named_law(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import number, whole_number
+from moejax.cli.number import number
 from moejax.cli.parsers.options import (
     add_active_convention,
     add_architecture_arguments,
@@ -33,7 +33,8 @@ DESIGN_OPTIONS = {
 }
 """Fields of a Design, as options: what a law reads."""
 WHOLE = ("num_experts", "top_k", "model_dim", "num_layers", "expert_hidden")
-"""Those of which a model has a whole number; shared experts are counted by the width of a routed one."""
+"""Those of which a model has a whole number, though laws are asked between them too, as by the explorer's sliders.
+Shared experts are counted by the width of a routed one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sequence_length(parser, "for the FLOPs of --arch or --config")
     design = parser.add_argument_group("the design", "what is given here comes before what --arch or --config imply")
     for name, meaning in DESIGN_OPTIONS.items():
-        kind = whole_number if name in WHOLE else number
-        design.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="NUMBER", help=meaning)
+        design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
     design.add_argument(
         "--loss", type=number, metavar="NUMBER", help="the loss, nats per token, for what laws of scores say of it"
     )
