@@ -163,7 +163,7 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TrainingInputs:
     """What a training's numbers come from beside its settings, as far as it is known."""
 
     corpus: str = ""
@@ -177,26 +177,31 @@ class Inputs:
 
 
 _INPUTS = "inputs"
-_SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float, _INPUTS: Inputs}
+_SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float, _INPUTS: TrainingInputs}
 _FILES = {"corpus": "corpus.json", "tokenizer": "corpus.json", "initial_weights": INITIAL_WEIGHTS}
 
 
-def origin(training: Settings, inputs: Inputs, phase: str, step: int) -> dict[str, Any]:
+def origin(training: Settings, inputs: TrainingInputs, phase: str, step: int) -> dict[str, Any]:
     """What is saved beside a state, for ``check_state``."""
     return {_TRAINED: training.as_json(), _INPUTS: dump(inputs), PHASE: phase, STEP: step}
 
 
-def saved_inputs(folder: Path) -> Inputs | None:
+def saved_inputs(folder: Path) -> TrainingInputs | None:
     """Those of some checkpoint of a training; None if there is none that tells."""
     for phase in sorted((folder / "checkpoints").glob("*/")):
         for step in finished_steps(phase):
             with contextlib.suppress(UserError):
-                return convert(Inputs, saved_beside(phase / str(step)).get(_INPUTS), "inputs")
+                return convert(TrainingInputs, saved_beside(phase / str(step)).get(_INPUTS), "inputs")
     return None
 
 
 def check_state(
-    folder: Path, now: Settings, metadata: Mapping[str, Any], phase: str, step: int, inputs: Inputs | None = None
+    folder: Path,
+    now: Settings,
+    metadata: Mapping[str, Any],
+    phase: str,
+    step: int,
+    inputs: TrainingInputs | None = None,
 ) -> None:
     """Refuse a checkpoint that is of another training than its folder.
 

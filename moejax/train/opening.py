@@ -22,7 +22,7 @@ from moejax.train.identity import (
     INITIAL_WEIGHTS,
     RUNS,
     TRAINING,
-    Inputs,
+    TrainingInputs,
     decisive_changes,
     own,
     read_history,
@@ -278,7 +278,7 @@ def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) ->
     return found
 
 
-def _inputs(training: Training, text: Summary, folder: Path) -> Inputs:
+def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
     """What a training goes on with, which is what it began with by its files or, without them, its checkpoints."""
     saved, weights, remedy = saved_inputs(folder), folder / INITIAL_WEIGHTS, "bring back a copy, or remove it"
     _check_corpus(training, text, folder, saved)
@@ -286,10 +286,10 @@ def _inputs(training: Training, text: Summary, folder: Path) -> Inputs:
         initial_weights = read_json(weights, {"sha256": str}, remedy=remedy)["sha256"]
     else:
         initial_weights = saved.initial_weights if saved else ""
-    return Inputs(text.sha256, text.tokenizer, initial_weights, tuple(decisive_changes(folder)))
+    return TrainingInputs(text.sha256, text.tokenizer, initial_weights, tuple(decisive_changes(folder)))
 
 
-def _check_corpus(training: Training, text: Summary, folder: Path, saved: Inputs | None) -> None:
+def _check_corpus(training: Training, text: Summary, folder: Path, saved: TrainingInputs | None) -> None:
     path = folder / "corpus.json"
     now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
     was = now if saved is None else {**now, "sha256": saved.corpus, "tokenizer": saved.tokenizer}

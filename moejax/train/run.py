@@ -21,7 +21,7 @@ from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.devices import Speed, memory
 from moejax.train.evaluation import Evaluated
-from moejax.train.identity import DIVERGED, INITIAL_WEIGHTS, Inputs, check_state, decisive_changes, origin
+from moejax.train.identity import DIVERGED, INITIAL_WEIGHTS, TrainingInputs, check_state, decisive_changes, origin
 from moejax.train.manifest import Hashing
 from moejax.train.metrics import MetricsLog, module_name
 from moejax.train.phases import Phase
@@ -85,7 +85,7 @@ class TrainingRun:
     hashing: Hashing
     group: ProcessGroup
     log: Callable[[str], None]
-    inputs: Inputs = field(default_factory=Inputs)
+    inputs: TrainingInputs = field(default_factory=TrainingInputs)
     """In the main process: what it goes on with."""
     lock: HeldLock | None = None
     """Of the folder, in the process that writes to it."""

@@ -16,7 +16,7 @@ from moejax.sharding import MESH_AXES
 from moejax.stored import write_json
 from moejax.train import manifest
 from moejax.train.batch_schedule import RampStage
-from moejax.train.identity import Inputs, origin
+from moejax.train.identity import TrainingInputs, origin
 from moejax.train.loop import train
 from moejax.train.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import load_weights
@@ -56,7 +56,7 @@ def write(folder, training, steps):
         bias = arrays.pop(EXPERT_BIAS, None)
         state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
-            metadata = ocp.args.JsonSave({**origin(training, Inputs(), phase, step), "seconds": 1.0})
+            metadata = ocp.args.JsonSave({**origin(training, TrainingInputs(), phase, step), "seconds": 1.0})
             items = {"state": ocp.args.StandardSave(state), "metadata": metadata}
             manager.save(step, args=ocp.args.Composite(**items))
     return folder
