@@ -151,10 +151,12 @@ def test_a_state_without_hashes_that_holds_no_number_is_not_gone_on_from(full, t
     broken = dataclasses.replace(state, params=jax.tree.map(lambda leaf: leaf.at[..., 0].set(jnp.nan), state.params))
     with CheckpointManager(tmp_path) as saves:
         saves.save(1, broken, METADATA)
+    # With hashes, it is what was written.
+    with CheckpointManager(tmp_path) as saves:
+        saves.restore(1, here)
+    (tmp_path / "1" / part_name(0)).unlink()
     with CheckpointManager(tmp_path) as saves:
         assert saves.newest() == 1
-        saves.restore(1, here)
-        (tmp_path / "1" / part_name(0)).unlink()
         with pytest.raises(ValueError, match=r"holds what is no number, and not all.*Move .*/1 away"):
             saves.restore(1, here)
 
