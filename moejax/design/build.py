@@ -33,7 +33,8 @@ MULTIPLES = {
 HEADS_MULTIPLE = 8
 """What heads are a multiple of, where there are enough: a tensor-parallel group splits them among its devices."""
 HELD = 0.05
-"""Share by which whole numbers may miss what is held equal, or a lower bound."""
+"""Share by which what follows from whole numbers may miss what is held equal, or a lower bound; a number of the shape
+that is bounded itself stays within, where a whole number does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,10 @@ def build(optimum: Optimum, published: Any = None, *, exact: bool = False) -> Bu
     problem = optimum.problem
     assert isinstance(problem.space, Shapes), "only shapes are built"
     like = problem.space.like
+    names, bounds = [c.name for c in problem.space.coordinates], problem.merged_constraints()
     for steps in ((0, 1), (-1, 0), (-2, -1)):
         candidates = []
-        for shape in _rounded(optimum.values, [c.name for c in problem.space.coordinates], steps, exact=exact):
+        for shape in _rounded(optimum.values, names, bounds, steps, exact=exact):
             architecture = integer_shape(like, shape, exact=exact)
             if architecture.top_k > architecture.num_experts:
                 continue
@@ -155,18 +157,33 @@ def _near(value: float, name: str, exact: bool) -> int:
 
 
 def _rounded(
-    values: Mapping[str, float], names: Sequence[str], steps: Sequence[int], *, exact: bool
+    values: Mapping[str, float],
+    names: Sequence[str],
+    bounds: Mapping[str, Constraint],
+    steps: Sequence[int],
+    *,
+    exact: bool,
 ) -> Iterator[dict[str, int]]:
-    """Shapes of whole multiples near the values."""
+    """Shapes of whole multiples near the values and within their bounds; where none is, of whole numbers."""
     choices = {}
     for name in names:
         if name in MULTIPLES:
             multiple = 1 if exact else _multiple(values[name], MULTIPLES[name])
             least = 0 if name == "num_shared_experts" else 1
             below = math.floor(values[name] / multiple + 1e-9)
-            choices[name] = sorted({max(least, below + step) * multiple for step in steps})
+            near = sorted({max(least, below + step) * multiple for step in steps})
+            choices[name] = _bounded(near, values[name], bounds.get(name))
     for numbers in itertools.product(*choices.values()):
         yield dict(zip(choices, numbers, strict=True))
+
+
+def _bounded(multiples: list[int], value: float, bound: Constraint | None) -> list[int]:
+    """Those within a bound, or the nearest whole number within it; all where there is no bound, or no such number."""
+    low, high = (-math.inf, math.inf) if bound is None else (bound.low * (1 - 1e-9), bound.high * (1 + 1e-9))
+    at = min(max(value, low), high)
+    whole = sorted((math.floor(at), math.ceil(at)), key=lambda number: abs(number - at))
+    within, nearest = ([n for n in numbers if low <= n <= high] for numbers in (multiples, whole))
+    return within or nearest[:1] or multiples
 
 
 def _multiple(value: float, largest: int) -> int:

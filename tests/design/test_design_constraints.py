@@ -1,6 +1,7 @@
 """Constraints: what they are worth, what is wrong with them, and what surrounds an optimum."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -117,6 +118,19 @@ def test_a_shape_keeps_its_limits_and_so_does_what_is_built(shaped):
         assert built.measures[constraint.name] <= constraint.high * (1 + 1e-9)
     given_up = built.prediction.loss - shaped.values["loss"]
     assert abs(given_up) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "built"),
+    [(256, 256, 256), (100, 100, 100), (105, math.inf, 112), (0, 103, 96), (105.5, 106.5, 106), (4.2, 4.4, 4)],
+)
+def test_a_number_of_the_shape_that_is_held_is_what_is_built(shaped, low, high, built):
+    # 256 is a multiple of 8, 100 is not; between 4.2 and 4.4 there is no whole number.
+    at = min(max(104.0, low), high)
+    problem = replace(shaped.problem, constraints=(*BUDGET, Constraint(name="num_experts", low=low, high=high)))
+    found = build(replace(shaped, problem=problem, values={**shaped.values, "num_experts": at, "top_k": 2.0}))
+    assert found is not None
+    assert found.architecture.num_experts == built
 
 
 def test_what_the_law_is_silent_about_keeps_the_proportions_that_were_given(shaped):
