@@ -217,6 +217,7 @@ def _constants(name: str, law: Any) -> list[str]:
     about = [
         f"- **`{key}`** ({s.provenance}): {_prose(s.source)}."
         + (f" Data: {s.data}." if s.data else "")
+        + (" Fitted to dense models alone." if s.dense else "")
         + (f" {_prose(s.remark)}" if s.remark else "")
         for key, s in sets.items()
     ]

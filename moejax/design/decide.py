@@ -19,6 +19,7 @@ from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import Ranged, predict
+from moejax.laws.published import Published
 from moejax.wording import told
 
 
@@ -197,6 +198,8 @@ def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Inte
 def _published(problem: Problem, known: Any) -> dict[str, Built]:
     published = {}
     for name, model in CATALOGUE.items():
+        if isinstance(known, Published) and known.dense and model.architecture.is_moe:
+            continue  # Nor does one of dense models say what experts gain.
         try:
             one = max_tokens_within(problem, model.architecture, known)
         except ValueError:

@@ -17,6 +17,7 @@ from moejax.design.measures import CostAssumptions, in_units
 from moejax.design.problem import Optimum, Problem
 from moejax.json_text import finite
 from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.predict import AS_DENSE
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written
 
@@ -44,6 +45,8 @@ def summary(name: str, decision: DesignResult) -> Result:
     warnings = []
     if built is not None and (far := built.prediction.extrapolated):
         warnings.append(f"What to train lies beyond what the law was fitted to: {_beyond(far)}.")
+    if built is not None and built.prediction.as_dense:
+        warnings.append(AS_DENSE)
     constraints = "; ".join(map(str, optimum.problem.constraints))
     intervals = {
         key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})

@@ -88,6 +88,7 @@ PUBLISHED = {
         source="Tian et al. 2025, Table 5, dense",
         provenance="verified",
         fitted={"flops": (3e17, 3e20)},
+        dense=True,
         remark="M·D is 0.9994 C.",
     ),
 }

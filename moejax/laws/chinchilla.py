@@ -58,6 +58,7 @@ PUBLISHED = {
         provenance="read",
         data="MassiveText, one epoch",
         fitted={"params_active": (70e6, 16e9), "tokens": (5e9, 500e9)},
+        dense=True,
         remark="The fit had not converged; besiroglu-2024 is the same data fitted to the end.",
     ),
     "besiroglu-2024": Published(
@@ -72,6 +73,7 @@ PUBLISHED = {
         provenance="verified",
         data="MassiveText, one epoch",
         fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
+        dense=True,
     ),
     "epoch-optimum": Published(
         law=Chinchilla(
@@ -85,6 +87,7 @@ PUBLISHED = {
         provenance="verified",
         data="MassiveText, one epoch",
         fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
+        dense=True,
     ),
     "krajewski-2024-dense": Published(
         law=Chinchilla(
@@ -93,6 +96,7 @@ PUBLISHED = {
         source="Krajewski et al. 2024, Table 1, dense",
         provenance="read",
         data="C4",
+        dense=True,
         remark="Parameters are counted without embeddings; the irreducible loss is that of the fine-grained law.",
     ),
 }

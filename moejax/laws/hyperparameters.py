@@ -65,6 +65,7 @@ PUBLISHED = {
         source="DeepSeek-AI 2024, DeepSeek LLM (arXiv:2401.02954)",
         provenance="secondary",
         fitted={"flops": (1e17, 2e19)},
+        dense=True,
         remark="Dense models and a schedule of steps. C are FLOPs without embeddings and with attention. Of "
         "runs within .25 % of the least loss, so a curve through a wide band.",
     ),

@@ -48,6 +48,7 @@ PUBLISHED = {
         source="Kaplan et al. 2020, Eq. 1.3: L(C_min) = (3.1e8 PF-days / C_min)^0.050",
         provenance="secondary",
         data="WebText2, 50,257 tokens of vocabulary",
+        dense=True,
         remark="C_min is the compute at a batch size far below the critical one.",
     ),
 }

@@ -95,6 +95,7 @@ def _gadre(data: str, law: OverTraining, missed: str) -> Published:
         provenance="verified",
         data=f"models trained on {data}, one epoch; loss on C4's validation set",
         fitted={"params_active": (10.6e6, 412e6), "tokens": (211e6, 8.24e9)},
+        dense=True,
         remark=f"Five runs of up to 2e19 FLOPs and four coefficients. {missed}",
     )
 

@@ -30,6 +30,13 @@ POSITIVE = (
 """Fields of a Design that must be above 0; the others must not be below it."""
 
 
+AS_DENSE = (
+    "Constants that were fitted to dense models alone take a mixture for a dense model of the sizes they read: they "
+    "know nothing of what experts gain."
+)
+"""What is said where ``Prediction.as_dense``."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What a law says of one design."""
@@ -41,6 +48,8 @@ class Prediction:
     """Variables outside the fitted range: above 1, the value over the largest fitted; below 1, over the smallest."""
     unchecked: tuple[str, ...]
     """Variables that could not be held to a range: none is published, or the design does not give them."""
+    as_dense: bool = False
+    """Whether the design is a mixture and the constants were fitted to dense models alone."""
 
     @property
     def loss(self) -> float:
@@ -143,7 +152,15 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
         units=bare.outputs,
         extrapolated={name: factor for name, factor in outside.items() if factor != 1},
         unchecked=tuple(name for name in fitted or bare.inputs if name not in ranges),
+        as_dense=isinstance(law, Published) and law.dense and _is_mixture(design),
     )
+
+
+def _is_mixture(design: Design) -> bool:
+    """Whether some of a model's parameters idle, or it has experts."""
+    given = known(design)
+    active = given.get("params_active")
+    return bool(given.get("num_experts", 0) > 0 or (active is not None and given.get("params_total", active) > active))
 
 
 def check_inputs(law: Law, design: Design) -> None:

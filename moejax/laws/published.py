@@ -28,5 +28,7 @@ class Published:
     """What the loss was measured on, as far as the document says."""
     fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+    dense: bool = False
+    """Whether it was fitted to dense models alone: it knows nothing of what experts gain."""
     remark: str = ""
     """What a user must know before trusting a number."""

@@ -59,6 +59,7 @@ PUBLISHED = {
         provenance="verified",
         data="best of sweeps of 1,911 released dense runs",
         fitted={"params_total_nonembedding": (214.7e6, 1.074e9), "tokens": (4e9, 100e9)},
+        dense=True,
         remark="The means of the 1,000 released resamples are 1.797, -.7129, .3075, .5807 and .5709; 90 % of them have "
         "exponents in [-.764, -.664], [.277, .340] and [.539, .601]. The ranges are those of the released sweeps. "
         "Of the 17 released dense sweeps of more than 20 runs the best learning rate lies 1.2 times above the law, "

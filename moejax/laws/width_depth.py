@@ -56,6 +56,7 @@ def _gemstones(law: WidthDepth, rate: str, tokens: tuple[float, float], missed: 
             "params_active": (48.4e6, 2.008e9),
             "tokens": tokens,
         },
+        dense=True,
         remark=f"On the released losses the objective comes out to the seven digits released; {missed}",
     )
 

@@ -45,6 +45,8 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
     assert each["memory_bytes_a_chip"] == said["built"]["measures"]["memory_bytes"] / 8
     assert each["memory_bytes_a_chip_with_a_sequence_each"] > each["memory_bytes_a_chip"]
     assert said["published"]["dense-6.1b"]["measures"]["flops"] == pytest.approx(1e21)
+    # What experts gain a law of dense models does not know, and so compares no mixtures.
+    assert set(said["published"]) == {"dense-6.1b"}
 
 
 def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_path):

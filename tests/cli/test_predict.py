@@ -79,6 +79,15 @@ def test_leaving_the_fitted_range_is_said_with_the_variable_and_the_factor(capsy
     assert not inside["extrapolated"]
 
 
+def test_a_law_of_dense_models_that_is_asked_of_a_mixture_says_so(capsys):
+    asked = ["predict", "--law", "chinchilla", "--tokens", "200B", "--arch"]
+    for name, is_mixture in (("mixtral-8x7b", True), ("dense-6.1b", False)):
+        assert main([*asked, name]) == 0
+        text = capsys.readouterr().out
+        assert ("dense models alone" in text and "what experts gain" in text) == is_mixture
+        assert said(capsys, *asked[1:], name)["predictions"][0]["as_dense"] == is_mixture
+
+
 def test_a_word_that_is_no_law_but_the_folder_of_a_fit_is_told_how_to_name_the_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()

@@ -82,6 +82,26 @@ def test_no_mode_says_of_what_is_asked_that_it_is_far_from_everything_seen():
     assert max(answers) < np.log(runs.loss.max()) + np.ptp(np.log(runs.loss)) + np.log(FACTOR) + 3 * EDGE
 
 
+def test_expected_losses_are_those_of_draws_from_the_modes_that_are_where_losses_are_expected():
+    runs = measured(designs(np.geomspace(3e7, 3e9, 4), [1e9, 1e10]))
+    search, few = PosteriorModes(Chinchilla, runs, designs([7e9, 1e12], [1e8, 1.4e13])), np.arange(len(runs)) < 3
+    modes, noise = search.modes(few)
+    low, high = (np.log(FACTOR) + np.ptp(np.log(runs.loss[few]))) * np.array([-1, 1])
+    low, high = low + np.log(runs.loss[few]).min(), high + np.log(runs.loss[few]).max()
+    means = []
+    for one in search.posteriors(modes, few, noise):
+        draws = one.answers + one.deviations * np.random.default_rng(0).normal(size=(200_000, 4))
+        means.append(np.exp(np.mean(draws, axis=0, where=(draws > low) & (draws < high))))
+    expected = search.expected_losses(modes, few, noise)
+    assert expected == pytest.approx(np.average(means, axis=0, weights=[mode.share for mode in modes]), rel=0.01)
+    # What three runs leave open is not what the likeliest law says; what many tell is.
+    largest = search.losses(search.posteriors(modes[:1], few, noise)[0].answers)
+    assert np.max(np.abs(np.log(expected / largest))) > 0.05
+    inside, every = PosteriorModes(Chinchilla, runs, runs.design), np.ones(len(runs), bool)
+    modes, noise = inside.modes(every)
+    assert inside.expected_losses(modes, every, noise) == pytest.approx(runs.loss, rel=0.01)
+
+
 def test_a_law_that_is_steep_beyond_all_digits_can_be_planned_for():
     law = formula_law("loss = exp(a + b*u + c*u^3)", columns=["u"], signs=dict.fromkeys("abc", "any"))
     runs = runs_from(design_from({"u": np.geomspace(1, 1e6, 12)}), np.full(12, 2.0))

@@ -19,6 +19,7 @@ MIXTURE = Design(
     model_dim=2048,
     expert_hidden=512,
 )
+HALF_KNOWN = Design(params_active=1e9, tokens=2e10)
 
 
 def test_a_paper_finds_its_law():
@@ -93,6 +94,16 @@ def test_outside_the_fitted_range_each_variable_is_flagged_with_its_factor():
     big = Design(params_total=34e9, params_active=5e8, tokens=5e9, top_k=6, num_shared_experts=2)
     found = predict("zhao", big)
     assert found.extrapolated == {"params_total_nonembedding": pytest.approx(10.0), "tokens": pytest.approx(0.5)}
+
+
+def test_constants_of_dense_models_say_that_they_are_asked_of_a_mixture():
+    for given in (MIXTURE, Design(params_active=1e9, params_total=2e9, tokens=2e10)):
+        assert predict("chinchilla", given).as_dense
+    for given in (Design(params_active=1e9, params_total=1e9, tokens=2e10, num_experts=0, top_k=0), HALF_KNOWN):
+        assert not predict("chinchilla", given).as_dense
+    # One's own constants may be of any models, and laws of mixtures are of mixtures.
+    assert not predict(published("chinchilla").law, MIXTURE).as_dense
+    assert not predict("zhao", MIXTURE).as_dense
 
 
 def test_constants_without_a_range_are_said_to_be_unchecked():

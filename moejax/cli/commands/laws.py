@@ -64,6 +64,7 @@ def describe(name: str) -> dict[str, Any]:
                 "provenance": p.provenance,
                 "data": p.data,
                 "fitted": {variable: list(bounds) for variable, bounds in p.fitted.items()},
+                "dense": p.dense,
                 "remark": p.remark,
             }
             for key, p in PUBLISHED[law].items()
@@ -111,6 +112,7 @@ def _show(name: str, as_json: bool) -> int:
             f"  fitted for {variable} between {format(low)} and {format(high)}"
             for variable, (low, high) in s["fitted"].items()
         ]
+        notes += ["  fitted to dense models alone"] if s["dense"] else []
         notes += [f"  {s['remark']}"] if s["remark"] else []
     lead = [*law["statement"].splitlines(), "", f"reads     {', '.join(law['inputs'])}", f"predicts  {outputs}"]
     found = Result(

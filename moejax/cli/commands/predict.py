@@ -17,7 +17,7 @@ from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.active_params import convention, sentence
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, known
-from moejax.laws.predict import check_design, check_scale, law_name, predict, published
+from moejax.laws.predict import AS_DENSE, check_design, check_scale, law_name, predict, published
 from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -133,6 +133,7 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
         "units": dict(said.units),
         "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
+        "as_dense": said.as_dense,
         "remark": chosen.remark,
     }
 
@@ -177,11 +178,12 @@ def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, st
     note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
     if len(answers) == 1:
         note = f"{answers[0]['source']} ({answers[0]['provenance']}). {answers[0]['remark']}".rstrip()
+    notes = [note, *([assumed] if assumed else []), *([AS_DENSE] if any(a.get("as_dense") for a in answers) else [])]
     given = _known(design)
     return Result(
         title="design: " + ", ".join(f"{name} {format(value)}" for name, value in given.items()),
         tables=[Table("Predictions", columns, rows)],
-        notes=[note, *([assumed] if assumed else [])],
+        notes=notes,
         data={"design": given, "predictions": answers, "not_asked": unasked}
         | ({"active_convention": assumed} if assumed else {}),
     )
@@ -196,6 +198,8 @@ def _distance(answer: dict[str, Any]) -> str:
         else f"{name} 0"
         for name, factor in answer["extrapolated"].items()
     ]
+    if answer.get("as_dense"):
+        words.insert(0, "dense models alone")
     if answer["unchecked"]:
         words.append(f"unknown for {', '.join(answer['unchecked'])}")
     return "; ".join(words) or "within"

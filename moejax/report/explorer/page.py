@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moejax.fit.prediction import range_in_words
-from moejax.laws.predict import law_name
+from moejax.laws.predict import AS_DENSE, law_name
 from moejax.quantities import format
 from moejax.report.explorer.available import Available
 from moejax.report.explorer.state import KNOBS, ExplorerState
@@ -156,6 +156,8 @@ def _beyond(view: View) -> str:
         sentences.insert(0, range_in_words(view.available_law.fit, view.range, beyond=bool(said)))
         sentences += view.available_law.fit.dropped
     sentences += view.available_law.warnings
+    if view.prediction.as_dense:
+        sentences.append(AS_DENSE)
     if view.available_law.published is not None and view.available_law.published.remark:
         sentences.append(view.available_law.published.remark)
     return "".join(f'<p class="note">{html.escape(sentence)}</p>' for sentence in sentences)
