@@ -15,9 +15,11 @@ import numpy as np
 from moejax.architecture import Architecture
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.propose import Proposal
+from moejax.laws.accounting import params
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
+from moejax.wording import listed
 
 
 def study_text(
@@ -128,7 +130,7 @@ def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) ->
     """
     chosen = proposal.candidates.only(proposal.plan.order)
     return Result(
-        warnings=list(_warnings(proposal, titles)),
+        warnings=[*_warnings(proposal, titles), *_mostly_vocabulary(chosen)],
         tables=[*(_known(proposal, title, i) for i, title in enumerate(titles)), _to_train(proposal, chosen, inputs)],
         notes=list(_expected(proposal, titles)),
         data=_as_data(proposal, chosen, titles),
@@ -150,6 +152,17 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
             if was:
                 ending = "would still not identify it: raise --flops or --k" if remains else "would identify it"
                 yield f"The runs so far do not identify {title} under {name}; those proposed {ending}."
+
+
+def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
+    """Of runs whose size is that of their vocabulary, which tells little of what a law is about."""
+    many = [a for a in chosen.architectures if (count := params(a)).vocabulary > count.active / 2]
+    if many:
+        sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
+        yield (
+            f"In {len(many)} of the {len(chosen)} runs more than half of the active parameters are the vocabulary's "
+            f"({sizes} tokens): give the one that you train with, by --arch or --config, or plan for larger runs."
+        )
 
 
 def _known(proposal: Proposal, title: str, number: int) -> Table:

@@ -56,6 +56,23 @@ def test_the_runs_that_are_proposed_are_a_study(table, tmp_path, capsys):
     assert {(run["params_active"], run["tokens"]) for run in said["runs"]} <= trained
 
 
+def test_runs_that_are_mostly_vocabulary_are_named_as_such(table, tmp_path, capsys):
+    warned = []
+    for vocabulary in (150_000, 256):
+        config = tmp_path / f"mine_{vocabulary}.py"
+        config.write_text(
+            "def get_config():\n"
+            "    from ml_collections import ConfigDict\n"
+            "    heads = dict(num_heads=4, num_kv_heads=4, head_dim=32)\n"
+            "    dense = dict(num_layers=4, model_dim=128, dense_hidden=512, num_experts=0, top_k=0, **heads)\n"
+            f"    dense['vocab_size'] = {vocabulary}\n"
+            "    return ConfigDict(dict(architecture=dense))\n"
+        )
+        assert main(words(table, "--target", LARGE, "--config", str(config))) == 0
+        warned.append("more than half of the active parameters are the vocabulary's" in capsys.readouterr().out)
+    assert warned == [True, False]
+
+
 def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, capsys):
     rows = [{"params_active": n, "tokens": d, "flops": 6 * n * d} for n in (3e7, 4e8) for d in (1e9, 8e9)]
     candidates = write(rows, tmp_path / "could.csv")
