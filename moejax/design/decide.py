@@ -248,7 +248,15 @@ def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], mak
     return optima
 
 
-def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
-    """How far an optimum lies outside what a published set of constants, or a fit, was fitted to, by variable."""
-    values = {coordinate.name: optimum.values[coordinate.name] for coordinate in optimum.problem.program.coordinates}
-    return predict(known, optimum.problem.space.candidate(values).design).extrapolated
+def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
+    """How far optima lie outside what a published set of constants or a fit was fitted to; the farthest by variable."""
+    farthest: dict[str, float] = {}
+    for optimum in filter(None, optima):
+        values = {one.name: optimum.values[one.name] for one in optimum.problem.program.coordinates}
+        for name, factor in predict(known, optimum.problem.space.candidate(values).design).extrapolated.items():
+            farthest[name] = max(farthest.get(name, 1.0), factor, key=_far)
+    return farthest
+
+
+def _far(factor: float) -> float:
+    return abs(math.log(factor)) if factor > 0 else math.inf

@@ -17,7 +17,7 @@ from moejax.design.measures import CostAssumptions, in_units
 from moejax.design.problem import Optimum, Problem
 from moejax.json_text import finite
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.predict import AS_DENSE
+from moejax.laws.predict import AS_DENSE, beyond_in_words
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written
 
@@ -44,7 +44,7 @@ def summary(name: str, decision: DesignResult) -> Result:
         notes.append(f"{optimum.agreeing:.0%} of the starts ended here.")
     warnings = []
     if built is not None and (far := built.prediction.extrapolated):
-        warnings.append(f"What to train lies beyond what the law was fitted to: {_beyond(far)}.")
+        warnings.append(f"What to train lies beyond what the law was fitted to: {', '.join(beyond_in_words(far))}.")
     if built is not None and built.prediction.as_dense:
         warnings.append(AS_DENSE)
     constraints = "; ".join(map(str, optimum.problem.constraints))
@@ -193,16 +193,12 @@ def _published(decision: DesignResult) -> list[Table]:
     return [Table("Published models under the same constraints", columns, rows)]
 
 
-def with_runs(result: Result, beyond: Mapping[str, float]) -> Result:
-    """The same with a warning of how far the optimum lies beyond the runs of the fit that decided, if it does."""
+def with_extrapolation(result: Result, designs: str, beyond: Mapping[str, float]) -> Result:
+    """The same with a warning of how far ``designs`` lie beyond what the law was fitted to, if they do."""
     if not beyond:
         return result
-    warning = f"Sizes alone lie beyond the fitted runs: {_beyond(beyond)}."
+    warning = f"{designs} beyond what the law was fitted to: {', '.join(beyond_in_words(beyond))}."
     return replace(result, warnings=[warning, *result.warnings], data=result.data | {"extrapolated": dict(beyond)})
-
-
-def _beyond(factors: Mapping[str, float]) -> str:
-    return ", ".join(f"{SHORT.get(name, name)} {factor:.3g}×" for name, factor in factors.items())
 
 
 def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tokens: float | None) -> Result:
@@ -263,7 +259,11 @@ def laws_summary(
         ["Losses of different laws are of different data and tokenisers: compare the designs."],
     )
     return Result(
-        warnings=[f"{name}, beyond what it was fitted to: {_beyond(far)}." for name, far in beyond.items() if far],
+        warnings=[
+            f"{name}, beyond what it was fitted to: {', '.join(beyond_in_words(far))}."
+            for name, far in beyond.items()
+            if far
+        ],
         tables=[table],
         notes=[f"{name}: {why}" for name, why in none.items()],
         data={

@@ -34,6 +34,9 @@ from moejax.wording import some
 
 Matrix = Float[np.ndarray, "free free"]
 
+NO_LUCK = 1e-12
+"""Share of the largest variance, of axes that are orthonormal over the runs, below which one is of rounding."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
@@ -83,10 +86,13 @@ def draws_at(at: FitDerivatives, labels: Any) -> Draws:
     seen, lost = np.stack(slopes).T @ np.stack(slopes), alone(leverages, int(kept.sum()))
     like_others = np.trace(seen) / max(int(kept.sum()) - np.trace(lost), WHOLE)
     variances, ways = np.linalg.eigh(seen + like_others * lost)
+    # Fewer groups than coefficients leave ways without any luck: rounding would leave them 1e-24 of it, and all that is
+    # asked along them would be divided by that.
+    variances = np.where(variances > NO_LUCK * variances.max(), variances, 0.0)
     there = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
     return Draws(
         axes=(ways.T * size[kept]) @ turned[kept] @ there,
-        deviations=np.sqrt(np.maximum(variances, 0.0)),
+        deviations=np.sqrt(variances),
         leverages=tuple(rows @ ways for rows in leverages),
     )
 

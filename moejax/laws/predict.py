@@ -63,6 +63,18 @@ class Prediction:
         return self.values["loss"]
 
 
+def beyond_in_words(factors: Mapping[str, float]) -> list[str]:
+    """``Prediction.extrapolated`` as people read it: ``tokens 4.9× above``, ``flops 2× below``."""
+    return [
+        f"{name} {factor:.3g}× above"
+        if factor > 1
+        else f"{name} {1 / factor:.3g}× below"
+        if factor > 0
+        else f"{name} 0"
+        for name, factor in factors.items()
+    ]
+
+
 def law_name(name: str) -> str:
     """A law's name from its name or a paper's.
 

@@ -52,7 +52,10 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
 def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_path):
     words = ("--law", "zhao", "--params-total", "1T", "--sweep", "flops=1e23:1e24")
     assert main(["design", *words, "--json", "--out", str(tmp_path)]) == 0
-    points = json.loads(capsys.readouterr().out)["points"]
+    said = json.loads(capsys.readouterr().out)
+    points = said["points"]
+    # The dearest lies farthest beyond the law's runs, of up to 50B tokens.
+    assert said["extrapolated"]["tokens"] == pytest.approx(points[-1]["best"]["values"]["tokens"] / 50e9)
     assert (tmp_path / "frontier.png").stat().st_size > 1000
     losses = [point["best"]["values"]["loss"] for point in points]
     assert losses == sorted(losses, reverse=True)
@@ -117,6 +120,8 @@ def test_two_sweeps_are_a_landscape(capsys, tmp_path):
     assert main(["design", *words, "--json", "--out", str(tmp_path)]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (tmp_path / "landscape.png").stat().st_size > 1000
+    # 1e22 FLOPs are beyond the 3e20 that the law was fitted to.
+    assert said["extrapolated"]["flops"] == pytest.approx(1e22 / 3e20)
     heights = said["efficiency_leverage"]
     assert len(heights) == len(heights[0]) == 9
     best = [row.index(max(row)) for row in heights]
@@ -144,7 +149,7 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     shown = capsys.readouterr()
     assert "4 groups cannot carry 5 coefficients" in shown.err
     assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
-    assert "! Sizes alone lie beyond the fitted runs: flops " in shown.out
+    assert "! Sizes alone lie beyond what the law was fitted to: flops " in shown.out
     assert "! What to train lies beyond what the law was fitted to: flops " in shown.out
     assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "10"]) == 2
     assert "--runs gives intervals to a fit" in capsys.readouterr().err

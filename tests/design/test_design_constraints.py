@@ -45,7 +45,7 @@ def test_a_shadow_price_is_the_change_upon_solving_again(zhao):
 def test_an_optimum_says_how_far_it_is_beyond_what_its_law_was_fitted_to(flops, outside):
     known = PUBLISHED["chinchilla"]["hoffmann-2022"]
     optimum = optimise(of_sizes(known.law, [Constraint(name="flops", high=flops)]))
-    found = beyond(optimum, known)
+    found = beyond(known, optimum)
     assert set(found) == outside
     for name, factor in found.items():
         assert factor == pytest.approx(optimum.values[name] / known.fitted[name][1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from moejax.design.summary import (
     sweep_summary,
     with_assumptions,
     with_chips,
-    with_runs,
+    with_extrapolation,
 )
 from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
@@ -106,8 +107,9 @@ def _one_law(arguments: argparse.Namespace) -> Result:
         plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
         say(f"Its plan: {plan}")
     result = with_assumptions(summary(name, decision), {type(law).__name__: problem}, arguments.unique_tokens)
+    if isinstance(known, FitResult) or decision.built is None:
+        result = with_extrapolation(result, "Sizes alone lie", beyond(known, decision.optimum))
     if isinstance(known, FitResult):
-        result = with_runs(result, beyond(decision.optimum, known))
         result = replace(result, warnings=[*_unknown(known, decision), *result.warnings])
     if arguments.chips:
         result = with_chips(result, on_chips(decision, arguments.chips), problem.assumptions)
@@ -152,7 +154,7 @@ def _all_laws(arguments: argparse.Namespace) -> Result:
     found = side_by_side(judged, constraints, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
     if all(isinstance(one, str) for one in found.values()):
         raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
-    outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
+    outside = {name: beyond(first[name], one) for name, one in found.items() if not isinstance(one, str)}
     problems = {name: one.problem for name, one in found.items() if not isinstance(one, str)}
     return with_assumptions(laws_summary(found, constraints, outside), problems, arguments.unique_tokens)
 
@@ -161,7 +163,7 @@ def _sweep(arguments: argparse.Namespace) -> Result:
     if len(arguments.sweep) > 1:
         return _landscape(arguments)
     name, low, high = range_of(arguments.sweep[0], "--sweep")
-    label, law, _ = law_and_source(arguments)
+    label, law, known = law_and_source(arguments)
 
     # Its upper end stays as a constraint: what is swept is among what the problem chooses.
     others = [
@@ -176,7 +178,9 @@ def _sweep(arguments: argparse.Namespace) -> Result:
 
         with atomic_write(arguments.out / "frontier.png") as partial:
             draw(rows, name, label, partial)
-    result = sweep_summary(label, name, rows)
+    result = with_extrapolation(
+        sweep_summary(label, name, rows), "The best designs lie", beyond(known, *(one.best for one in rows))
+    )
     return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)
 
 
@@ -184,7 +188,7 @@ def _landscape(arguments: argparse.Namespace) -> Result:
     if len(arguments.sweep) > 2:
         raise UserError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
     first, second = (range_of(text, "--sweep") for text in arguments.sweep)
-    label, law, _ = law_and_source(arguments)
+    label, law, known = law_and_source(arguments)
 
     constraints = constraints_of(arguments, least=0)
     problem = _problem(arguments, law, constraints, shape=arguments.shape)
@@ -195,5 +199,6 @@ def _landscape(arguments: argparse.Namespace) -> Result:
 
         with atomic_write(arguments.out / "landscape.png") as partial:
             draw_landscape(found, label, partial)
-    result = landscape_summary(label, found)
+    optima = itertools.chain.from_iterable(found.optima)
+    result = with_extrapolation(landscape_summary(label, found), "The designs lie", beyond(known, *optima))
     return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)

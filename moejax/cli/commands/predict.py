@@ -17,7 +17,7 @@ from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.active_params import convention, sentence
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, known
-from moejax.laws.predict import AS_DENSE, check_design, check_scale, law_name, predict, published
+from moejax.laws.predict import AS_DENSE, beyond_in_words, check_design, check_scale, law_name, predict, published
 from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -190,14 +190,7 @@ def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, st
 
 
 def _distance(answer: dict[str, Any]) -> str:
-    words = [
-        f"{name} {factor:.3g}× above"
-        if factor > 1
-        else f"{name} {1 / factor:.3g}× below"
-        if factor > 0
-        else f"{name} 0"
-        for name, factor in answer["extrapolated"].items()
-    ]
+    words = beyond_in_words(answer["extrapolated"])
     if answer.get("as_dense"):
         words.insert(0, "dense models alone")
     if answer["unchecked"]:

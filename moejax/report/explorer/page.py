@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moejax.fit.prediction import range_in_words
-from moejax.laws.predict import AS_DENSE, law_name
+from moejax.laws.predict import AS_DENSE, beyond_in_words, law_name
 from moejax.quantities import format
 from moejax.report.explorer.available import Available
 from moejax.report.explorer.state import KNOBS, ExplorerState
@@ -141,13 +141,7 @@ def _repeats(view: View) -> str:
 
 
 def _beyond(view: View) -> str:
-    said = []
-    for name, factor in view.prediction.extrapolated.items():
-        words = (
-            f"{factor:.3g} times above" if factor > 1 else f"{1 / factor:.3g} times below" if factor > 0 else "0, below"
-        )
-        said.append(f"{name.replace('_', ' ')} {words}")
-    sentences = []
+    sentences, said = [], [one.replace("_", " ") for one in beyond_in_words(view.prediction.extrapolated)]
     if said:
         sentences.append(f"Beyond the fitted range: {'; '.join(said)}.")
     elif view.prediction.unchecked:
