@@ -147,6 +147,10 @@ UNIQUE_TOKENS = Coordinate(
 FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, starts=(1e19, 1e24))
 
 
+EXPANSIONS = (EXPANSION.name, EXPERT_EXPANSION.name)
+"""What is 1 in a dense model."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Sizes alone, as far as a law reads them: what is chosen follows from the law's ``inputs``.

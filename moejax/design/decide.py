@@ -12,13 +12,15 @@ from typing import Any, Protocol, runtime_checkable
 from moejax.architecture import Architecture
 from moejax.design.build import Built, build, max_tokens_within, measured
 from moejax.design.constraint import Constraint, restated
-from moejax.design.coordinates import UNIQUE_TOKENS, Shapes
+from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
 from moejax.design.problem import Optimum, Problem, optimise
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
+from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
+from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.predict import Ranged, predict
+from moejax.laws.predict import Ranged, check_experts, predict
 from moejax.laws.published import Published
 from moejax.wording import told
 
@@ -210,12 +212,23 @@ def _published(problem: Problem, known: Any) -> dict[str, Built]:
 
 
 def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
-    """The same problem among architectures."""
+    """The same problem among architectures.
+
+    Raises:
+      UserError: the model whose proportions are kept is dense, and the law or a constraint asks for experts.
+    """
     like = customary(problem.law) if like is None else like
+    check_experts(problem.law, design_of(like, 1.0))
     chosen = {c.name for c in problem.space.coordinates}
     inputs = tuple(name for name in problem.law.inputs if name != "unique_tokens" or name in chosen)
     space = Shapes(like, inputs, problem.assumptions.sequence_length)
     constraints = tuple(restated(constraint, problem.law, space) for constraint in problem.constraints)
+    sparse = [one for one in constraints if one.name in EXPANSIONS and one.low > 1]
+    if sparse and not like.is_moe:
+        raise UserError(
+            f"{sparse[0]} asks for a mixture, and the model whose proportions are kept has no experts; give one that "
+            f"has some by --arch or --config."
+        )
     return replace(problem, space=space, constraints=constraints)
 
 
@@ -252,7 +265,9 @@ def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
     """How far optima lie outside what a published set of constants or a fit was fitted to; the farthest by variable."""
     farthest: dict[str, float] = {}
     for optimum in filter(None, optima):
-        values = {one.name: optimum.values[one.name] for one in optimum.problem.program.coordinates}
+        # What is held at an end of what there is, as no shared experts, is searched to rounding.
+        chosen = optimum.problem.program.coordinates
+        values = {one.name: min(max(optimum.values[one.name], one.low), one.high) for one in chosen}
         for name, factor in predict(known, optimum.problem.space.candidate(values).design).extrapolated.items():
             farthest[name] = max(farthest.get(name, 1.0), factor, key=_far)
     return farthest

@@ -16,7 +16,7 @@ import numpy as np
 
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, held
-from moejax.design.coordinates import Sizes
+from moejax.design.coordinates import EXPANSIONS, Sizes
 from moejax.design.problem import Optimum, Problem, optimise
 from moejax.design.sensitivity import along, solve_again, within_the_search
 from moejax.errors import UserError
@@ -25,8 +25,6 @@ from moejax.float64 import float64
 POINTS_PER_DECADE = 2
 LANDSCAPE = 9
 """Values of each coordinate of a landscape."""
-DENSE = ("expansion", "expert_expansion")
-"""What is 1 in a dense model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
     count = max(2, round(np.log10(high / low) * POINTS_PER_DECADE) + 1)
     budgets = np.geomspace(low, high, count).tolist()
     best = _along(problem, name, budgets)
-    chosen = [c.name for c in problem.space.coordinates if c.name in DENSE]
+    chosen = [c.name for c in problem.space.coordinates if c.name in EXPANSIONS]
     dense: Sequence[Any] = [None] * count
     if chosen:
         others = tuple(constraint for constraint in problem.constraints if constraint.name != chosen[0])
@@ -78,7 +76,7 @@ def equal_dense(optimum: Optimum) -> EqualDense | None:
     chosen = {c.name for c in problem.space.coordinates}
     if not isinstance(problem.space, Sizes) or not {"params_active", "tokens"} <= chosen:
         return None
-    one = next((name for name in DENSE if name in chosen), None)
+    one = next((name for name in EXPANSIONS if name in chosen), None)
     if one is None or problem.program.output != "loss":
         return None
     times = values[one]

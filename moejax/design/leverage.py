@@ -14,6 +14,7 @@ from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKEN
 from moejax.design.problem import Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
 from moejax.laws.accounting import design_of
+from moejax.laws.predict import check_experts
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
 """What differs within a family: everything else is held."""
@@ -31,8 +32,13 @@ class FamilyLeverage:
 
 
 def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
-    """What a law can see of an architecture, apart from its size."""
+    """What a law can see of an architecture, apart from its size.
+
+    Raises:
+      UserError: the law reads the number of active experts, and a dense model has none.
+    """
     design = design_of(architecture, 1.0)
+    check_experts(law, design)
     names = [c.name for c in Sizes(tuple(law.inputs)).coordinates if c.name not in SCALE]
     return {name: float(getattr(design, name)) for name in names}
 

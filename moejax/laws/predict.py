@@ -179,8 +179,12 @@ def check_inputs(law: Law, design: Design) -> None:
     """Raise ``UserError`` if the law cannot be asked about the design."""
     check_design(design)
     require_inputs(law, known(design))
-    needs_experts = {"top_k", "num_shared_experts"} <= set(law.inputs)
-    if needs_experts and not design.active_experts > 0:
+    check_experts(law, design)
+
+
+def check_experts(law: Law, design: Design) -> None:
+    """Raise ``UserError`` if the law reads the number of active experts and the design has none."""
+    if {"top_k", "num_shared_experts"} <= set(law.inputs) and not design.active_experts > 0:
         raise UserError(
             "top_k and num_shared_experts are both 0, but the law reads the number of active experts, which must be "
             "positive; give a mixture, or ask a law of dense models."

@@ -208,6 +208,11 @@ def test_constraints_that_conflict_are_named(capsys):
         (("--law", "routed", "--flops", "1e21"), "cannot split flops"),
         (("--law", "leverage", "--params-total", "1e9"), "Choose a shape"),
         (("--law", "three_factor", "--flops", "1e21"), "No constants are published"),
+        (("--law", "zhao", "--flops", "1e21", "--arch", "dense-6.1b", "--shape"), "the number of active experts"),
+        (
+            ("--law", "abnar", "--flops", "1e21", "--hold", "sparsity=0.5", "--arch", "dense-6.1b", "--shape"),
+            "sparsity = 0.5 asks for a mixture",
+        ),
         (("--law", "zhao", "--sweep", "a=1:2", "--sweep", "tokens=1:2", "--sweep", "b=1:2"), "3 times"),
         (("--law", "zhao", "--flops", "1e21", "--sweep", "expension=1:2", "--sweep", "tokens=1:2"), "expansion"),
     ],

@@ -58,11 +58,21 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
         (("width=16", "expansion=1", "--law", "zhao", "--flops", "1e24"), "width is not known"),
         (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--bootstrap", "10"), "belong together"),
         (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
+        (("kimi-k2", "dense-6.1b", "--law", "zhao", "--flops", "1e24"), "the number of active experts"),
+        (("kimi-k2", "mixtral-8x7b", "--law", "chinchilla", "--flops", "1e24"), "do not differ as families"),
     ],
 )
 def test_mistakes_are_sentences(capsys, words, says):
     assert main(["leverage", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_families_of_published_models_say_how_far_they_lie_beyond_the_law(capsys):
+    # Mixtral has no shared experts, the end of what there is.
+    assert main(["leverage", "mixtral-8x7b", "kimi-k2", "--law", "zhao", "--flops", "1e22"]) == 0
+    said = capsys.readouterr().out
+    assert "! The families lie beyond what the law was fitted to: " in said
+    assert "tokens" in said
 
 
 def test_every_example_names_options_that_exist():

@@ -12,17 +12,20 @@ from moejax.cli.commands.design import fit_resamples, law_and_source
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.number import pairs
 from moejax.design.constraint import held
+from moejax.design.decide import beyond
 from moejax.design.leverage import leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.leverages import leverage_of
 from moejax.interval import check_level, in_percent, interval
+from moejax.laws import called
 from moejax.laws.catalogue import find
 from moejax.laws.design import Design
-from moejax.laws.predict import check_scale
+from moejax.laws.predict import beyond_in_words, check_scale
 from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.run_sources.source import has_prefix, with_condition
+from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_level(arguments.level)
     for flops in arguments.flops or ():
         check_scale(Design(flops=flops))
-    rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
+    rows, notes, warnings = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
     columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{in_percent(arguments.level)} interval"))
     cells = [
         [
@@ -42,11 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     table = Table(f"FLOPs of {arguments.b} per FLOP of {arguments.a}, at equal loss", columns, cells)
     data = {"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}
-    render.show(Result(tables=[table], notes=notes, data=data), as_json=arguments.json)
+    render.show(Result(warnings=warnings, tables=[table], notes=notes, data=data), as_json=arguments.json)
     return 0
 
 
-def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     families = []
     for text in (arguments.a, arguments.b):
         path, condition = with_condition(text)
@@ -59,34 +62,41 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
     at = None if arguments.flops is None else np.asarray(arguments.flops)
     found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
     rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
-    notes = [f"! {name}: {said}" for name, fit in (("A", found.curve), ("B", found.against)) for said in fit.warnings]
-    if any(row["leverage"] is None for row in rows):
-        notes.append("Undefined where A's loss lies below all that B's loss-compute curve reaches.")
-    return rows, notes
+    warnings = [f"{name}: {said}" for name, fit in (("A", found.curve), ("B", found.against)) for said in fit.warnings]
+    undefined = any(row["leverage"] is None for row in rows)
+    return rows, ["Undefined where A's loss lies below all that B's loss-compute curve reaches."] * undefined, warnings
 
 
-def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     arguments.constants = None
     name, law, known = law_and_source(arguments)
 
     if "loss" not in law.outputs:
         raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
     a, b = (_family(text, law) for text in (arguments.a, arguments.b))
+    if not (a or b):
+        raise UserError(
+            f"{called(type(law))} reads {listed(law.inputs)} alone, in which {arguments.a} and {arguments.b} do not "
+            f"differ as families; ask a law that reads experts or total parameters, such as zhao or abnar."
+        )
     likely = fit_resamples(arguments, known) if arguments.runs else None
     likely = likely if likely is None or known.converged else None
-    rows, notes = [], [f"law: {name}; both families at the sizes that are best for them."]
+    rows, warnings, optima = [], [], []
     for flops in arguments.flops:
         found = leverage(law, a, b, flops)
+        optima += [found.family, found.against]
         ends = None if likely is None else interval(resampled(found, likely.laws), arguments.level)
         probes = None if likely is None else likely.probes
         if probes is not None and probes.moved(resampled(found, probes.laws)):
-            notes.append(
-                f"! The leverage at {flops:.3g} FLOPs has no interval: it rests on coefficients that the runs do not "
+            warnings.append(
+                f"The leverage at {flops:.3g} FLOPs has no interval: it rests on coefficients that the runs do not "
                 f"determine ({', '.join(known.not_determined)})."
             )
             ends = None
         rows.append(_row(flops, found.value, ends and ends.low, ends and ends.high))
-    return rows, notes
+    if far := beyond_in_words(beyond(known, *optima)):
+        warnings.append(f"The families lie beyond what the law was fitted to: {', '.join(far)}.")
+    return rows, [f"law: {name}; both families at the sizes that are best for them."], warnings
 
 
 def _family(text: str, law: Any) -> Any:

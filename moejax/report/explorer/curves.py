@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.design.coordinates import PARAMS_ACTIVE, Sizes
-from moejax.design.frontier import DENSE
+from moejax.design.coordinates import EXPANSIONS, PARAMS_ACTIVE, Sizes
 from moejax.float64 import float64
 from moejax.laws.argmin import argmin_between
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -37,7 +36,7 @@ def design_of(values: Values) -> Design:
 
 def dense(values: Values) -> dict[str, Any]:
     """The dense model of as many active parameters."""
-    return {**values, **dict.fromkeys(DENSE, 1.0)}
+    return {**values, **dict.fromkeys(EXPANSIONS, 1.0)}
 
 
 def curves(law: Any, values: Mapping[str, float], grids: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def _curves(law: Any, values: dict[str, Any], grids: dict[str, Any]) -> dict[str
     optima["dense"] = {"best": plain[0](best[after]), "least": least[after]}
 
     def cell(active: Any, expansion: Any) -> Any:
-        return loss({**values, "params_active": active, **dict.fromkeys(DENSE, expansion)})
+        return loss({**values, "params_active": active, **dict.fromkeys(EXPANSIONS, expansion)})
 
     return {
         "loss": loss(values),
