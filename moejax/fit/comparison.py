@@ -19,7 +19,7 @@ from moejax.interval import Interval
 from moejax.json_text import finite
 from moejax.laws.law import unit_of
 from moejax.result import Column, Result, Table, percent
-from moejax.wording import told
+from moejax.wording import listed, told
 
 
 def compare(
@@ -113,12 +113,15 @@ class Comparison:
         best = self.laws[0]
         nats = " nats" if best.fit.output == "loss" else ""
         lowest = f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f}{nats})."
-        return " ".join([lowest, self.selection.sentence, *self._pride(), *self._reach(), *self._doubts()])
+        return " ".join(
+            [lowest, self.selection.sentence, *self._pride(), *self._luck(), *self._reach(), *self._doubts()]
+        )
 
     def _pride(self) -> list[str]:
         """The law that fits best, if that is not one to trust."""
         proud = min(self.laws, key=lambda law: law.fit.metrics.rmse)
-        if proud.errors.rmse <= AS_GOOD * self.laws[0].errors.rmse:
+        tested = not any(split.left_open for split in proud.held_out)
+        if proud.errors.rmse <= AS_GOOD * self.laws[0].errors.rmse or not tested:
             return []
         times = proud.errors.rmse / self.laws[0].errors.rmse
         missed = f"misses held-out ones by {times:.1f} times the lowest error"
@@ -126,6 +129,17 @@ class Comparison:
         return [
             f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse:.4f}) and "
             f"{missed if np.isfinite(times) else silent}: closeness of fit is no reason to trust it."
+        ]
+
+    def _luck(self) -> list[str]:
+        """The laws that were not tested, though they have errors."""
+        untested = [law.name for law in self.laws if any(split.left_open for split in law.held_out)]
+        if not untested:
+            return []
+        return [
+            f"Of {listed(untested)} the held-out errors are luck: what is left to fit to does not determine what "
+            f"{'it gives' if len(untested) == 1 else 'they give'} the held-out runs; hold out by another column, or "
+            f"add runs of other sizes."
         ]
 
     def _reach(self) -> list[str]:

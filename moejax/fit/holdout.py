@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, errors, predict
+from moejax.fit.objective import outputs
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
@@ -50,6 +52,15 @@ class HeldOut:
     """The runs that were held out."""
     predicted: Float[np.ndarray, " held_out"]
     """What the law gives them."""
+
+    @functools.cached_property
+    def left_open(self) -> str:
+        """Why the fitted runs do not tell what the law gives some held-out one, whose error is then luck; empty if
+        they do: with two values of tokens left, E + B/D^beta is what one likes at a third."""
+        if not self.fit.undetermined:
+            return ""
+        given = functools.partial(outputs, design=self.runs.design, output=self.fit.output)
+        return next(filter(None, self.fit.unknown(given, len(self.runs))), "")
 
 
 def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None = None) -> Split:
@@ -173,6 +184,7 @@ def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
             "fitted": finite(h.fit.metrics),
             "law": h.fit.coefficients,
             "converged": h.fit.converged,
+            "left_open": h.left_open,
         }
         for h in splits
     ]
@@ -183,19 +195,26 @@ MISSES = 1.5
 
 
 def warnings(splits: Iterable[Mapping[str, Any]], fitted: float, output: str = "loss") -> list[str]:
-    """A sentence about the split that a law misses most, if it misses any; of what ``to_json`` gives.
+    """A sentence about the split that a law misses most, if it misses any, and about those whose error is luck; of what
+    ``to_json`` gives.
 
     Args:
       fitted: RMSE of the fit to all runs, for files whose splits do not have that of theirs.
     """
-    both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in splits]
+    splits = list(splits)
+    luck = [f"The error on {s['name']} is luck: {s['left_open']}." for s in splits if s.get("left_open")]
+    told_of = [s for s in splits if not s.get("left_open")]
+    both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in told_of]
     missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
-    return [
-        f"Held-out RMSE {far:.5f} {unit_of(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: the law "
-        f"misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
-        for times, name, far, near in missed
-        if times == max(missed)[0]
-    ][:1]
+    return (
+        luck[:1]
+        + [
+            f"Held-out RMSE {far:.5f} {unit_of(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: the law "
+            f"misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
+            for times, name, far, near in missed
+            if times == max(missed)[0]
+        ][:1]
+    )
 
 
 DERIVED = tuple(name for name, member in vars(Design).items() if isinstance(member, property))

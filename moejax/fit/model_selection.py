@@ -59,6 +59,8 @@ class Compared:
         if self.fit.unidentified or self.fit.unidentified_directions:
             count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
             return f"{count} of its coefficients or their combinations are not set by the data"
+        if lucky := next((split for split in self.held_out if split.left_open), None):
+            return f"its error on {lucky.name} is luck: {lucky.left_open}"
         fitted, free = min(split.fit.metrics.runs for split in self.held_out), self.fit.free
         if fitted < RUNS_PER_COEFFICIENT * free:
             return f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} for each of its {free} coefficients"

@@ -9,12 +9,16 @@ import pytest
 from known_fit import known_runs
 
 from moejax.__main__ import main
+from moejax.fit import holdout
 from moejax.fit.comparison import compare, of_the_loss, summary
 from moejax.fit.holdout import Split, largest
-from moejax.fit.metrics import errors
+from moejax.fit.metrics import errors, predict
 from moejax.fit.model_selection import choose
 from moejax.fit.objective import Squared
+from moejax.fit.runs import runs_from
 from moejax.laws import LAWS
+from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.design import Design
 from moejax.report import render
 
 NAMES = ["chinchilla", "effective_params", "sparsity"]
@@ -167,6 +171,30 @@ def test_a_law_that_the_runs_do_not_determine_is_not_trusted_however_low_its_err
         selection = choose([undetermined, other], found.beyond)
         assert selection.trusted is None
         assert "these runs are too few" in selection.sentence
+
+
+def test_errors_on_runs_that_what_is_left_says_nothing_of_are_luck():
+    """Three budgets, of which one is held out: of two values of tokens any E + B/D^beta can be made."""
+    sizes, tokens = np.repeat(np.geomspace(1e8, 3e9, 5), 3), np.tile([2e9, 1e10, 5e10], 5)
+    design = Design(params_active=sizes, tokens=tokens)
+    noise = np.exp(0.002 * np.random.default_rng(0).normal(size=15))
+    runs = runs_from(design, predict(HOFFMANN_2022, runs_from(design, np.ones(15))) * noise)
+    laws = of_the_loss(LAWS, ["chinchilla", "kaplan"])
+    found = compare(laws, runs, [largest(runs, "tokens")])
+    one, other = sorted(found.laws, key=lambda law: law.name)
+    (split,), (told,) = one.held_out, other.held_out
+    assert "do not determine irreducible, tokens_scale and tokens_exponent" in split.left_open
+    assert not told.left_open, "two values set a scale and an exponent"
+    assert "Of chinchilla the held-out errors are luck" in found.verdict
+    assert found.selection.trusted != "chinchilla"
+    assert "is luck" in choose([one], found.beyond).sentence
+    (said,) = holdout.warnings(holdout.to_json(one.held_out), one.fit.metrics.rmse)
+    assert said.startswith("The error on tokens ≥ 5e+10 is luck: ")
+    # With a fourth budget three are left, which set all three coefficients.
+    more = np.concatenate([sizes, np.geomspace(1e8, 3e9, 5)])
+    design = Design(params_active=more, tokens=np.concatenate([tokens, np.full(5, 2e11)]))
+    longer = runs_from(design, predict(HOFFMANN_2022, runs_from(design, np.ones(20))))
+    assert not holdout.hold_out(LAWS["chinchilla"], longer, [largest(longer, "tokens")])[0].left_open
 
 
 def test_the_law_to_fit_next_is_one_that_the_runs_determine(found):
