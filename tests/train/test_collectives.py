@@ -146,6 +146,31 @@ ENTRY %main.1_spmd (x: bf16[8,16]) -> bf16[16,16] {
     assert (found.kind, found.axes, found.bytes, found.times) == ("all-gather", ("tensor",), 512, 1)
 
 
+@pytest.mark.parametrize(
+    ("emitter", "kind", "sent"),
+    [("SingleInputAllReduceScatterFusion", "reduce-scatter", 256), ("RotatedPincerEmitter", "all-reduce", 512)],
+)
+def test_a_sum_of_which_a_tpu_keeps_a_part_in_one_kernel_is_a_scatter(emitter, kind, sent):
+    """As libtpu writes it for a v5p, of arrays that were filled up."""
+    text = f"""
+%all-reduce-scatter.1 (input: f32[14,8]) -> f32[8,8] {{
+  %input = f32[14,8]{{1,0}} parameter(0)
+  %zero = f32[] constant(0)
+  %pad = f32[16,8]{{1,0}} pad(%input, %zero), padding=0_2x0_0
+  %all-reduce.1 = f32[16,8]{{1,0}} all-reduce(%pad), channel_id=2, replica_groups={{{{0,1}},{{2,3}},{{4,5}},{{6,7}}}}
+  %start = s32[] constant(0)
+  ROOT %part = f32[8,8]{{1,0}} dynamic-slice(%all-reduce.1, %start, %start), dynamic_slice_sizes={{8,8}}
+}}
+
+ENTRY %main (x: f32[14,8]) -> f32[8,8] {{
+  %x = f32[14,8]{{1,0}} parameter(0)
+  ROOT %fusion = f32[8,8]{{1,0}} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1, backend_config={{"emitter":"{emitter}"}}
+}}
+"""  # noqa: E501
+    (found,) = collectives(text, SIZES)
+    assert (found.kind, found.axes, found.bytes, found.bytes_sent) == (kind, ("tensor",), 512, sent)
+
+
 def test_an_exchange_woven_into_others_is_one():
     woven = "  %g.{} = f32[16,8]{{1,0}} all-gather(%p), channel_id=7, replica_groups={{}}"
     woven += ', frontend_attributes={{chain_id="3"}}\n'
