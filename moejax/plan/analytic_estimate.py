@@ -20,7 +20,7 @@ from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import mesh_sizes, slice_mesh_sizes
 from moejax.plan.program_time import filled_rows
 from moejax.plan.step_time import Roofline, roofline, value_bytes
-from moejax.plan.topology import Topology
+from moejax.plan.topology import CUBE, Topology
 from moejax.sharding import DATA, DCN_DATA
 from moejax.train.training import Training
 
@@ -51,12 +51,24 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
                     # Added up within slices first, of which each device then sends its part to the others.
                     part = bytes_ / math.prod(inside[axis] for axis in axes)
                     seconds[DCN_DATA] = seconds.get(DCN_DATA, 0.0) + links.seconds(kind, (DCN_DATA,), part)
-                if topology.chip.torus_dimensions and math.prod(inside[axis] for axis in axes) == slice_devices:
-                    # Over a whole slice XLA's TPU compiler adds up instead of gathering and scattering.
+                if math.prod(inside[axis] for axis in axes) == slice_devices and _is_added_up(kind, topology):
                     kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
         step_roofline = roofline(training, mesh, topology.device, parameter_bytes(training, mesh), seconds)
     return AnalyticEstimate(memory_bytes=step_bytes(training, mesh, topology.platform), roofline=step_roofline)
+
+
+def _is_added_up(kind: str, topology: Topology) -> bool:
+    """Whether XLA's TPU compiler makes a sum of all of a gather or scatter over a whole slice, of twice the bytes.
+
+    As it compiles one of each (libtpu 0.0.42.1): gathers on v4, v5p and tpu7x from 4x4x4 on and on no smaller or flat
+    slice; scatters on v4 and v5p from 2x2x2 on, on v5e and v6e from 4x4 on, and on no tpu7x.
+    """
+    three, chips = len(topology.shape) == 3, topology.chips_of_slice
+    if kind == "all-gather":
+        return three and all(size % CUBE == 0 for size in topology.shape)
+    scatters = topology.platform == "tpu" and topology.chip_name != "tpu7x"
+    return kind == "reduce-scatter" and scatters and chips >= (8 if three else 16)
 
 
 def communication_volume(

@@ -26,7 +26,7 @@ from jax.experimental import mesh_utils
 
 from moejax.plan.topology import Topology
 from moejax.sharding import DCN_DATA, MESH_AXES
-from moejax.train.collectives import sent_share
+from moejax.train.collectives import Groups, sent_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,14 @@ ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 
 
 class Interconnect(Protocol):
-    """Links between the chips of a mesh. ``bytes_`` of a collective are counted as ``Collective.bytes``."""
+    """Links between the chips of a mesh. ``bytes_`` of a collective are counted as ``Collective.bytes``, and ``pairs``
+    are those of a permutation, if they are known."""
 
-    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
+    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
         """Bytes that one chip sends in a collective over so many bytes, by the kind of links."""
         ...
 
-    def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
+    def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
         """Seconds of one collective over an array of so many bytes."""
         ...
 
@@ -74,23 +75,32 @@ class Torus:
     """The same: of how many chips a group's devices are."""
     link_bytes_per_second: float
     """One way; a device's share."""
+    placed: tuple[tuple[int, ...], ...]
+    """Coordinates of the chip of every device, in the order of the mesh."""
+    edges: tuple[tuple[int, bool], ...]
+    """By dimension of the torus, how many chips it has and whether the last is joined to the first."""
     slices: int = 1
     network_bytes_per_second: float = 0.0
     """Of a device, to other slices; one way."""
 
-    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
+    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
         """Between slices over their network; within one over the torus, but for what stays in a chip."""
         if tuple(axes) == (DCN_DATA,):
             return {DCN: bytes_ * sent_share(kind, self.slices)}
+        if pairs:
+            inside = sum(self.placed[source] == self.placed[target] for source, target in pairs) / len(pairs)
+            return {link: bytes_ * share for link, share in ((CHIP, inside), (ICI, 1 - inside)) if share > 0}
         devices = math.prod(self.mesh[axis] for axis in axes)
         shares = _shares(kind, devices, devices // self.chips.get(tuple(axes), 1))
         return {link: bytes_ * share for link, share in zip((CHIP, ICI), shares, strict=True) if share > 0}
 
-    def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
+    def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
         """By the slowest part of a way."""
-        sent = self.bytes_sent(kind, axes, bytes_)
+        sent = self.bytes_sent(kind, axes, bytes_, pairs)
         if DCN in sent:
             return sent[DCN] / self.network_bytes_per_second
+        if pairs:
+            return bytes_ * self._most_over_a_link(pairs) / self.link_bytes_per_second
         segments = self.segments.get(tuple(axes), ())
         if ICI not in sent:
             return 0.0
@@ -100,6 +110,24 @@ class Torus:
             return bytes_ * max(s.chips / (4 * s.links) for s in segments) / self.link_bytes_per_second
         links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
         return sent[ICI] / (links * self.link_bytes_per_second)
+
+    def _most_over_a_link(self, pairs: Groups) -> float:
+        """How many pairs meet on one link, one way, each on its shortest way; over the devices that share the link."""
+        passing: dict[tuple[tuple[int, ...], int, int], float] = {}
+        for source, target in pairs:
+            at, end = list(self.placed[source]), self.placed[target]
+            for dimension, (size, is_ring) in enumerate(self.edges):
+                ahead = end[dimension] - at[dimension]
+                ways = {ahead % size: 1, -(-ahead % size): -1} if is_ring else {ahead: 1 if ahead > 0 else -1}
+                shortest = [steps for steps in ways if abs(steps) == min(map(abs, ways))]
+                for steps in shortest:
+                    for step in range(abs(steps)):
+                        here = list(at)
+                        here[dimension] = (at[dimension] + step * ways[steps]) % size
+                        link = (tuple(here), dimension, ways[steps])
+                        passing[link] = passing.get(link, 0.0) + 1 / len(shortest)
+                at[dimension] = end[dimension]
+        return max(passing.values(), default=0.0) * len(set(self.placed)) / len(self.placed)
 
 
 @dataclass(frozen=True)
@@ -113,15 +141,15 @@ class Switched:
     bytes_per_second: Mapping[str, float]
     """One way, by the kind of links."""
 
-    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
+    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
         """Over NVLink what it reaches, over the network the rest, of which each GPU of a host sends its part."""
         devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbours.get(tuple(axes), 1)
         shares = zip((NVLINK, INFINIBAND), _shares(kind, devices, near), strict=True)
         return {link: bytes_ * share for link, share in shares if share > 0}
 
-    def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
+    def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
         """Of the slower kind of links: both work at once."""
-        sent = self.bytes_sent(kind, axes, bytes_)
+        sent = self.bytes_sent(kind, axes, bytes_, pairs)
         return max((amount / self.bytes_per_second[link] for link, amount in sent.items()), default=0.0)
 
 
@@ -161,7 +189,16 @@ def _interconnect(topology: Topology, sizes: tuple[int, ...]) -> Interconnect | 
         group = placed[tuple(slice(None) if axis in axes else 0 for axis in MESH_AXES)]
         group = group.reshape(-1, placed.shape[-1])
         segments[axes], chips[axes] = _segments(group, topology), len(np.unique(group, axis=0))
-    return Torus(mesh, segments, chips, chip.link_bytes_per_second, topology.slices, chip.network_bytes_per_second)
+    return Torus(
+        mesh,
+        segments,
+        chips,
+        chip.link_bytes_per_second,
+        tuple(map(tuple, placed.reshape(-1, placed.shape[-1]).tolist())),
+        tuple((size, topology.is_ring(dimension)) for dimension, size in enumerate(topology.shape)),
+        topology.slices,
+        chip.network_bytes_per_second,
+    )
 
 
 def _sets_of_axes() -> list[tuple[str, ...]]:

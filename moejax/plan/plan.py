@@ -341,7 +341,7 @@ def _timed(training: Training, compiled: Any, topology: Topology, mesh: dict[str
     by_axes: dict[str, float] = {}
     for one in communication:
         by_axes[one.axes] = by_axes.get(one.axes, 0.0) + one.seconds
-    each = {one.name: links.seconds(one.kind, one.axes, float(one.bytes)) for one in found}
+    each = {one.name: links.seconds(one.kind, one.axes, float(one.bytes), one.pairs) for one in found}
     return _Timed(communication, program_time(text, topology.device, filled_rows(training, mesh), by_axes, each))
 
 
@@ -349,11 +349,15 @@ def _summarise(
     kind: str, axes: tuple[str, ...], alike: list[Collective], links: Interconnect | None
 ) -> CollectiveVolume:
     often = [one for one in alike if not one.is_rare]
-    sizes = [(one.times, one.bytes) for one in often]
     by_link: dict[str, float] = {}
-    for times, bytes_ in sizes:
-        for link, sent in ({} if links is None else links.bytes_sent(kind, axes, float(bytes_))).items():
-            by_link[link] = by_link.get(link, 0.0) + times * sent
+    seconds = 0.0
+    for one in often:
+        if links is None:
+            break
+        exchanged = kind, axes, float(one.bytes), one.pairs
+        seconds += one.times * links.seconds(*exchanged)
+        for link, sent in links.bytes_sent(*exchanged).items():
+            by_link[link] = by_link.get(link, 0.0) + one.times * sent
     return CollectiveVolume(
         kind=kind,
         axes="+".join(axes),
@@ -363,6 +367,6 @@ def _summarise(
         bytes=float(sum(one.times * one.bytes for one in often)),
         bytes_sent=float(sum(one.times * one.bytes_sent for one in often)),
         links=by_link,
-        seconds=0.0 if links is None else sum((t * links.seconds(kind, axes, float(b)) for t, b in sizes), 0.0),
+        seconds=seconds,
         rare_bytes=float(sum(one.times * one.bytes for one in alike if one not in often)),
     )

@@ -57,6 +57,8 @@ class Collective:
     """What the program calls it: the ``op_name`` that XLA keeps."""
     name: str = ""
     """Its instruction's."""
+    pairs: Groups = ()
+    """Of a permutation the devices that send and those that receive, by pairs."""
     chain: int = 0
     """Number of an exchange that XLA's TPU compiler wove into the instructions that run beside it; else 0."""
 
@@ -145,7 +147,9 @@ def _collective(one: Instruction, match: re.Match[str], mesh: Sizes, kind: str) 
     if kind == "ragged-all-to-all":
         # One end is a buffer, of which only the rows that there are travel; the other holds a balanced load.
         sizes = [min([*sizes[:1], *(bytes_ for type_ in one.operands[:1] for bytes_ in bytes_of_arrays(type_))])]
-    groups = _pairs(rest) if kind == "collective-permute" else _groups(rest, math.prod(size for _, size in mesh))
+    pairs = _pairs(rest) if kind == "collective-permute" else ()
+    groups = tuple(tuple(sorted(set(pair))) for pair in pairs)
+    groups = groups or _groups(rest, math.prod(size for _, size in mesh))
     devices = max(map(len, groups))
     operation = _OPERATION.search(rest)
     return Collective(
@@ -158,6 +162,7 @@ def _collective(one: Instruction, match: re.Match[str], mesh: Sizes, kind: str) 
         is_rare=one.is_rare,
         operation=operation["name"] if operation else "",
         name=one.name,
+        pairs=pairs,
         chain=_chain(rest),
     )
 
@@ -192,7 +197,7 @@ def _pairs(rest: str) -> Groups:
     found = _PAIRS.search(rest)
     if found is None:
         raise ValueError(f"Which devices does a permutation join? It says {rest[:200]}")
-    return tuple(tuple(sorted(set(pair))) for pair in _braced(found["pairs"]))
+    return _braced(found["pairs"])
 
 
 def _groups(rest: str, devices: int) -> Groups:

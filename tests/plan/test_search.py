@@ -185,13 +185,30 @@ def test_candidates_divide_what_they_split_and_come_by_their_time():
         assert one.training.fingerprint() == found[0].training.fingerprint() or recipe.microbatches > 1
 
 
-def test_a_gather_over_a_whole_slice_is_guessed_as_the_sum_that_xla_makes_of_it():
-    one = training(mesh=MeshShape(data=1, fsdp=16))
-    mesh = mesh_sizes(one, V5E)
-    links, sent = interconnect(V5E, mesh), communication_volume(one, mesh, "tpu")
+@pytest.mark.parametrize(
+    ("topology", "sums"),
+    [
+        ("v5e:2x4", set()),
+        ("v5e:4x4", {"reduce-scatter"}),
+        ("v6e:8x8", {"reduce-scatter"}),
+        ("v5p:2x2x4", {"reduce-scatter"}),
+        ("v5p:4x4x4", {"all-gather", "reduce-scatter"}),
+        ("v4:4x4x4", {"all-gather", "reduce-scatter"}),
+        ("tpu7x:2x2x2", set()),
+        ("tpu7x:4x4x4", {"all-gather"}),
+        ("h100:8", set()),
+    ],
+)
+def test_what_goes_over_a_whole_slice_is_guessed_as_the_sum_that_xla_makes_of_it(topology, sums):
+    topology = parse(topology)
+    one = training(mesh=MeshShape(data=1, fsdp=topology.devices))
+    mesh = mesh_sizes(one, topology)
+    links, sent = interconnect(topology, mesh), communication_volume(one, mesh, topology.platform)
     assert {axes for _, axes, _ in sent if axes} == {("fsdp",)}
-    sums = sum(links.seconds("all-reduce", axes, bytes_) for _, axes, bytes_ in sent if axes)
-    assert analytic_estimate(one, V5E).roofline.link_seconds == {"fsdp": pytest.approx(sums)}
+    expected = sum(
+        links.seconds("all-reduce" if kind in sums else kind, axes, bytes_) for kind, axes, bytes_ in sent if axes
+    )
+    assert analytic_estimate(one, topology).roofline.link_seconds == {"fsdp": pytest.approx(expected)}
 
 
 def test_computing_again_and_smaller_parts_are_guessed_to_need_less_memory():

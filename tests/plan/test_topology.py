@@ -190,6 +190,28 @@ def test_two_devices_of_a_chip_share_its_links():
     assert pair.seconds("all-reduce", ["tensor"], GB) == 0
 
 
+def test_a_permutation_takes_as_long_as_its_fullest_link():
+    # Two devices a chip in a row: every other step of a ring stays in its chip, and no other uses the chip's link.
+    around = tuple((one, (one + 1) % 16) for one in range(16))
+    ironwood = links("tpu7x:2x2x2", fsdp=16)
+    assert ironwood.bytes_sent("collective-permute", ["fsdp"], GB, around) == {
+        "within the chip": pytest.approx(GB / 2),
+        "ICI": pytest.approx(GB / 2),
+    }
+    assert ironwood.seconds("collective-permute", ["fsdp"], GB, around) == pytest.approx(1 / 100)
+    # On a ring of four a step has a link of its own, and what crosses half of it goes both ways round. On a line it
+    # does not, and two that go the same way share.
+    ring, line = links("v5p:4x4x4", data=16, fsdp=4), links("v5e:4x8", data=4, fsdp=8)
+    for found, pairs, seconds in (
+        (ring, ((0, 1), (1, 2), (2, 3), (3, 0)), 1 / 100),
+        (ring, ((0, 2),), 0.5 / 100),
+        (line, ((0, 2),), 1 / 50),
+        (line, ((0, 2), (1, 3)), 2 / 50),
+        (line, ((0, 2), (3, 1)), 1 / 50),
+    ):
+        assert found.seconds("collective-permute", ["fsdp"], GB, pairs) == pytest.approx(seconds), pairs
+
+
 def crossing_seconds(chips, groups):
     """All-to-all of 1 GB a device, 2 devices a chip in so many groups, counted link by link: bytes over the link, of
     a chip's speed, between two neighbours of a ring, that go this way round."""
