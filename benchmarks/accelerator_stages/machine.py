@@ -65,5 +65,6 @@ def device() -> Row:
         "runtime": str(getattr(first.client, "platform_version", "")).replace("\n", " "),
         "memory_bytes": stats.get("bytes_limit"),
         "peak_tflops_per_second": known and known.flops_per_second / 1e12,
-        "peak_gigabytes_per_second": known and known.memory_bytes_per_second / 1e9,
+        # Of some chips nobody states it, which is 0 there.
+        "peak_gigabytes_per_second": (known and known.memory_bytes_per_second / 1e9) or None,
     }

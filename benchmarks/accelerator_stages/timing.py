@@ -59,8 +59,9 @@ def with_rate(row: Row, flops: float) -> Row:
 
 
 def chip() -> Chip | None:
-    """What the maker states of this device, if it is known."""
-    return CHIPS.get(CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
+    """What the maker states of this device, if it is known: of a chip that is two of them, a half."""
+    found = CHIPS.get(CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
+    return found and found.device
 
 
 def normal(seed: int, *shapes: tuple[int, ...], dtype: Any) -> list[jax.Array]:

@@ -86,6 +86,14 @@ CHIPS: dict[str, Chip] = {
         host_gpus=8,
         network_bytes_per_second=25e9,
     ),
+    "a100-40gb": Chip(
+        "NVIDIA A100 SXM 40 GB",
+        312e12,
+        40e9,
+        f"{_NVIDIA} A100; products: half of the figures with sparsity; {_IN_COPIES}",
+        1555e9,
+        int8_flops_per_second=624e12,
+    ),
     "h100": Chip(
         "NVIDIA H100 SXM",
         989.4e12,

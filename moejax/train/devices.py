@@ -20,7 +20,7 @@ from moejax.train.training import Training
 from moejax.wording import listed
 
 CHIP_OF_DEVICE = {
-    "NVIDIA A100-SXM4-40GB": "a100",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
     "NVIDIA A100-SXM4-80GB": "a100",
     "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA H200": "h200",
@@ -36,7 +36,7 @@ CHIP_OF_DEVICE = {
     "TPU v6e": "v6e",
     "TPU7x": "tpu7x",
 }
-"""Chips of ``moejax.laws.chips`` by what JAX calls their devices. Of A100s, memory alone differs."""
+"""Chips of ``moejax.laws.chips`` by what JAX calls their devices."""
 
 
 def without_mfu() -> str:

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from accelerator_stages import resume, summary  # noqa: E402
+from accelerator_stages import machine, resume, summary  # noqa: E402
 from accelerator_stages.cases import NO_TIME, is_measured, read  # noqa: E402
 from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 
@@ -62,6 +64,27 @@ def test_a_table_holds_neither_a_rehearsals_times_beside_real_ones_nor_those_of_
     assert not summary.summary(rehearsal + nothing, only_limits=True).tables
     assert summary.current(real + other) == other
     assert summary.summary(real + other).warnings == ["Rows of a run on H100 are left out."]
+
+
+@pytest.mark.parametrize(
+    ("kind", "tflops", "gigabytes"),
+    [
+        ("NVIDIA H800", 989.4, None),
+        ("TPU7x", 1153.5, 3690.0),
+        ("NVIDIA A100-SXM4-40GB", 312.0, 1555.0),
+        ("cpu", None, None),
+    ],
+)
+def test_limits_are_those_of_one_device_and_left_out_where_nobody_states_them(monkeypatch, kind, tflops, gigabytes):
+    """A chip of Ironwood is two devices."""
+    device = SimpleNamespace(device_kind=kind, platform="gpu", client=None, memory_stats=dict)
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    found = machine.device()
+    assert (found["peak_tflops_per_second"], found["peak_gigabytes_per_second"]) == (tflops, gigabytes)
+    copied = row(1, "ceilings", "copy", gigabytes_per_second=3000.0)
+    (line, *_) = summary.summary([row(1, "machine", "device", **found), copied], only_limits=True).tables[0].rows
+    assert line[1] == (f"{gigabytes:,.4g} GB/s stated" if gigabytes else "not known")
+    assert line[3] == (3000 / gigabytes if gigabytes else None)
 
 
 def test_the_process_of_a_stage_ends_with_what_started_it(tmp_path):

@@ -16,8 +16,8 @@ from moejax.routing.communication.shard import Communication, Shard
 from moejax.routing.routing import Routing
 from moejax.sharding import EXPERT, GROUP_AXES
 
-# Parts are stacked in front, here and in the gradients: where whole first or last dimensions are scattered, XLA's TPU
-# compiler adds up everything everywhere instead, which sends twice the bytes.
+# Parts are stacked in front, here and in the gradients: where the parts of a dimension fill no whole tiles of memory,
+# XLA's TPU compiler fills them up for a scatter, and permutes the rows at their edges afterwards.
 
 
 @pytree
