@@ -208,6 +208,6 @@ def _sum_of_rows(dmatrix: Float[Array, "D V"]) -> Float[Array, "rows V"]:
     axis = _rows_axis(dmatrix)
     if axis is None:
         return _sum(dmatrix)
-    # In parts stacked in front: those of a dimension XLA's TPU compiler would fill up to whole tiles.
+    # In parts stacked in front: those of a dimension XLA's TPU compiler may add up everywhere.
     parts = dmatrix.reshape(jax.sharding.get_abstract_mesh().shape[axis], -1, dmatrix.shape[1])
     return lax.psum(lax.psum_scatter(parts, axis), tuple(other for other in TOKEN_AXES if other != axis))

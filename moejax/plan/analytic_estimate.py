@@ -61,12 +61,13 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
 def _is_added_up(kind: str, topology: Topology) -> bool:
     """Whether XLA's TPU compiler makes a sum of all of a gather or scatter over a whole slice, of twice the bytes.
 
-    As it compiles one of each (libtpu 0.0.42.1): gathers on v4, v5p and tpu7x from 4x4x4 on and on no smaller or flat
-    slice; scatters on v4 and v5p from 2x2x2 on, on v5e and v6e from 4x4 on, and on no tpu7x.
+    As it compiles one of each (libtpu 0.0.42.1): gathers on v4 and v5p from 4x4x4 and on tpu7x from 2x4x4 on, and on no
+    smaller or flat slice; scatters on v4 and v5p from 2x2x2 on, on v5e and v6e from 4x4 on, and on no tpu7x.
     """
     three, chips = len(topology.shape) == 3, topology.chips_of_slice
     if kind == "all-gather":
-        return three and all(size % CUBE == 0 for size in topology.shape)
+        cubes = all(size % CUBE == 0 for size in topology.shape)
+        return three and (cubes or (topology.chip_name == "tpu7x" and chips >= 32))
     scatters = topology.platform == "tpu" and topology.chip_name != "tpu7x"
     return kind == "reduce-scatter" and scatters and chips >= (8 if three else 16)
 

@@ -57,6 +57,9 @@ class ProgramTime(OverlappedLinks):
     """How many kernels a GPU is given at least."""
     launch_seconds: float = 0.0
     """To launch these and the exchanges; in neither count, as it goes on beside the kernels before."""
+    once_counted: int = 0
+    """Kernels in loops of which the program does not say how often they turn: counted once, they make both counts too
+    short."""
 
     @property
     def cycles_seconds(self) -> float:
@@ -110,6 +113,7 @@ def program_time(
         waited_seconds=waited_seconds(found, chip, rows, exchanges) if is_gpu else None,
         kernels=launched,
         launch_seconds=launched * KERNEL_LAUNCH_SECONDS + exchanged * EXCHANGE_LAUNCH_SECONDS,
+        once_counted=sum(_is_launched(one) and not one.run.times_known for one in found),
     )
 
 
@@ -439,8 +443,15 @@ def _is_pallas(kernel: CompiledKernel) -> bool:
 def _pallas_kernel_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> float:
     stated = _STATED.search(kernel.run.rest)
     bytes_ = int(stated["bytes"]) if stated else bytes_moved(kernel)
-    at_peak = kernel_flops(kernel, rows) / _peak(chip, _factors(kernel.run))
+    passes = 2 if not chip.torus_dimensions and _is_in_float32(kernel.run) else 1
+    at_peak = kernel_flops(kernel, rows) * passes / _peak(chip, _factors(kernel.run))
     return max(at_peak, bytes_ / chip.memory_bytes_per_second)
+
+
+def _is_in_float32(run: Instruction) -> bool:
+    """Whether a kernel's larger arrays are of float32: on a GPU at most at the peak of TF32, half of bfloat16's."""
+    largest = sorted(run.operands, key=_size)[-2:]
+    return bool(largest) and all(type_.startswith("f32") for type_ in largest)
 
 
 def grouped_flops(run: Instruction) -> float:

@@ -223,5 +223,7 @@ def _compute_seconds(
 ) -> float:
     """Of so many FLOPs on all chips, ``quantized_flops`` of them of products of 8-bit numbers."""
     quantized_peak = chip.peak(training.recipe.runtime.matmul_quantization)
-    seconds = (flops - quantized_flops) / chip.flops_per_second + quantized_flops / quantized_peak
+    # Float32 is TF32 on GPUs, of which all of NVIDIA's data sheets have half the peak; TPUs round it to bfloat16.
+    passes = 2 if value_bytes(training) == 4 and not chip.torus_dimensions else 1
+    seconds = (flops - quantized_flops) * passes / chip.flops_per_second + quantized_flops / quantized_peak
     return seconds / math.prod(mesh.values())

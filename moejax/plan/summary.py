@@ -58,7 +58,17 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     if not plan.does_not_fit:
         tables += _communication(plan)
         tables += [_time(plan, price)] if plan.roofline is not None else []
-    return Result(title=title, tables=tables, data=as_data(plan, price))
+    return Result(title=title, warnings=_warnings(plan), tables=tables, data=as_data(plan, price))
+
+
+def _warnings(plan: Plan) -> list[str]:
+    once = plan.program.once_counted if plan.program else 0
+    if not once:
+        return []
+    return [
+        f"{once:,} kernels stand in loops of which the program does not say how often they turn, as of attention in "
+        f"tiles. They count once: the program's times are too short, and so may days and cost be."
+    ]
 
 
 def search_summary(plans: list[Plan], price: float | None = None) -> Result:
@@ -154,7 +164,7 @@ def _time(plan: Plan, price: float | None) -> Table:
     hidden, exposed = found.hidden_seconds, found.exposed_seconds
     waited = exposed if program.waited_seconds is None else program.waited_seconds
     beside = hidden if program.waited_seconds is None else sum(program.link_seconds.values()) - waited
-    scheduled = "" if program.waited_seconds is None else "; as XLA has scheduled it"
+    scheduled = "" if program.waited_seconds is None else " by the roofline; by the program as XLA has scheduled it"
     rows = [
         [
             "products at the peak",

@@ -68,6 +68,29 @@ PROGRAM = re.sub(
 )
 
 
+def test_kernels_in_loops_of_unknown_turns_are_counted_once_and_named():
+    known = PROGRAM.replace("BRANCHES", "branch_computations={%rare, %usual}")
+    unknown = known.replace(', backend_config={"known_trip_count":{"n":"7"}}', "")
+    times = [program_time(text, CHIP, 1.0, {}, {}) for text in (known, unknown)]
+    assert [one.once_counted for one in times] == [0, 3]
+    assert times[0].xla_seconds - times[1].xla_seconds == pytest.approx(6 * 1000 / CHIP.cycles_per_second)
+
+
+def test_a_grouped_product_in_float32_takes_twice_as_long_on_a_gpu():
+    text = """ENTRY %main (x: bf16[4096,64]) -> bf16[4096,2048] {
+  %x = TYPE[4096,64]{1,0} parameter(0)
+  %w = TYPE[4,64,2048]{2,1,0} parameter(1)
+  ROOT %grouped = TYPE[4096,2048]{1,0} custom-call(%x, %w), custom_call_target="__gpu$xla.gpu.triton"
+}
+"""
+    plain, wide = (
+        pallas_seconds(kernels(text.replace("TYPE", type_)), replace(GPU, memory_bytes_per_second=1e30))
+        for type_ in ("bf16", "f32")
+    )
+    assert plain == pytest.approx(2 * 4096 * 64 * 2048 / GPU.flops_per_second, rel=0.01)
+    assert wide == 2 * plain
+
+
 @pytest.mark.parametrize(
     "branches", ["true_computation=%usual, false_computation=%rare", "branch_computations={%rare, %usual}"]
 )

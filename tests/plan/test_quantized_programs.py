@@ -46,7 +46,7 @@ def training(kind, mesh=None, **runtime):
             batch_tokens=8192,
             data=DataConfig(source="few", sequence_length=512),
             mesh=mesh or MeshShape(fsdp=2, expert=2),
-            runtime=Runtime(compute_dtype="bfloat16", matmul_quantization=kind, **runtime),
+            runtime=Runtime(**{"compute_dtype": "bfloat16", "matmul_quantization": kind, **runtime}),
         ),
     )
 
@@ -103,6 +103,16 @@ def test_the_roofline_takes_such_products_at_their_own_peak(chip, kind):
     saved = 1 / CHIPS[chip].flops_per_second - 1 / CHIPS[chip].peak(kind)
     assert before - after == pytest.approx(2 * matrices * 8192 / 4 * saved)
     assert step_flops(plain) == step_flops(quantized)
+
+
+@pytest.mark.parametrize(("chip", "times"), [("h100", 2), ("v5p", 1)])
+def test_float32_is_tf32_on_a_gpu_and_bfloat16_on_a_tpu(chip, times):
+    mesh = {"dcn_data": 1, "data": 1, "fsdp": 2, "expert": 2, "tensor": 1}
+    plain, wide = (
+        roofline(training("none", compute_dtype=dtype), mesh, CHIPS[chip], 0, {}).compute_seconds
+        for dtype in ("bfloat16", "float32")
+    )
+    assert wide == pytest.approx(times * plain)
 
 
 @pytest.mark.parametrize(("remat", "passes"), [("none", 2), ("full", 3)])

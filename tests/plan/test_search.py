@@ -195,6 +195,8 @@ def test_candidates_divide_what_they_split_and_come_by_their_time():
         ("v5p:4x4x4", {"all-gather", "reduce-scatter"}),
         ("v4:4x4x4", {"all-gather", "reduce-scatter"}),
         ("tpu7x:2x2x2", set()),
+        ("tpu7x:2x4x4", {"all-gather"}),
+        ("v5p:2x4x4", {"reduce-scatter"}),
         ("tpu7x:4x4x4", {"all-gather"}),
         ("h100:8", set()),
     ],
@@ -253,6 +255,7 @@ def test_a_search_ranks_by_the_compiled_program_and_not_by_the_roofline():
 def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_cycles():
     links = {"fsdp": 2.0, "expert": 1.0}
     program = ProgramTime(
+        once_counted=748,
         xla_seconds=0.0,
         xla_seconds_at_bandwidth=3.0,
         pallas_seconds=2.0,
@@ -278,6 +281,8 @@ def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_c
     assert found.data["program"]["floor_seconds"] == found.data["seconds"] == plan.seconds == 4.5
     assert "cycles_seconds" not in found.data["program"]
     assert "1,200" in render.text(found, width=200)
+    assert "748 kernels stand in loops" in found.warnings[0]
+    assert not summary(planned(training(), V5E)).warnings
 
 
 def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():

@@ -17,7 +17,7 @@ from moejax.routing.routing import Routing
 from moejax.sharding import EXPERT, GROUP_AXES
 
 # Parts are stacked in front, here and in the gradients: where the parts of a dimension fill no whole tiles of memory,
-# XLA's TPU compiler fills them up for a scatter, and permutes the rows at their edges afterwards.
+# XLA's TPU compiler fills them up for a scatter, or adds up the whole everywhere, which sends twice the bytes.
 
 
 @pytree
