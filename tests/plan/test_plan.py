@@ -305,7 +305,8 @@ def test_a_chip_of_ironwood_is_two_devices():
     assert found.memory.limit == 96 * 2**30
     # Nobody states its clock.
     assert not found.has_cycles
-    assert 0 < found.mfu_of_program_floor < found.mfu < 1
+    # Both are the links', if these take longest.
+    assert 0 < found.mfu_of_program_floor <= found.mfu < 1
 
 
 @pytest.mark.skipif(not has_cuda_plugin(), reason="JAX's CUDA plugin is not installed (extra: cuda13)")
