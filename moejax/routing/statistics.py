@@ -37,7 +37,8 @@ def statistics(
         "max_violation": load.max(-1) - 1.0,
         "load_entropy": -(share * jnp.log(jnp.maximum(share, 1e-20))).sum(-1) / jnp.log(float(max(experts, 2))),
         "dead_experts": (counts == 0).sum(-1).astype(jnp.float32),
-        "dropped_share": 1.0 - sums.served.astype(jnp.float32) / made,
+        # Subtracted as whole numbers: beyond 2^24 assignments two rounded ones differ where nothing was dropped.
+        "dropped_share": (sums.counts.sum(-1) - sums.served).astype(jnp.float32) / made,
         "logit_rms": jnp.sqrt(sums.squared_logit.sum(-1) / (experts * jnp.maximum(sums.tokens, 1).astype(jnp.float32))),
     }
     return values if bias is None else {**values, "bias_range": bias.max(-1) - bias.min(-1)}

@@ -234,6 +234,8 @@ class Trainer:
                 elif _is_due(step - start, spacing):
                     checkpoints.save(step, state, watch.now())
                 if step == start + TIMED_STEPS and not recipe.checkpoint_steps:
+                    # Steps run ahead of this loop, which only launches them.
+                    jax.block_until_ready(metrics)
                     spacing = self.steps_unsaved(time.monotonic() - began)
                 if self.stop.after_step() and step < phase.end:
                     checkpoints.save(step, state, watch.now())

@@ -24,7 +24,7 @@ from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
 from moejax.train.devices import Speed
 from moejax.train.evaluation import Evaluated
-from moejax.train.metrics import TRUNK
+from moejax.train.metrics import TRUNK, number
 from moejax.train.rounding import rounding
 from moejax.train.training import Training
 
@@ -82,6 +82,8 @@ def make_row(
     counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
     start = training.recipe.decay_start(budget_tokens)
     branch = [line for line in measured.log if line["phase"] == measured.branch]
+    # A step that was skipped has none.
+    last = [loss for line in branch[-3:] if math.isfinite(loss := number(line["loss"]))]
     of_trunk = seconds_until(measured.log, TRUNK, start)
     of_branch = seconds_until(measured.log, measured.branch, training.recipe.steps(budget_tokens), start=start)
     seconds = None if of_trunk is None or of_branch is None else of_trunk + of_branch
@@ -97,7 +99,7 @@ def make_row(
         **losses,
         **measured.evaluated.shares(),
         **({f"epochs_{part.name}": part.epochs for part in read} if training.recipe.data.parts else {}),
-        "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])) if branch else None,
+        "train_loss": float(np.mean(last)) if last else None,
         **routing,
         "params_active_served": params_active_served(training.architecture, routing["dropped_share"] or 0.0),
     }

@@ -1,5 +1,6 @@
 """Losses and statistics of routing: what they are in balance and out of it, and that no cut of the batch matters."""
 
+import dataclasses
 import math
 from functools import partial
 
@@ -15,7 +16,7 @@ from moejax.routing import ROUTERS
 from moejax.routing.capacity import expert_capacity, limit_capacity
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.statistics import statistics
-from moejax.routing.sums import routing_sums
+from moejax.routing.sums import RoutingSums, routing_sums
 
 TOKENS, EXPERTS = 48, 8
 
@@ -199,3 +200,21 @@ def test_a_capacity_is_exact_where_the_factor_is_a_decimal():
 def test_without_a_factor_nothing_is_dropped():
     routing = route(draw_logits(TOKENS, EXPERTS, skew=9.0))
     assert limit_capacity(routing, None) is routing
+
+
+def test_nothing_is_dropped_where_nothing_was_however_many_assignments():
+    """Beyond 2^24 of them a float32 does not hold the counts."""
+    counts = jnp.asarray(np.random.default_rng(0).integers(500_000, 600_000, (4, 64)), jnp.int32)
+    zeros = jnp.zeros((4, 64), jnp.float32)
+    served = counts.sum(-1)
+    sums = RoutingSums(
+        tokens=served // 8,
+        counts=counts,
+        served=served - jnp.asarray([0, 0, 0, 1]),
+        **{
+            one.name: zeros for one in dataclasses.fields(RoutingSums) if one.name not in ("tokens", "counts", "served")
+        },
+    )
+    dropped = statistics(sums)["dropped_share"]
+    assert dropped[:3].tolist() == [0.0, 0.0, 0.0]
+    assert dropped[3] == pytest.approx(1 / served[3].item(), rel=1e-3)

@@ -5,6 +5,8 @@ import json
 import shutil
 from hashlib import sha256
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from few_documents import Few
@@ -13,7 +15,7 @@ from interrupted import Killed, lasting, logged, on_one_device, train_killed_at_
 from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
-from moejax.train import loop, metrics
+from moejax.train import loop, metrics, step
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
@@ -77,6 +79,38 @@ def test_without_checkpoint_tokens_a_long_training_is_saved_by_the_time_its_step
     assert [row["loss"] for row in again] == [row["loss"] for row in rows]
     of_log = {(line["phase"], line["step"]): line["loss"] for line in log}
     assert all(line["loss"] == of_log[line["phase"], line["step"]] for line in logged(tmp_path / "timed"))
+
+
+def test_steps_are_timed_when_they_are_done_and_not_when_they_are_launched(training, tmp_path, monkeypatch):
+    """Nothing is logged before, so that no other line waits."""
+    training = on_one_device(training)
+    recipe = dataclasses.replace(training.recipe, checkpoint_tokens=0, log_every_steps=1000)
+    events, wait = [], jax.block_until_ready
+    monkeypatch.setattr(loop, "TIMED_STEPS", 2)
+    monkeypatch.setattr(jax, "block_until_ready", lambda tree: [events.append("waited"), wait(tree)][1])
+    monkeypatch.setattr(loop.Trainer, "steps_unsaved", lambda self, seconds: [events.append("timed"), 1000][1])
+    train(dataclasses.replace(training, recipe=recipe), tmp_path / "timed")
+    assert events[events.index("timed") - 1] == "waited"
+
+
+def test_a_skipped_step_at_the_end_of_a_branch_is_no_part_of_its_row(training, tmp_path, monkeypatch):
+    training, gradient = on_one_device(training), step._batch_gradient
+    # Another rate than other tests have, so that no program of theirs is taken.
+    optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=0.0123)
+    training = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer))
+    last = training.recipe.steps(training.recipe.budgets_tokens[-1]) - 1
+
+    def without_the_last(training, state, batch):
+        gradients, metrics, *rest = gradient(training, state, batch)
+        factor = jnp.where(state.step == last, jnp.nan, 1.0)
+        gradients, metrics = jax.tree.map(lambda x: x * factor.astype(x.dtype), (gradients, metrics))
+        return gradients, metrics, *rest
+
+    monkeypatch.setattr(step, "_batch_gradient", without_the_last)
+    rows = train(training, tmp_path / "skipped")
+    lines = [line for line in logged(tmp_path / "skipped") if line["phase"] == "branch-4096"][-3:]
+    assert [isinstance(line["loss"], str) for line in lines] == [False, False, True]
+    assert rows[-1]["train_loss"] == pytest.approx(np.mean([line["loss"] for line in lines[:2]]))
 
 
 @pytest.mark.slow

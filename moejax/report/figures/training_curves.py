@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, WIDTH_INCHES, grid
 from moejax.report.findings import Findings
 from moejax.result import size
-from moejax.train.metrics import TRUNK
+from moejax.train.metrics import TRUNK, number
 
 PANELS = 24
 """Models that get a panel; a larger study shows those trained first in its table."""
@@ -63,9 +64,9 @@ def draw(found: Findings) -> Figure | None:
 
 
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Lines by phase, the trunk first, thinned."""
+    """Lines by phase, the trunk first, thinned; without those of steps that were skipped, which have no loss."""
     phases: dict[str, list[dict[str, Any]]] = {TRUNK: []}
-    for line in lines:
+    for line in (line for line in lines if math.isfinite(number(line["loss"]))):
         phases.setdefault(line["phase"], []).append(line)
     return {phase: own[:: -(-len(own) // POINTS)] for phase, own in phases.items() if own}
 
