@@ -205,15 +205,13 @@ def test_without_a_factor_nothing_is_dropped():
 def test_nothing_is_dropped_where_nothing_was_however_many_assignments():
     """Beyond 2^24 of them a float32 does not hold the counts."""
     counts = jnp.asarray(np.random.default_rng(0).integers(500_000, 600_000, (4, 64)), jnp.int32)
-    zeros = jnp.zeros((4, 64), jnp.float32)
+    others = {one.name for one in dataclasses.fields(RoutingSums)} - {"tokens", "counts", "served"}
     served = counts.sum(-1)
     sums = RoutingSums(
         tokens=served // 8,
         counts=counts,
         served=served - jnp.asarray([0, 0, 0, 1]),
-        **{
-            one.name: zeros for one in dataclasses.fields(RoutingSums) if one.name not in ("tokens", "counts", "served")
-        },
+        **dict.fromkeys(others, jnp.zeros((4, 64), jnp.float32)),
     )
     dropped = statistics(sums)["dropped_share"]
     assert dropped[:3].tolist() == [0.0, 0.0, 0.0]

@@ -95,9 +95,9 @@ def test_steps_are_timed_when_they_are_done_and_not_when_they_are_launched(train
 
 def test_a_skipped_step_at_the_end_of_a_branch_is_no_part_of_its_row(training, tmp_path, monkeypatch):
     training, gradient = on_one_device(training), step._batch_gradient
-    # Another rate than other tests have, so that no program of theirs is taken.
-    optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=0.0123)
-    training = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer))
+    # Another loss than other tests have, so that no program of theirs is taken.
+    loss = dataclasses.replace(training.recipe.loss, router_z=1.23e-3)
+    training = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, loss=loss))
     last = training.recipe.steps(training.recipe.budgets_tokens[-1]) - 1
 
     def without_the_last(training, state, batch):
