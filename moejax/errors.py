@@ -9,5 +9,9 @@ class UserError(ValueError):
     """
 
 
+class CoordinatedError(UserError):
+    """An error that every process of a training knows of, so that all of them end."""
+
+
 OURS = "this is a mistake of moejax's and not yours; please report it, with the command and the lines above."
 """What stands below the traceback of an exception that is no ``UserError``."""

@@ -12,7 +12,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from moejax.json_text import json_text
 
 WRITTEN = ".moejax-written"
 """The file of a folder with the names and hashes of what moejax wrote there, one JSON list a line."""
+
+_CHUNK_BYTES = 2**22
 
 _OUTPUTS: ContextVar[Path | None] = ContextVar("outputs", default=None)
 _INPUTS: ContextVar[frozenset[Path]] = ContextVar("inputs", default=frozenset())
@@ -115,15 +117,16 @@ def note(folder: Path, name: str, file: Path) -> None:
             os.fsync(notes.fileno())
 
 
-def check_as_written(path: Path) -> None:
+def check_as_written(path: Path, content: str | None = None) -> None:
     """Raise ``UserError`` if moejax noted what it wrote at ``path``, and it is something else now.
 
-    For formats that keep no hash of their own. Of a file that moejax did not write, nothing is known.
+    For formats that keep no hash of their own. Of a file that moejax did not write, nothing is known. ``content`` is
+    the file's hash, where it is known.
     """
     # A link may lead to what moejax wrote, or have taken its place.
     for place in dict.fromkeys((path, path.resolve())):
         known = noted(place.parent).get(place.name)
-        if known and path.is_file() and sha256(path) not in known:
+        if known and path.is_file() and (content or sha256(path)) not in known:
             raise UserError(
                 f"{path} is not what moejax wrote there: it was damaged, or changed by hand. Bring back a copy, or "
                 f"remove it and write it again; if you changed it, keep it in another folder, without {WRITTEN}."
@@ -151,10 +154,14 @@ def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
         yield file
 
 
-def sha256(path: Path) -> str:
-    """The hash of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: Path, read: Callable[[int], None] = lambda size: None) -> str:
+    """The hash of a file's content; ``read`` is told of its bytes as they are read."""
+    found, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(chunk):
+            found.update(chunk[:size])
+            read(size)
+    return found.hexdigest()
 
 
 @contextlib.contextmanager

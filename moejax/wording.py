@@ -76,6 +76,16 @@ def command(*words: object) -> str:
     return shlex.join(map(str, words))
 
 
+MOST_SHOWN = 80
+"""Characters of a wrong cell that an error shows."""
+
+
+def shown(value: object) -> str:
+    """What a cell holds, in a sentence."""
+    text = repr(getattr(value, "item")() if getattr(value, "ndim", None) == 0 else value)  # noqa: B009
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+
+
 def listed(items: Iterable[str], joint: str = "and") -> str:
     """All of a list: ``a, b and c``."""
     *head, last = list(items)

@@ -45,7 +45,9 @@ class Runtime:
     """Types, memory and kernels of a training or inference program."""
 
     compute_dtype: str = "float32"
-    """Type of activations and of the weights they meet; master weights and the router are float32."""
+    """Type of activations and of the weights they meet; master weights and the router are float32. With "float32" a
+    TPU multiplies in bfloat16 and a GPU in TF32, but for experts' Triton kernels, as JAX does by default, and adds in
+    float32; ``JAX_DEFAULT_MATMUL_PRECISION=highest`` has them multiply in float32."""
     reduce_dtype: str = "float32"
     """Type in which devices add up their gradients of layers' matrices; "bfloat16" sends half the bytes and rounds at
     every addition. Gradients of all other parameters are added in float32, and so are sums of one device. Layers'

@@ -43,14 +43,15 @@ from moejax.train.program import Program
 from moejax.train.step import TrainState
 from moejax.wording import says, some
 
-policies = ocp.checkpoint_managers.preservation_policy
-
 DAMAGED = "damaged"
 """Folder beside those of the phases, to which checkpoints that cannot be read are moved."""
 
 _WORTH_SAYING_BYTES = 10**10
 """A checkpoint of so many bytes is hashed for some seconds."""
 
+WRITING_SECONDS = 6 * 3600.0
+"""The longest that one checkpoint may be written; Orbax' own 20 minutes are too few for terabytes on a slow store. A
+process that died ends the others long before."""
 
 _LEAST_PART_BYTES = 2**20
 """An array that many devices hold whole is written by all of them, each a part, if parts have so many bytes. Every part
@@ -90,12 +91,12 @@ class CheckpointManager:
         self._folder, self._group, self._log = folder.resolve(), group or ProcessGroup(), log
         self._group.run_on_main(self._check_folder)
         self._group.run_on_main(self._remove_unfinished)
-        kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
-        kept += [policies.EveryNSteps(every)] if every else []
-        self._losses = self._group.run_or_abort(self._validation_losses) if best else {}
-        kept += [_Best(best, self._losses)] if best else []
+        losses = self._group.run_or_abort(self._validation_losses) if best else {}
+        self._kept = _Kept(newest, frozenset(keep), every, best, losses)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy(kept), cleanup_tmp_directories=True
+            preservation_policy=self._kept,
+            cleanup_tmp_directories=True,
+            async_options=ocp.AsyncOptions(timeout_secs=int(WRITING_SECONDS)),
         )
         with self._reading():
             self._manager = ocp.CheckpointManager(self._folder, options=options)
@@ -104,7 +105,6 @@ class CheckpointManager:
         self._closing = contextlib.ExitStack()
         count = self._group.count
         self._hashing = hashing or self._closing.enter_context(Hashing(self._group.index, count))
-        self._newest = newest
         self._sound: set[int] = set()
         """Steps that this process has verified or written."""
 
@@ -159,11 +159,12 @@ class CheckpointManager:
             return
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave(dict(metadata)))
         if VALIDATION_LOSS in metadata:
-            self._losses[step] = metadata[VALIDATION_LOSS]
-        # This one's commit may remove all but the newest: nothing may be written into those any more.
+            self._kept.losses[step] = metadata[VALIDATION_LOSS]
+        self._kept.saved = step
+        # This one's commit removes the others: nothing may be written into those any more.
+        left = self._kept.of([*self._manager.all_steps(), step])
         here = [path for path in self._hashing.under_way() if path.parent == self._folder]
-        here.sort(key=lambda path: int(path.name))
-        self._hashing.drop(here[: max(0, len(here) - self._newest + 1)])
+        self._hashing.drop([path for path in here if int(path.name) not in left])
         with self._failing():
             self._manager.save(step, args=items, force=True)
         self._sound.add(step)
@@ -327,26 +328,49 @@ class CheckpointManager:
             yield
         # What a full disk raises in Orbax depends on which of its writers meets it.
         except Exception as error:
+            # Orbax calls it a timeout, too, when it loses the other processes.
+            lost = error.__cause__
+            if lost is not None and isinstance(lost, JaxRuntimeError) and "DEADLINE" not in str(lost):
+                raise lost from error
             # The operating system's own words come last.
             why = says("Orbax", error, end=True)
+            # A file system's timeout has a number.
+            if isinstance(error, TimeoutError) and error.errno is None:
+                raise UserError(
+                    f"A checkpoint was not written to {self._folder} within {WRITING_SECONDS / 3600:g} hours ({why}). "
+                    f"What was saved before it is whole: the disk or file system is too slow for it, or hangs; the "
+                    f"same command goes on from there."
+                ) from error
             raise UserError(
                 f"A checkpoint cannot be written to {self._folder} ({why}). What was saved before it is whole: make "
                 f"room, or mend the disk, and the same command goes on from there."
             ) from error
 
 
-@dataclass(frozen=True)
-class _Best:
-    """A policy of Orbax': those with the lowest losses, the first of equal ones."""
+@dataclass
+class _Kept:
+    """Which checkpoints are kept when one is saved; a policy of Orbax'."""
 
-    number: int
-    losses: Mapping[int, float]
+    newest: int
+    """So many up to the one that is ``saved``, and up to the last: steps may be taken once more."""
+    steps: frozenset[int]
+    every: int
+    best: int
+    """So many with the lowest losses, the first of equal ones."""
+    losses: dict[int, float]
+    saved: int = 0
+
+    def of(self, steps: Sequence[int]) -> set[int]:
+        """Those of ``steps`` that are kept."""
+        before = sorted(step for step in steps if step <= self.saved)
+        found = {*sorted(steps)[-self.newest :], *before[-self.newest :], *self.steps.intersection(steps)}
+        found |= {step for step in steps if self.every and step % self.every == 0}
+        known = [step for step in sorted(steps) if math.isfinite(self.losses.get(step, math.nan))]
+        return found | {*sorted(known, key=self.losses.__getitem__)[: self.best]}
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        steps = [info.step for info in checkpoints]
-        known = [step for step in steps if math.isfinite(self.losses.get(step, math.nan))]
-        known.sort(key=self.losses.__getitem__)
-        return [step in known[: self.number] for step in steps]
+        kept = self.of([info.step for info in checkpoints])
+        return [info.step in kept for info in checkpoints]
 
 
 @jax.jit

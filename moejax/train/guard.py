@@ -21,7 +21,8 @@ class GuardConfig:
     spike: Scale = 0.0
     """A gradient norm this many times its running mean is not taken; 0 skips only what is not a number."""
     patience: Steps = 5
-    """Skipped steps in a row after which a training stops, in the state before the first of them."""
+    """Skipped steps in a row after which a training stops, in the state before the first of them. They are looked at
+    wherever a line is logged."""
 
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""

@@ -59,7 +59,11 @@ RESUMABLE = (
 """Settings, or groups of them, that change no number beyond rounding. Of texts and tokenizers, their hash decides, not
 the place where they lie."""
 
-SEMANTIC = ("recipe.runtime.compute_dtype", "recipe.runtime.matmul_quantization")
+SEMANTIC = (
+    "recipe.runtime.compute_dtype",
+    "recipe.runtime.matmul_quantization",
+    "recipe.runtime.reduce_dtype",
+)
 """Exceptions: settings in a group of ``RESUMABLE`` that decide numbers all the same."""
 
 FROZEN = (

@@ -22,6 +22,7 @@ import numpy as np
 from moejax.compilation_cache import keep_programs, remove_damaged
 from moejax.data.corpus import Corpus
 from moejax.errors import UserError
+from moejax.quantities import format_bytes
 from moejax.train.allocator import release_memory
 from moejax.train.batches import batch_digest, read_batches
 from moejax.train.devices import without_mfu
@@ -33,7 +34,7 @@ from moejax.train.profile import Profile
 from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
 from moejax.train.rounding import decides_programs, fix_threads
 from moejax.train.run import Elapsed, RunCheckpoints, Stopwatch, TrainingRun
-from moejax.train.start import first_state
+from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Recipe, Training
@@ -183,61 +184,74 @@ class Trainer:
         checkpoints: RunCheckpoints,
         initial_state: Callable[[], TrainState],
         save_at: Collection[int] = (),
+        until: int | None = None,
     ) -> TrainState:
         """Take the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 
-        It is saved at the steps in ``save_at``, at its end, and as often as the recipe says.
+        It is saved at the steps in ``save_at``, at its end, and as often as the recipe says. Steps up to ``until`` are
+        taken once more, for their state alone: they are saved, and neither logged nor evaluated again.
 
         Raises:
           Stopped: it was asked to stop, and is saved.
           UserError: it diverged, or a checkpoint cannot be written.
         """
         self.enter("starting")
-        start = checkpoints.newest()
+        again, end = until is not None, phase.end if until is None else until
+        start = checkpoints.newest(until)
         if start is None:
             start, state, seconds = phase.start, initial_state(), 0.0
         else:
             state, seconds = checkpoints.restore(start)
-        for run in self.active():
-            run.rewind(phase, start)
-        if start >= phase.end:
+        if not again:
+            for run in self.active():
+                run.rewind(phase, start)
+        if start >= end:
             return state
+        if again:
+            self.log(
+                f"The {phase.name} has no checkpoint at step {end}: its steps from {start} on are taken once more."
+            )
         if not self.stop.has_stepped:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
-        compiled, batches = self.compile(start, phase.end), self.batches(phase, start)
+        compiled, batches = self.compile(start, end), self.batches(phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # From here on, seconds are those of training: compilation is over in every process.
         watch, in_flight, metrics = Stopwatch(start, seconds), StepsInFlight(compiled.values()), None
         recipe, began, spacing = self.recipe, time.monotonic(), 0
         with self.stop.stepping():
-            for step in range(start + 1, phase.end + 1):
+            for step in range(start + 1, end + 1):
                 batch = self.next_batch(phase, step, batches, metrics)
                 with self.profiler.step(phase.steps_done(step)):
                     state, metrics = compiled[self.sequences(step)](state, batch, phase.schedule)
                 in_flight.add(metrics["loss"])
                 self.profiler.after(phase.steps_done(step), metrics)
-                saves = step == phase.end or step in save_at or _is_due(step, recipe.checkpoint_steps)
-                evaluates, validation = _is_due(step, recipe.evaluate_steps), None
-                if saves or evaluates or _is_due(step, recipe.log_every_steps):
+                saves = step == end or step in save_at or _is_due(step, recipe.checkpoint_steps)
+                evaluates, validation = _is_due(step, recipe.evaluate_steps) and not again, None
+                logs = (saves or evaluates or _is_due(step, recipe.log_every_steps)) and not again
+                if logs:
                     jax.block_until_ready(metrics)
                     elapsed = watch.lap(step)
                     if evaluates:
-                        validation = [found.for_log() if found else None for found in self.evaluate(state)]
-                    watch.resume()
+                        with watch.paused():
+                            validation = [found.for_log() if found else None for found in self.evaluate(state)]
                     diverged = self.log_step(phase, step, elapsed, metrics, validation, batch)
                     if diverged:
                         checkpoints.save(step, state, watch.seconds)
                         checkpoints.wait()
                         self.leave_out(diverged)
-                if saves:
-                    checkpoints.save(step, state, watch.seconds, validation)
-                elif _is_due(step - start, spacing):
-                    checkpoints.save(step, state, watch.now())
+                elif _is_due(step, recipe.log_every_steps):
+                    for run in self.active():
+                        run.attempts.write(at_once=False)
+                if saves or _is_due(step - start, spacing):
+                    # Steps that were launched end before the time of what a save waits for and copies begins.
+                    jax.block_until_ready(metrics)
+                    with watch.paused():
+                        checkpoints.save(step, state, watch.seconds if logs else watch.now(), validation)
                 if step == start + TIMED_STEPS and not recipe.checkpoint_steps:
                     # Steps run ahead of this loop, which only launches them.
                     jax.block_until_ready(metrics)
                     spacing = self.steps_unsaved(time.monotonic() - began)
-                if self.stop.after_step() and step < phase.end:
+                if self.stop.after_step() and step < end:
                     checkpoints.save(step, state, watch.now())
                     checkpoints.wait()
                     raise Stopped(self.stop.number)
@@ -253,26 +267,28 @@ class Trainer:
     def initial_state(self) -> TrainState:
         """The state before the first step: random weights, or those that the recipe starts from."""
 
-        def of_all() -> list[tuple[TrainState, str]]:
-            return [first_state(run.training, self.program, self.log) for run in self.runs]
+        with self.group.progress(self.say_who_reads) as progress:
 
-        states, digests = zip(*self.group.run_or_abort(of_all), strict=True)
-        self.group.run_on_main(lambda: [run.begin_with(digest) for run, digest in zip(self.runs, digests, strict=True)])
-        return self.program.stack(list(states))
+            def begin() -> None:
+                for run in self.runs if self.group.is_main else ():
+                    run.begin_with(initial_weights_sha256(run.training, progress.add))
+
+            self.group.run_or_abort(begin, progress=progress)
+        with self.group.progress(self.say_who_reads) as progress:
+            states = self.group.run_or_abort(
+                lambda: [first_state(run.training, self.program, self.log, progress.add) for run in self.runs],
+                progress=progress,
+            )
+        return self.program.stack(states)
+
+    def say_who_reads(self, process: int, done: int) -> None:
+        """Log which process is waited for at the start."""
+        self.log(f"Waiting for process {process}, which has read {format_bytes(done)} of the initial weights.")
 
     def trunk_state(self, trunk: Phase, checkpoints: RunCheckpoints, step: int) -> TrainState:
         """The trunk's state after a step: its checkpoint, or the one before and the steps from there once more."""
-        newest = checkpoints.newest(at_most=step)
-        state = self.initial_state() if newest is None else checkpoints.restore(newest)[0]
-        begin = newest or 0
-        if begin < step:
-            self.log(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
-            compiled, batches = self.compile(begin, step), self.batches(trunk, begin)
-            in_flight = StepsInFlight(compiled.values())
-            self.enter("redone")
-            for redone in range(begin + 1, step + 1):
-                state, metrics = compiled[self.sequences(redone)](state, next(batches), trunk.schedule)
-                in_flight.add(metrics["loss"])
+        state = self.train_phase(trunk, checkpoints, self.initial_state, until=step)
+        self.enter("starting")
         return state
 
     def compile(self, start: int, end: int) -> dict[int, Any]:

@@ -12,7 +12,6 @@ the system cannot read something, that is raised, and nothing is known of the ch
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import threading
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax import stored
+from moejax.folder import sha256
 from moejax.stored import Damaged, Missing, Unreadable
 from moejax.wording import says, told
 
@@ -44,8 +44,6 @@ _TEMPORARY = ".orbax-checkpoint-tmp"
 """Orbax's suffix of what is not committed."""
 
 _RECORD = re.compile(r"manifest.*\.json")
-
-_CHUNK_BYTES = 2**24
 
 _LOOK_AGAIN_SECONDS = 0.5
 
@@ -220,22 +218,43 @@ def wrong_content(folder: Path, manifest: Manifest, read: Callable[[int], None] 
     Raises:
       OSError: the system cannot read one.
     """
-    known = {name: file.sha256 for name, file in manifest.items() if file.sha256 is not None}
     try:
-        found = _sha256_of([folder / name for name in known], read=read)
+        return _differing(manifest, hashes_of(folder, [name for name, file in manifest.items() if file.sha256], read))
     except FileNotFoundError as error:
         return f"{error.filename} is not there"
-    wrong = [name for name, now in zip(known, found, strict=True) if now != known[name]]
-    return f"{wrong[0]} has other content than was written" if wrong else None
 
 
-def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, every file of it read, in words; None if nothing is.
+def hashes_of(folder: Path, names: Sequence[str], read: Callable[[int], None] | None = None) -> dict[str, str]:
+    """The SHA-256 of files of a checkpoint, by their names; ``read`` is told of the bytes as they are read.
+
+    Raises:
+      OSError: the system cannot read one.
+    """
+    found = _sha256_of([folder / name for name in names], read=read)
+    return {name: content for name, content in zip(names, found, strict=True) if content is not None}
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names of a checkpoint's files, without the records of them."""
+    return sorted(path.relative_to(folder).as_posix() for path in _files(folder))
+
+
+def damage(folder: Path, found: Mapping[str, str] | None = None) -> str | None:
+    """What is wrong with a checkpoint, every file of it read, in words; None if nothing is. ``found`` has the hashes
+    of all files, where they are known.
 
     Raises:
       OSError, Unreadable: the system cannot read all of it.
     """
-    return wrong_size(folder) or wrong_content(folder, read_manifest(folder))
+    if wrong := wrong_size(folder):
+        return wrong
+    manifest = read_manifest(folder)
+    return wrong_content(folder, manifest) if found is None else _differing(manifest, found)
+
+
+def _differing(manifest: Manifest, found: Mapping[str, str]) -> str | None:
+    wrong = [name for name, file in manifest.items() if file.sha256 and name in found and found[name] != file.sha256]
+    return f"{wrong[0]} has other content than was written" if wrong else None
 
 
 @dataclass(frozen=True)
@@ -450,12 +469,17 @@ def _sha256_of(
 
 def _sha256(path: Path, stop: threading.Event | None = None, read: Callable[[int], None] | None = None) -> str | None:
     """None if it was stopped."""
-    found = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            if stop is not None and stop.is_set():
-                return None
-            found.update(chunk)
-            if read is not None:
-                read(len(chunk))
-    return found.hexdigest()
+
+    def reading(size: int) -> None:
+        if stop is not None and stop.is_set():
+            raise _Stopped
+        if read is not None:
+            read(size)
+
+    with contextlib.suppress(_Stopped):
+        return sha256(path, reading)
+    return None
+
+
+class _Stopped(Exception):
+    pass

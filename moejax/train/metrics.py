@@ -243,5 +243,6 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    number = round(float(value), 7) if not isinstance(value, int | str) else value
+    # As many digits as tell one float32 from any other.
+    number = float(f"{value:.9g}") if not isinstance(value, int | str) else value
     return number if not isinstance(number, float) or math.isfinite(number) else str(number)

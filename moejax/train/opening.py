@@ -135,7 +135,8 @@ def open_data(
 
     prepared = group.run_or_abort(prepare, wait_seconds=PREPARING_SECONDS)
     corpus = group.run_or_abort(lambda: prepared or open_corpus(first.recipe.data, folder))
-    group.run_or_abort(lambda: check(corpus))
+    # Rows of packed documents are laid out: a second for a million of them.
+    group.run_or_abort(lambda: check(corpus), wait_seconds=PREPARING_SECONDS)
     asked, there = first.recipe.data.validation_tokens, corpus.validation().tokens
     if there + first.recipe.data.sequence_length <= asked:
         log(f"data.validation_tokens is {asked:,}, and the held-out text has {there:,} in whole rows: these are used.")

@@ -26,7 +26,7 @@ from jax._src import distributed
 from jax._src.clusters import SlurmCluster
 from jax.errors import JaxRuntimeError
 
-from moejax.errors import UserError
+from moejax.errors import CoordinatedError, UserError
 from moejax.folder import changes
 from moejax.say import say
 from moejax.wording import says
@@ -51,10 +51,6 @@ _LOOKING_SECONDS = 60.0
 
 _agreements = itertools.count()
 """All processes agree on the same things in the same order."""
-
-
-class CoordinatedError(UserError):
-    """An error that every process of a training knows of, so that all of them end."""
 
 
 class SharedProgress:
@@ -122,6 +118,21 @@ class ProcessGroup:
         ``waiting(process, done)`` is called now and then in the main process while it waits.
         """
         return SharedProgress(self._client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
+
+    @contextlib.contextmanager
+    def leaving_together(self) -> Iterator[SharedProgress]:
+        """At the end, wait for every process on the ways out that all of them take: JAX ends those that have left, and
+        with them the others, if one of them stays for longer than ``HEARTBEAT_SECONDS``.
+
+        Yields the progress by which a process that has more to do is waited for.
+        """
+        with self.progress(lambda process, done: None) as progress:
+            try:
+                yield progress
+            except (CoordinatedError, SystemExit):
+                self.barrier(progress=progress)
+                raise
+            self.barrier(progress=progress)
 
     def all_gather(
         self, value: T, *, wait_seconds: float | None = None, progress: SharedProgress | None = None
@@ -257,9 +268,9 @@ class ProcessGroup:
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
 
-    def barrier(self, *, wait_seconds: float | None = None) -> None:
+    def barrier(self, *, wait_seconds: float | None = None, progress: SharedProgress | None = None) -> None:
         """Wait until every process is here."""
-        self.all_gather(None, wait_seconds=wait_seconds)
+        self.all_gather(None, wait_seconds=wait_seconds, progress=progress)
 
     def abort(self, text: str) -> NoReturn:
         """End a training for a reason that all processes know.

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,15 +60,18 @@ class Stopwatch:
         return self.seconds + time.perf_counter() - self._started
 
     def lap(self, step: int) -> Elapsed:
-        """Stop after a step."""
+        """The time since the lap before, after a step."""
         since, took = self._step, time.perf_counter() - self._started
         self.seconds += took
-        self._step = step
+        self._step, self._started = step, time.perf_counter()
         return Elapsed(since, took, self.seconds)
 
-    def resume(self) -> None:
-        """Go on after a lap."""
-        self._started = time.perf_counter()
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done inside: devices train nothing meanwhile."""
+        began = time.perf_counter()
+        yield
+        self._started += time.perf_counter() - began
 
 
 @dataclass(kw_only=True)

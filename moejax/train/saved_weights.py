@@ -6,6 +6,7 @@ A chunk is what one device held of one array when the checkpoint was saved; it i
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,14 @@ class SavedState:
     step: int
 
     @property
+    def place(self) -> Path:
+        """The checkpoint's folder."""
+        return self.folder / "checkpoints" / self.phase / str(self.step)
+
+    @property
     def state(self) -> Path:
         """Where Orbax has the state."""
-        return self.folder / "checkpoints" / self.phase / str(self.step) / _STATE
+        return self.place / _STATE
 
     @property
     def tokens(self) -> int:
@@ -58,9 +64,9 @@ def is_training(path: Path) -> bool:
     return _owner(path) is not None
 
 
-def find_saved_state(path: Path) -> SavedState:
+def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
     """The checkpoint that a path names: a training's folder (the longest budget that is trained, or else the trunk),
-    the folder of a phase in it (its newest checkpoint), or that of a checkpoint.
+    the folder of a phase in it (its newest checkpoint), or that of a checkpoint. To ``verify`` it is to read all of it.
 
     Raises:
       UserError: there is none.
@@ -79,28 +85,35 @@ def find_saved_state(path: Path) -> SavedState:
             steps = [step for step in steps if ("checkpoints", phase, str(step))[: len(named)] == named[:3]]
         if steps:
             saved = SavedState(training, folder, phase, steps[-1])
-            _check(saved)
+            if verify:
+                check_saved(saved)
             return saved
     raise UserError(f"{path} holds no finished checkpoint; go on with the training first.")
 
 
-def _check(saved: SavedState) -> None:
+def check_saved(saved: SavedState, found: Mapping[str, str] | None = None) -> None:
+    """Raise ``UserError`` if a checkpoint is not what was written; ``found`` has the hashes of its files, where they
+    are known."""
     remedy = "go on with the training, which takes the checkpoint before it"
-    if wrong := damage(saved.state.parent):
-        raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
-    check_state(saved.folder, saved.training, saved_beside(saved.state.parent), saved.phase, saved.step)
+    if wrong := damage(saved.place, found):
+        raise UserError(f"{saved.place} is not what was written there: {wrong}; {remedy}.")
+    check_state(saved.folder, saved.training, saved_beside(saved.place), saved.phase, saved.step)
 
 
 def write_saved_weights(
-    saved: SavedState, out: Path, *, progress: StageCallback = lambda name, done, total: None
+    saved: SavedState, out: Path, *, ema: bool = False, progress: StageCallback = lambda name, done, total: None
 ) -> list[str]:
     """Write parameters and expert bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
+    With ``ema`` the parameters are their moving average.
 
     Raises:
-      UserError: ``out`` is there already, or the checkpoint is not one of its training's architecture.
+      UserError: ``out`` is there already, or the checkpoint is not one of its training's architecture, or has no
+        average.
     """
+    if ema and not saved.training.recipe.ema_decay:
+        raise UserError(f"{saved.folder} keeps no moving average of its parameters: its recipe.ema_decay is 0.")
     architecture = saved.training.architecture
-    arrays = {name: _open(saved.state, name) for name in parameters(architecture)}
+    arrays = {name: _open(saved.state, name, of="ema" if ema else "params") for name in parameters(architecture)}
     kinds = {name: Kind(np.dtype(np.float32), tuple(array.shape)) for name, array in arrays.items()}
     total, done = sum(kind.nbytes for kind in kinds.values()), 0
     with atomic_folder(out) as partial:
@@ -112,9 +125,9 @@ def write_saved_weights(
         return _carry(saved, partial)
 
 
-def read_saved(saved: SavedState, name: str) -> np.ndarray:
-    """One parameter of a checkpoint, by its dotted name, or its expert bias."""
-    return np.asarray(_open(saved.state, name).read().result())
+def read_saved(saved: SavedState, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    """The block at ``index`` of one parameter of a checkpoint, by its dotted name, or of its expert bias."""
+    return np.asarray(_open(saved.state, name)[index].read().result())
 
 
 def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
@@ -127,11 +140,11 @@ def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
         file.write_block(name, start, np.asarray(block))
 
 
-def _open(state: Path, name: str) -> Any:
+def _open(state: Path, name: str, of: str = "params") -> Any:
     """One array of the state, of which nothing is read yet."""
     remedy = "go on with the training, which takes the checkpoint before it"
     metadata = foreign_json(read_bytes(state / _METADATA, remedy=remedy), state / _METADATA, shape=dict, remedy=remedy)
-    key = "expert_bias" if name == EXPERT_BIAS else f"params.{name}"
+    key = "expert_bias" if name == EXPERT_BIAS else f"{of}.{name}"
     base = f"file://{state.resolve()}/"
     database = {"driver": "ocdbt", "base": base, "path": f"{key}/"}
     files = {"driver": "file", "path": f"{state.resolve()}/{key}/"}

@@ -1,10 +1,15 @@
-"""The state from which a training starts: random weights from its seed, or those of another model."""
+"""The state from which a training starts: random weights from its seed, or those of another model.
+
+Another model's weights are read by who needs them: each process reads the parts that its devices hold, one at a time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +23,25 @@ from jax.experimental import multihost_utils
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.errors import UserError
-from moejax.folder import changes
+from moejax.folder import changes, check_as_written, sha256
+from moejax.train.manifest import files_of, hashes_of
 from moejax.train.program import Program
-from moejax.train.saved_weights import find_saved_state, is_training, read_saved
+from moejax.train.saved_weights import check_saved, find_saved_state, is_training, read_saved
 from moejax.train.step import TrainState
 from moejax.train.training import Training
-from moejax.train.upcycle import OF_THE_MIXTURE, Read, check_upcycled, preserves, upcycled
-from moejax.weights.folder import is_weights, open_weights, read_architecture
+from moejax.train.upcycle import OF_THE_MIXTURE, Read, ReadBlock, check_upcycled, preserves, upcycled
+from moejax.weights.folder import WEIGHTS, is_weights, open_weights, read_architecture
 from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
 
+OnRead = Callable[[int], None]
+"""Told of the bytes that were read, as they are."""
 
-def first_state(training: Training, program: Program, log: Callable[[str], None]) -> tuple[TrainState, str]:
-    """A training's first state on the mesh of ``program``, and in the first process the SHA-256 of the weights that it
-    begins with, if they are another model's.
+
+def first_state(
+    training: Training, program: Program, log: Callable[[str], None], read: OnRead = lambda size: None
+) -> TrainState:
+    """A training's first state on the mesh of ``program``.
 
     Raises:
       UserError: its initial weights are not there, or are of a model that it cannot start from.
@@ -39,25 +49,43 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
     state = program.init(training.seed)
     given = training.recipe.initial_weights
     if not given.source:
-        return state, ""
-    digest = hashlib.sha256()
-
-    def place(name: str, read: Read, sharding: jax.sharding.Sharding) -> jax.Array:
-        array = read(name)
-        if jax.process_index() == 0:
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-
-    with _weights(Path(given.source).expanduser()) as (source, read):
-        find = _fitting(training, source, read, _on_devices(state.params), log)
-        shardings = dict(flat(program.shardings.params))
-        params = nested({name: place(name, find, shardings[name]) for name in sorted(shardings)})
-        bias = state.expert_bias
+        return state
+    bias = state.expert_bias
+    shardings, fresh = dict(flat(program.shardings.params)), dict(flat(state.params))
+    state = replace(state, params=None, ema=None)
+    with _weights(Path(given.source).expanduser()) as (source, of_source):
+        find = _fitting(training, source, of_source, fresh, log)
+        names, params = sorted(shardings), {}
+        for name in names:
+            # One array at a time is there twice.
+            array, part = fresh.pop(name), find(name)
+            params[name] = array if part is None else _place(array.shape, shardings[name], part, read)
         if bias is not None and source.expert_bias and source == training.architecture:
-            bias = place(EXPERT_BIAS, read, program.shardings.expert_bias)
-    ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-    return replace(state, params=params, expert_bias=bias, ema=ema), digest.hexdigest()
+            part = functools.partial(of_source, EXPERT_BIAS)
+            bias = _place(bias.shape, program.shardings.expert_bias, part, read)
+    params = nested(params)
+    ema = jax.tree.map(jnp.copy, params) if training.recipe.ema_decay else None
+    return replace(state, params=params, expert_bias=bias, ema=ema)
+
+
+def initial_weights_sha256(training: Training, read: OnRead = lambda size: None) -> str:
+    """The SHA-256 of the weights that a training begins with, all of which is read; empty for random ones.
+
+    Raises:
+      UserError: they are not there, or not what was written.
+    """
+    given = training.recipe.initial_weights
+    if not given.source:
+        return ""
+    path = Path(given.source).expanduser()
+    if is_weights(path):
+        content = sha256(path / WEIGHTS, read)
+        check_as_written(path / WEIGHTS, content)
+        return content
+    saved = find_saved_state(path, verify=False)
+    found = hashes_of(saved.place, files_of(saved.place), read)
+    check_saved(saved, found)
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def check_initial_weights(training: Training) -> None:
@@ -68,29 +96,46 @@ def check_initial_weights(training: Training) -> None:
             _check_fit(training, source)
 
 
-def _on_devices(params: Any) -> Read:
-    """Parameters on the devices of all processes, by their dotted names."""
-    leaves = dict(flat(params))
-    return lambda name: np.asarray(multihost_utils.process_allgather(leaves[name], tiled=True))
+def _place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, part: ReadBlock, read: OnRead) -> jax.Array:
+    """An array on the mesh; each part that devices of this process hold is read once."""
+    devices_of = defaultdict(list)
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        whole = (*(index or ()), *(slice(None),) * (len(shape) - len(index or ())))
+        devices_of[tuple(at.indices(size)[:2] for at, size in zip(whole, shape, strict=True))].append(device)
+    parts = []
+    for bounds, devices in devices_of.items():
+        block = part(tuple(slice(*ends) for ends in bounds))
+        parts += [jax.device_put(block, device, may_alias=False) for device in devices]
+        read(block.nbytes)
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
 def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     return {name: kind.shape for name, kind in parameters(architecture).items() if name != EXPERT_BIAS}
 
 
-def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, log: Callable[[str], None]) -> Read:
+def _fitting(
+    training: Training, source: Architecture, read: Read, fresh: dict[str, jax.Array], log: Callable[[str], None]
+) -> Callable[[str], ReadBlock | None]:
+    """By the name of a parameter the function that reads a part of it; None for one that stays as it was drawn."""
     architecture, given = training.architecture, training.recipe.initial_weights
     _check_fit(training, source)
     if _shapes(source) == _shapes(architecture):
         if changed := changes(dump(source), dump(architecture)):
             log(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
-        return read
+        return lambda name: functools.partial(read, name)
     if not preserves(architecture):
         log(
             f"The gates of router {architecture.router} do not sum to a constant (or a capacity drops tokens), so the "
             f"mixture does not start as the dense model {given.source} ended."
         )
-    return upcycled(source, architecture, read, fresh, noise=given.noise, seed=training.seed)
+    # Small, and needed whole; in the same order in every process.
+    routers = {
+        name: np.asarray(multihost_utils.process_allgather(array, tiled=True))
+        for name, array in sorted(fresh.items())
+        if name.endswith(".router")
+    }
+    return upcycled(source, architecture, read, routers, noise=given.noise, seed=training.seed)
 
 
 def _check_fit(training: Training, source: Architecture) -> None:
@@ -112,10 +157,10 @@ def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
     """Architecture and parameters of a folder of weights, a training or a checkpoint."""
     if is_weights(path):
         architecture = read_architecture(path)
-        with open_weights(path, architecture) as file:
-            yield architecture, lambda name: file.read(name).astype(np.float32, copy=False)
+        with open_weights(path, architecture, verify=False) as file:
+            yield architecture, lambda name, index: file.read_block(name, index).astype(np.float32, copy=False)
     elif is_training(path):
-        saved = find_saved_state(path)
+        saved = find_saved_state(path, verify=False)
         yield saved.training.architecture, functools.partial(read_saved, saved)
     else:
         raise UserError(

@@ -32,9 +32,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fsspec.callbacks import Callback
 from fsspec.implementations.dirfs import DirFileSystem
 
-from moejax.errors import UserError
+from moejax.errors import CoordinatedError, UserError
 from moejax.folder import WRITTEN, only_writer
 from moejax.storage import CONTACT_SECONDS, open_storage, reaching, read_text, within
 from moejax.stored import Damaged, check_writable, parse_json, read_json, write_json
@@ -104,22 +105,33 @@ class StoredRun:
 
     Args:
       begins: whether a training may begin here; otherwise one must be there.
+      sent: told of the bytes that have reached the store, while they do.
 
     Raises:
       UserError: the store cannot be reached or written to, or another process writes there; or the working folder or
         the store's is something else. Nothing is left in either then.
     """
 
-    def __init__(self, url: str, folder: Path, log: Callable[[str], None] = lambda text: None, *, begins: bool = True):
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        log: Callable[[str], None] = lambda text: None,
+        *,
+        begins: bool = True,
+        sent: Callable[[int], None] = lambda size: None,
+    ):
         self._url, self._folder, self._log, self._begins = url.rstrip("/"), folder, log, begins
         self._storage = open_storage(self._url)
         self._lock = StoreLock(self._storage, self._url, log)
         self._sent: dict[str, list[int]] = {}
         """Of every file in the store the size, time of change and inode that it had here when it was sent; empty where
         that is not known."""
-        self._over = threading.Event()
+        self._callback = _OnSent(sent)
+        self._over, self._is_sent = threading.Event(), threading.Event()
         self._failing = False
-        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._keep_sending, self._beat)]
+        self._sending = threading.Thread(target=self._keep_sending, daemon=True)
+        self._beating = threading.Thread(target=self._beat, daemon=True)
 
     @property
     def number(self) -> int:
@@ -139,12 +151,16 @@ class StoredRun:
             with contextlib.suppress(Exception):
                 self._lock.release()
             raise
-        for thread in self._threads:
-            thread.start()
+        self._sending.start()
+        self._beating.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        """Send the rest, and give the lock back."""
+        """Send the rest, and give the lock back.
+
+        Raises:
+          CoordinatedError: it cannot be sent, of a training that all processes have left.
+        """
         self._over.set()
         if (self._folder / TRAINING).exists():
             self._log(f"Sending the rest to {self._url}.")
@@ -152,8 +168,10 @@ class StoredRun:
             self._send_rest()
         except UserError as problem:
             if kind is None or not issubclass(kind, Exception):
-                raise
+                raise CoordinatedError(str(problem)) from problem
             self._log(told(problem))
+        finally:
+            self._is_sent.set()
 
     def send(self, *, all_of_it: bool = False) -> None:
         """Bring the store to what the folder is now; a large log only with a checkpoint or a row, or with all of it."""
@@ -426,8 +444,9 @@ class StoredRun:
             as_sent = _as_sent(place)
             if as_sent[0] <= _SMALL_BYTES:
                 self._storage.pipe_file(path, place.read_bytes())
+                self._callback.relative_update(as_sent[0])
             else:
-                self._storage.put_file(str(place), path)
+                self._storage.put_file(str(place), path, callback=self._callback)
         except FileNotFoundError:
             if place.exists():
                 raise
@@ -460,7 +479,8 @@ class StoredRun:
             self._try(self.send)
 
     def _beat(self) -> None:
-        while not self._over.wait(BEAT_SECONDS):
+        # Until nothing is sent any more: the rest may take longer than others wait for a sign of life.
+        while not self._is_sent.wait(BEAT_SECONDS):
             self._try(self._lock.beat)
 
     def _try(self, work: Callable[[], None]) -> None:
@@ -469,6 +489,9 @@ class StoredRun:
             work()
             self._failing = False
         except TakenOver as problem:
+            if self._over.is_set():
+                # Who sends the rest finds it out and says it.
+                return
             self._over.set()
             self._log(told(problem))
             os.kill(os.getpid(), signal.SIGTERM)
@@ -482,9 +505,10 @@ class StoredRun:
             try:
                 # Its client's own limits are minutes, and threads may be waiting for them.
                 within(CONTACT_SECONDS, self._lock.check)
-                for thread in self._threads:
-                    thread.join()
+                self._sending.join()
                 self.send(all_of_it=True)
+                self._is_sent.set()
+                self._beating.join()
                 # What was refused before it began leaves nothing.
                 self._lock.release() if self._sent else self._lock.withdraw()
                 return
@@ -497,6 +521,17 @@ class StoredRun:
                         f"{self._folder}: the same command on this machine sends it."
                     ) from error
                 time.sleep(_SECONDS_BETWEEN_PASSES)
+
+
+class _OnSent(Callback):
+    """Passes on what fsspec tells of a file that is sent in parts."""
+
+    def __init__(self, sent: Callable[[int], None]):
+        super().__init__()
+        self._sent = sent
+
+    def relative_update(self, inc: int = 1) -> None:
+        self._sent(inc)
 
 
 @contextlib.contextmanager

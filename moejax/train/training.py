@@ -71,7 +71,8 @@ class Recipe:
     """Parts into which a batch is cut, one after another, to save memory, in steps and in evaluations. They change no
     loss, but in steps a capacity is that of a part, and routers with noise draw it anew."""
     ema_decay: BelowOne = 0.0
-    """Decay of the exponential moving average (EMA) of the parameters; 0 keeps none."""
+    """Decay of the exponential moving average (EMA) of the parameters; 0 keeps none. It is saved in checkpoints, and
+    written as weights by ``moejax convert --ema``; losses in log and rows are of the parameters."""
     log_every_steps: Steps = 10
     evaluate_tokens: Tokens = 0
     """Tokens between two measurements on the validation set; 0 measures only what has reached a budget."""

@@ -9,8 +9,9 @@ zero.
 
 from __future__ import annotations
 
+import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +20,18 @@ import numpy as np
 from moejax.architecture import Architecture
 from moejax.errors import UserError
 from moejax.model.moe import router_arguments
+from moejax.model.parameter import MATRICES
 from moejax.model.transformer import MTP_LAYERS
 from moejax.routing import ROUTERS
 from moejax.routing.routers import router_options
 
-Read = Callable[[str], np.ndarray]
-"""A parameter by its dotted name."""
+Index = tuple[slice, ...]
+"""A block of an array: of every axis from where to where."""
+
+ReadBlock = Callable[[Index], np.ndarray]
+
+Read = Callable[[str, Index], np.ndarray]
+"""A block of a parameter, by its dotted name, in float32."""
 
 OF_THE_MIXTURE = frozenset(
     {
@@ -37,8 +44,18 @@ OF_THE_MIXTURE = frozenset(
 """Fields of an Architecture in which a mixture may differ from the dense model that it starts from."""
 
 
-def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read, *, noise: float, seed: int) -> Read:
-    """The parameters of a mixture from those of a dense model, and from ``fresh`` random ones of its own.
+def upcycled(
+    dense: Architecture,
+    mixture: Architecture,
+    read: Read,
+    routers: Mapping[str, np.ndarray],
+    *,
+    noise: float,
+    seed: int,
+) -> Callable[[str], ReadBlock | None]:
+    """By the name of a mixture's parameter, what reads a block of it from the dense model's; None for one that is new.
+
+    ``routers`` are the new ones, of whose columns the mixture's are made.
 
     Raises:
       UserError: the two models do not fit together.
@@ -51,37 +68,54 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
         "dense_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if not experts]),
         block: (block, list(range(mixture.num_mtp_layers))),
     }
-    slices = dense.dense_hidden // mixture.expert_hidden
+    width, slices = mixture.expert_hidden, dense.dense_hidden // mixture.expert_hidden
     # Each copy is a G-th of the sum of its slices' weights; the weights of all copies sum to ``total``.
-    scale = slices / (_sum_of_gates(mixture) or 1.0)
+    scale = np.float32(slices / (_sum_of_gates(mixture) or 1.0))
 
-    def find(name: str) -> np.ndarray:
+    def layers(name: str, order: Sequence[int], index: Index) -> np.ndarray:
+        return np.concatenate([read(name, (slice(layer, layer + 1), *index[1:])) for layer in order[index[0]]])
+
+    def matrix(name: str, layer: int, expert: int, index: Index, draw: Sequence[int]) -> np.ndarray:
+        """A block of a matrix of an expert, which is a slice of the dense feed-forward's."""
+        hidden, first = 0 if name.endswith("down") else 1, expert % slices * width
+        # Noise is drawn for the whole matrix, whichever part of it is asked for.
+        part = [slice(None)] * 2 if noise else [*index]
+        of_hidden = slice(0, width) if noise else index[hidden]
+        part[hidden] = slice(first + of_hidden.start, first + of_hidden.stop)
+        copy = read(name, (slice(layer, layer + 1), *part))[0]
+        if not noise:
+            return copy
+        drawn = np.random.default_rng(draw).standard_normal(copy.shape, np.float32)
+        return (copy + np.float32(noise * copy.std()) * drawn)[index]
+
+    def experts(name: str, source: str, order: Sequence[int], index: Index) -> np.ndarray:
+        part = name.rpartition(".")[2]
+        names = [f"{source}.feed_forward.{matrix}" for matrix in MATRICES.get(part, (part,))]
+        of_layers, of_experts, *of_matrix = index
+        which = of_matrix.pop(0) if part in MATRICES else slice(0, 1)
+        starts, tag = [at.start for at in (of_layers, of_experts, which)], zlib.crc32(name.encode())
+        found = np.empty([at.stop - at.start for at in (of_layers, of_experts, which, *of_matrix)], np.float32)
+        for place in np.ndindex(found.shape[:3]):
+            layer, expert, kind = (first + at for first, at in zip(starts, place, strict=True))
+            draw = (seed, tag, layer, expert, kind)
+            found[place] = matrix(names[kind], order[layer], expert, tuple(of_matrix), draw)
+        return found if part in MATRICES else found[:, :, 0] * scale
+
+    def find(name: str) -> ReadBlock | None:
         stack = next((stack for stack in stacks if name.startswith(f"{stack}.")), None)
         if stack is None:
-            return read(name)
+            return functools.partial(read, name)
         source, order = stacks[stack]
         rest = name.removeprefix(f"{stack}.")
         part = rest.removeprefix("feed_forward.")
         if stack == "dense_layers" or part == rest:
-            return read(f"{source}.{rest}")[order]
+            return functools.partial(layers, f"{source}.{rest}", order)
         if part == "router":
             # The first columns, each for all slices of a copy.
-            return np.repeat(fresh(name)[..., :copies], slices, axis=-1)
+            return np.repeat(routers[name][..., :copies], slices, axis=-1).__getitem__
         if part == "shared.down":
-            return np.zeros_like(fresh(name))
-        if part not in ("gate_up", "down"):
-            return fresh(name)
-        wholes = [
-            read(f"{source}.feed_forward.{matrix}")[order]
-            for matrix in (("gate", "up") if part == "gate_up" else ("down",))
-        ]
-        sliced = [_sliced(whole, slices, hidden=1 if part == "down" else 2) for whole in wholes]
-        experts = np.stack(sliced, axis=2) if part == "gate_up" else sliced[0] * np.float32(scale)
-        experts = np.tile(experts, (1, copies, *(1 for _ in experts.shape[2:])))
-        if noise:
-            draw = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(experts.shape, np.float32)
-            experts = experts + np.float32(noise * experts.std()) * draw
-        return experts
+            return lambda index: np.zeros([at.stop - at.start for at in index], np.float32)
+        return functools.partial(experts, name, source, order) if part in ("gate_up", "down") else None
 
     return find
 
@@ -89,11 +123,6 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
 def preserves(mixture: Architecture) -> bool:
     """Whether a mixture without noise computes what the dense model did: whether weights sum to a constant."""
     return _sum_of_gates(mixture) is not None and mixture.capacity_factor is None
-
-
-def _sliced(whole: np.ndarray, slices: int, *, hidden: int) -> np.ndarray:
-    """(layers, slices, in, out) from (layers, in, out), cut along the hidden axis."""
-    return np.stack(np.split(whole, slices, axis=hidden), axis=1)
 
 
 def _sum_of_gates(mixture: Architecture) -> float | None:

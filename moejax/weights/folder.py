@@ -91,13 +91,14 @@ def read_architecture(folder: Path) -> Architecture:
     return architecture
 
 
-def open_weights(folder: Path, architecture: Architecture) -> TensorFile:
-    """The file of a folder of weights, its tensors those of ``architecture``.
+def open_weights(folder: Path, architecture: Architecture, *, verify: bool = True) -> TensorFile:
+    """The file of a folder of weights, its tensors those of ``architecture``. To ``verify`` it is to read all of it.
 
     Raises:
       UserError: it holds other bytes than were written, or tensors are missing, too many, or of another shape or type.
     """
-    check_as_written(folder / WEIGHTS)
+    if verify:
+        check_as_written(folder / WEIGHTS)
     file = TensorFile(folder / WEIGHTS)
     try:
         _check(file, architecture)

@@ -83,6 +83,22 @@ class TensorFile:
         _read(self._file.fileno(), _bytes(array), self._begin + begin + offset, self.path)
         return array
 
+    def read_block(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """The block of a tensor at a slice of every axis, without steps; whole rows are read, one matrix at a time."""
+        kind, begin = self._tensors[name]
+        fill = 2 - len(kind.shape)
+        bounds = [*(range(1),) * fill, *(range(size)[at] for size, at in zip(kind.shape, index, strict=True))]
+        *leading, rows, columns = bounds
+        width = kind.shape[-1] if kind.shape else 1
+        block = np.empty([len(axis) for axis in bounds], kind.dtype)
+        for place in np.ndindex(*(len(axis) for axis in leading)):
+            _, offset = _part(kind, tuple(axis[at] for axis, at in zip(leading, place, strict=True)))
+            offset += rows.start * width * kind.dtype.itemsize
+            matrix = np.empty((len(rows), width), kind.dtype)
+            _read(self._file.fileno(), _bytes(matrix), self._begin + begin + offset, self.path)
+            block[place] = matrix[:, columns.start : columns.stop]
+        return block.reshape(block.shape[max(0, fill) :])
+
     def close(self) -> None:
         self._file.close()
 

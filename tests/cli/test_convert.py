@@ -75,6 +75,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
         (["--from", "hf", "{theirs}", "--shard-bytes", "0"], "--shard-bytes is 0"),
         (["--from", "hf", "{theirs}", "--family", "mixtral"], "--family is for --to hf"),
+        (["--from", "hf", "{theirs}", "--ema"], "--ema is of a training"),
     ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path, capsys):

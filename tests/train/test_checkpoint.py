@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import math
 import os
 import re
 import shutil
@@ -18,11 +19,12 @@ import pytest
 from jax.errors import JaxRuntimeError
 from jax.sharding import AxisType
 
+from moejax.errors import CoordinatedError, UserError
 from moejax.sharding import MESH_AXES
 from moejax.train import checkpoint, manifest
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.manifest import FileRecord, damage, part_name, read_manifest, share_of
-from moejax.train.processes import CoordinatedError, ProcessGroup
+from moejax.train.processes import ProcessGroup
 from moejax.train.program import make_program
 from moejax.train.step import TrainState
 from moejax.train.stopping import Stopped
@@ -600,6 +602,38 @@ def test_a_disk_that_fills_up_is_a_sentence_and_leaves_what_was_saved(full, save
     with CheckpointManager(saved) as saves:
         # Orbax had committed it.
         assert saves.newest() == 4
+
+
+@pytest.mark.parametrize("what", ["disk", "file system", "others"])
+def test_a_checkpoint_that_takes_too_long_is_told_from_one_that_cannot_be_written(full, saved, monkeypatch, what):
+    monkeypatch.setattr(checkpoint, "WRITING_SECONDS", 7200.0)
+    lost, late = JaxRuntimeError("UNAVAILABLE: gone"), TimeoutError("Timed out after 7200 seconds.")
+    late.__cause__ = lost if what == "others" else None
+    error = {"disk": late, "others": late, "file system": OSError(errno.ETIMEDOUT, "Connection timed out")}[what]
+    said = {
+        "disk": r"was not written to .* within 2 hours .*too slow",
+        "file system": "cannot be written to .*Connection timed out",
+        "others": "UNAVAILABLE: gone",
+    }[what]
+
+    def fail(*folder_and_process):
+        raise error
+
+    with CheckpointManager(saved) as saves:
+        assert saves._manager._options.async_options.timeout_secs == 7200
+        monkeypatch.setattr(checkpoint, "write_sizes", fail)
+        saves.save(4, program(full, MESHES["one device"]).init(0), METADATA)
+        with pytest.raises(JaxRuntimeError if what == "others" else UserError, match=said):
+            saves.wait()
+
+
+def test_of_checkpoints_the_newest_are_kept_and_those_up_to_the_one_that_is_saved():
+    kept = checkpoint._Kept(2, frozenset({5}), 4, 1, {5: 2.0, 7: 1.0, 9: math.nan})
+    kept.saved = 12
+    assert kept.of([4, 5, 6, 7, 9, 10, 11, 12]) == {4, 5, 7, 11, 12}
+    # Of steps that are taken once more, while later ones are there.
+    kept.saved = 3
+    assert kept.of([1, 2, 3, 5, 7, 11, 12]) == {2, 3, 5, 7, 11, 12}
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path):

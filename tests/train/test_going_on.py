@@ -4,18 +4,21 @@ import dataclasses
 import re
 import resource
 import shutil
+import signal
 import time
 
 import pytest
 from command import assert_same_training, run, start, write_config
+from interrupted import logged
 
 from moejax.stored import write_json
 from moejax.train import checkpoint, metrics
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.loop import train
-from moejax.train.manifest import verify
+from moejax.train.manifest import finished_steps, verify
 from moejax.train.mesh import MeshShape
 from moejax.train.saved_weights import find_saved_state
+from moejax.train.stopping import Stop, Stopped
 
 
 def with_recipe(training, **changes):
@@ -54,7 +57,43 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
     assert rows[0]["fingerprint"].startswith(f"{longer.fingerprint()}-changed-")
     # The trunk of 4096 tokens kept its steps 8 and 10, and the branch of 3072 begins at step 7.
-    assert any("no checkpoint at step 7, so its steps from 0 on are taken once more" in text for text in said)
+    assert any("no checkpoint at step 7: its steps from 0 on are taken once more" in text for text in said)
+
+
+class StopAfter(Stop):
+    """Asks to stop after so many steps."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.most = steps
+
+    def after_step(self):
+        super().after_step()
+        self.number = signal.SIGTERM if self.steps == self.most else 0
+        return self.number > 0
+
+
+def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, trained, tmp_path):
+    """Under a limit of time they would begin at 0 for ever."""
+    one, out, said = with_recipe(training, mesh=MeshShape(data=8)), tmp_path / "out", []
+    rows, whole = trained(one, one.recipe.budgets_tokens)
+    shutil.copytree(whole, out)
+    (out / "branch-2048.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "branch-2048")
+    shutil.rmtree(out / "checkpoints" / "trunk" / "5")
+    before = logged(out)
+    for saved in ({8, 10, 2}, {8, 10, 2, 4}):
+        with pytest.raises(Stopped):
+            train(one, out, stop=StopAfter(2), log=said.append)
+        assert set(finished_steps(out / "checkpoints" / "trunk")) == saved
+    again = train(one, out, log=said.append)
+    assert [text[-40:] for text in said if "once more" in text] == [
+        f"its steps from {start} on are taken once more."[-40:] for start in (0, 2, 4)
+    ]
+    assert [row["loss"] for row in again] == [row["loss"] for row in rows]
+    assert logged(out) == before
+    assert set(finished_steps(out / "checkpoints" / "trunk")) == {4, 5, 8, 10}
+    assert verify(out).damaged == ()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from interrupted import Killed, lasting, logged, on_one_device, train_killed_at_
 from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
-from moejax.train import loop, metrics, step
+from moejax.train import loop, metrics, run, step
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
@@ -91,6 +91,31 @@ def test_steps_are_timed_when_they_are_done_and_not_when_they_are_launched(train
     monkeypatch.setattr(loop.Trainer, "steps_unsaved", lambda self, seconds: [events.append("timed"), 1000][1])
     train(dataclasses.replace(training, recipe=recipe), tmp_path / "timed")
     assert events[events.index("timed") - 1] == "waited"
+
+
+def test_what_a_save_holds_up_is_no_time_of_training(monkeypatch):
+    clock = iter([0.0, 10.0, 10.0, 12.0, 15.0, 20.0, 20.0]).__next__
+    monkeypatch.setattr(run.time, "perf_counter", clock)
+    watch = run.Stopwatch(4, 100.0)
+    assert watch.lap(6) == run.Elapsed(4, 10.0, 110.0)
+    with watch.paused():  # From 12 to 15.
+        pass
+    assert watch.lap(9) == run.Elapsed(6, 7.0, 117.0)
+
+
+def test_time_in_saves_is_left_out_of_a_rows(training, tmp_path, monkeypatch):
+    """Saves are made to last by the clock alone: it jumps by an hour in each."""
+    save, late = run.CheckpointManager.save, [0.0]
+    monkeypatch.setattr(run.time, "perf_counter", lambda clock=run.time.perf_counter: clock() + late[0])
+
+    def slow(self, *given):
+        save(self, *given)
+        late[0] += 3600.0
+
+    monkeypatch.setattr(run.CheckpointManager, "save", slow)
+    rows = train(on_one_device(training), tmp_path / "slow")
+    assert late[0] >= 3 * 3600
+    assert all(row["train_seconds"] < 3600 for row in rows)
 
 
 def test_a_skipped_step_at_the_end_of_a_branch_is_no_part_of_its_row(training, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.data.config import WeightedSource
+from moejax.errors import UserError
 from moejax.sharding import MESH_AXES
 from moejax.stored import write_json
 from moejax.train import manifest
@@ -172,8 +173,9 @@ def test_of_a_mixture_the_first_tokenizer_travels_along(training, tmp_path):
 
 
 @pytest.mark.slow
-def test_orbax_reads_the_same_parameters_of_a_real_training(training, tmp_path):
-    train(training, tmp_path / "run")
+def test_orbax_reads_the_same_parameters_and_average_of_a_real_training(training, tmp_path):
+    recipe = dataclasses.replace(training.recipe, ema_decay=0.5)
+    train(dataclasses.replace(training, recipe=recipe), tmp_path / "run")
     saved = find_saved_state(tmp_path / "run")
     assert (saved.phase, saved.step) == ("branch-4096", 16)
     with warnings.catch_warnings():
@@ -182,6 +184,16 @@ def test_orbax_reads_the_same_parameters_of_a_real_training(training, tmp_path):
         state = ocp.StandardCheckpointer().restore(saved.state.resolve())
     write_saved_weights(saved, tmp_path / "weights")
     jax.tree.map(np.testing.assert_array_equal, load_weights(tmp_path / "weights").params, state["params"])
+    write_saved_weights(saved, tmp_path / "mean", ema=True)
+    mean = load_weights(tmp_path / "mean").params
+    jax.tree.map(np.testing.assert_array_equal, mean, state["ema"])
+    assert not np.array_equal(mean["embedding"], state["params"]["embedding"])
+
+
+def test_a_training_that_keeps_no_average_has_none_to_write(two_branches, tmp_path):
+    with pytest.raises(UserError, match="keeps no moving average of its parameters"):
+        write_saved_weights(find_saved_state(two_branches), tmp_path / "mean", ema=True)
+    assert not (tmp_path / "mean").exists()
 
 
 def test_a_checkpoint_has_read_the_tokens_of_its_steps_whatever_their_batch(training, tmp_path):

@@ -1,6 +1,7 @@
 """A training starts from other weights: of its own kind, or a mixture from a dense model, whose function it keeps."""
 
 import dataclasses
+import functools
 import shutil
 
 import jax
@@ -17,7 +18,7 @@ from moejax.stored import read_json
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 from moejax.train.program import make_program
-from moejax.train.start import first_state
+from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.training import InitialWeights
 from moejax.weights.folder import save_weights
 
@@ -47,7 +48,7 @@ def with_weights(training, architecture, source, **initial):
 
 def start(training, log=lambda text: None):
     mesh = jax.make_mesh((1, 1, 1, 1), MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:1])
-    return first_state(training, make_program(training, mesh), log)[0]
+    return first_state(training, make_program(training, mesh), log)
 
 
 def logits(architecture, params, expert_bias=None):
@@ -101,6 +102,39 @@ def test_noise_parts_the_experts_and_is_drawn_from_the_seed(training, dense):
     assert 0.08 < np.std(experts - copies) / np.std(copies) < 0.12
     jax.tree.map(np.testing.assert_array_equal, noisy, again)
     assert np.abs(logits(MIXTURE, noisy) - logits(DENSE, params)).max() > 1e-3
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["dense", "copies", "halves of copies"])
+def test_every_mesh_begins_with_the_same_weights_and_reads_each_part_once(training, dense, kind, noise):
+    architecture = {"dense": DENSE, **MIXTURES}[kind]
+    one = with_weights(training, architecture, dense[0], noise=noise)
+    read = []
+    shape = {"data": 2, "expert": 2, "tensor": 2}
+    mesh = jax.make_mesh(tuple(shape.get(axis, 1) for axis in MESH_AXES), MESH_AXES, (AxisType.Auto,) * 4)
+    state = first_state(one, make_program(one, mesh), lambda text: None, read.append)
+    # What is drawn, as routers are, is rounded as its program has it.
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), state.params, start(one).params)
+    large = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params))
+    # Of a mixture the routers are drawn.
+    assert 0.9 * large < sum(read) <= large
+    leaves = jax.tree.leaves(state.params)
+    assert len(read) > len(leaves)
+    assert kind != "copies" or max(read) < 0.5 * max(leaf.nbytes for leaf in leaves)
+
+
+def test_weights_that_were_damaged_are_refused(training, dense, tmp_path):
+    shutil.copytree(dense[0], tmp_path / "weights")
+    read, given = [], with_weights(training, DENSE, tmp_path / "weights")
+    digest = initial_weights_sha256(given, read.append)
+    path = tmp_path / "weights" / "weights.safetensors"
+    assert sum(read) == path.stat().st_size
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is not what moejax wrote there"):
+        initial_weights_sha256(given)
+    assert len(digest) == 64
 
 
 def test_gates_that_do_not_sum_to_a_constant_are_said(training, dense):

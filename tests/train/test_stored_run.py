@@ -11,13 +11,13 @@ import uuid
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from moejax.errors import UserError
+from moejax.errors import CoordinatedError, UserError
 from moejax.storage import open_storage, within
 from moejax.stored import claim
 from moejax.train import store_lock, stored_run
 from moejax.train.identity import TRAINING
 from moejax.train.manifest import COMMITTED, write_hashes, write_sizes
-from moejax.train.store_lock import LOCKS, StoreLock, TakenOver
+from moejax.train.store_lock import LOCKS, StoreLock, TakenOver, read_holder
 from moejax.train.stored_run import STORE, StoredRun, check_shared, small_files
 
 
@@ -159,10 +159,34 @@ def test_hashes_that_come_later_are_sent_by_themselves(tmp_path, url, order, by_
         assert order == ["checkpoints/trunk/4/manifest-0.json"]
 
 
+def test_the_lock_is_held_while_the_rest_is_sent(tmp_path, url, store, monkeypatch):
+    """A checkpoint that is sent only when its training has ended may take longer than others wait for its sender."""
+    monkeypatch.setattr(stored_run, "BEAT_SECONDS", 0.01)
+    sending, told = StoredRun._send_file, []
+
+    def slow(self, path):
+        if self._over.is_set():
+            before = read_holder(store, self.number).beats
+            while read_holder(store, self.number).beats < before + 2:
+                time.sleep(0.01)
+        sending(self, path)
+
+    monkeypatch.setattr(StoredRun, "_send_file", slow)
+    monkeypatch.setattr(stored_run, "_SECONDS_BETWEEN_PASSES", 3600.0)
+    with StoredRun(url, tmp_path, sent=told.append):
+        checkpoint(tmp_path, 4)
+    assert f"checkpoints/trunk/4/{COMMITTED}" in in_store(store)
+    assert read_holder(store, 1).released
+    assert sum(told) == sum(
+        path.stat().st_size for path in tmp_path.rglob("*") if path.is_file() and path.name != STORE
+    )
+
+
 def kill(run):
     """What is left of a process that was killed: its number of the lock, given to one that is dead."""
     run._over.set()
-    for thread in run._threads:
+    run._is_sent.set()
+    for thread in (run._sending, run._beating):
         if thread.is_alive():
             thread.join()
     run._lock._me = dataclasses.replace(run._lock._me, pid=2**22 + 1)
@@ -468,7 +492,7 @@ def test_who_has_lost_the_lock_writes_nothing_more(tmp_path, url, store):
     kill(run)
     StoreLock(store, url).acquire()
     begin(tmp_path)
-    with pytest.raises(TakenOver):
+    with pytest.raises(CoordinatedError, match="taken over by another process"):
         run.__exit__(None)
     assert "training.json" not in in_store(store)
 

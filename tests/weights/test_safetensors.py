@@ -54,6 +54,18 @@ def test_what_is_written_in_any_order_is_read_by_the_safetensors_library_and_by_
 
 
 @settings(max_examples=40)
+@given(array=hnp.arrays(np.int8, hnp.array_shapes(min_dims=0, max_dims=5, max_side=4)), data=st.data())
+def test_a_block_of_a_tensor_is_read_alone(array, data, tmp_path_factory):
+    ends = [sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size)))) for size in array.shape]
+    path, index = tmp_path_factory.mktemp("file") / "a.safetensors", tuple(slice(*pair) for pair in ends)
+    with TensorFileWriter(path, _kinds({"a": array})) as file:
+        file.write("a", (), array)
+    with TensorFile(path) as file:
+        np.testing.assert_array_equal(file.read_block("a", index), array[index])
+        np.testing.assert_array_equal(file.read_block("a", (slice(None),) * array.ndim), array)
+
+
+@settings(max_examples=40)
 @given(shape=hnp.array_shapes(min_dims=0, max_dims=4, max_side=4), data=st.data())
 def test_a_tensor_can_be_written_in_blocks_of_any_shape(shape, data, tmp_path_factory):
     array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)

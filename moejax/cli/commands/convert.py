@@ -45,6 +45,8 @@ def _from_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Progr
 def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
     options = {"family": arguments.family, "dtype": arguments.dtype, "shard_bytes": arguments.shard_bytes}
     if is_weights(path):
+        if arguments.ema:
+            raise UserError(f"--ema is of a training, and {path} is a folder of weights; leave it out.")
         return _said(to_huggingface(path, out, **options, progress=_shares(update)))
     if not is_training(path):
         raise UserError(
@@ -53,7 +55,7 @@ def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Progres
     saved = find_saved_state(path)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".moejax-") as folder:
         between = Path(folder, "weights")
-        write_saved_weights(saved, between, progress=_shares(update))
+        write_saved_weights(saved, between, ema=arguments.ema, progress=_shares(update))
         length = saved.training.recipe.data.sequence_length
         done = to_huggingface(between, out, **options, sequence_length=length, progress=_shares(update))
     return {**_said(done), "phase": saved.phase, "step": saved.step}
@@ -61,7 +63,7 @@ def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Progres
 
 def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
     saved = find_saved_state(path)
-    files = write_saved_weights(saved, out, progress=_shares(update))
+    files = write_saved_weights(saved, out, ema=arguments.ema, progress=_shares(update))
     return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "phase": saved.phase, "step": saved.step}
 
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -20,7 +20,7 @@ from moejax.cli.commands.train_processes import AGAIN
 from moejax.cli.process import take_gpu_memory
 from moejax.cli.progress import goodput_text, memory_text, routing_tables, speed_text, training_progress
 from moejax.cli.validation import is_one_of_many
-from moejax.errors import OURS, UserError
+from moejax.errors import OURS, CoordinatedError, UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -31,7 +31,7 @@ from moejax.train import identity
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.loop import train
 from moejax.train.opening import PREPARING_SECONDS
-from moejax.train.processes import CoordinatedError, ProcessGroup, init_distributed
+from moejax.train.processes import ProcessGroup, init_distributed
 from moejax.train.rounding import THREADS, fix_threads
 from moejax.train.status import read_status
 from moejax.train.stopping import Stopped, exit_status, stop_on_signals
@@ -52,11 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     given = (arguments.coordinator, arguments.processes, arguments.process)
     with _stdout_is_ours(), init_distributed(*given, wait_seconds=arguments.wait):
         group = ProcessGroup(arguments.wait)
-        with _ending_alone(group):
-            return _train_there(arguments, group)
+        with _ending_alone(group), group.leaving_together() as progress:
+            return _train_there(arguments, group, progress.add)
 
 
-def _train_there(arguments: argparse.Namespace, group: ProcessGroup) -> int:
+def _train_there(
+    arguments: argparse.Namespace, group: ProcessGroup, sent: Callable[[int], None] = lambda size: None
+) -> int:
     """In a folder, or, for one in a store, in a folder of this machine that is copied there."""
     if not is_remote(arguments.out or ""):
         return _train(arguments, group)
@@ -65,7 +67,8 @@ def _train_there(arguments: argparse.Namespace, group: ProcessGroup) -> int:
     with contextlib.ExitStack() as stored:
 
         def begin() -> int:
-            return stored.enter_context(StoredRun(url, folder, _say, begins=bool(arguments.config))).number
+            begins = bool(arguments.config)
+            return stored.enter_context(StoredRun(url, folder, _say, begins=begins, sent=sent)).number
 
         number = group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
         group.run_or_abort(lambda: check_shared(folder, number))

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=local, required=True, metavar="DIR", help="new folder, which appears when it is whole"
     )
+    parser.add_argument(
+        "--ema", action="store_true", help="of a training with recipe.ema_decay: the moving average of its parameters"
+    )
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (default: as they are stored)")
     parser.add_argument("--family", metavar="NAME", help="with --to hf: as mixtral (default: one that fits)")
     parser.add_argument(
@@ -58,4 +61,6 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
     if arguments.source and arguments.family:
         raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
+    if arguments.source and arguments.ema:
+        raise UserError("--ema is of a training, for --to hf and --to weights; leave it out with --from hf.")
     check_new_folder(arguments.out)
