@@ -190,8 +190,9 @@ class _Columns:
         value = self.value(node)
         if isinstance(value, str):
             raise UserError(f"{value!r} is a text, and no number to compute with")
-        if _is_column(value):
+        if _is_column(value) and value.dtype != bool:
             return run_table.numbers(value, where="the table").to_numpy(np.float64)
+        # True and false count as 1 and 0 in conditions, and in nothing that is fitted.
         return np.asarray(value, np.float64)
 
     def truth(self, node: ast.expr) -> Any:

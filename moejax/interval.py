@@ -54,7 +54,8 @@ class Interval:
         return f"{self.bounds(written)} (not determined by these runs)" if self.uninformative else self.bounds(written)
 
     def __str__(self) -> str:
-        return f"{self.middle:.4g} {self.ends('{:.4g}'.format)}"
+        ends = self.ends("{:.4g}".format)
+        return f"{self.middle:.4g} {ends}" if np.isfinite(self.middle) else ends
 
 
 UNKNOWN = Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)

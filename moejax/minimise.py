@@ -235,11 +235,15 @@ def values(
     shared: Any,
     lane: Any,
     *,
-    chunk: int = 1024,
+    chunk: int | None = None,
     progress: CountCallback | None = None,
 ) -> np.ndarray:
-    """Value at every point, infinite where it is not finite; ``lane`` is the same for all."""
-    chunks = []
+    """Value at every point, infinite where it is not finite; ``lane`` is the same for all.
+
+    Args:
+      chunk: points whose values are computed together; as many as fit in memory, if not given.
+    """
+    chunks, chunk = [], chunk or _points_at_once(lane)
     with float64():
         for i in range(0, len(points), chunk):
             chunks.append(np.asarray(_values(objective, _filled(points[i : i + chunk], chunk, np.nan), shared, lane)))
@@ -328,6 +332,17 @@ def _filled(rows: Any, length: int, filling: float) -> np.ndarray:
     rows = np.asarray(rows)
     missing = length - len(rows)
     return np.concatenate([rows, np.full((missing, *rows.shape[1:]), filling, rows.dtype)]) if missing else rows
+
+
+MOST_POINTS = 1024
+AT_ONCE = 2**23
+"""Numbers of all lanes that values are computed from at once: 64 MB, several of which are held together."""
+
+
+def _points_at_once(lane: Any) -> int:
+    """Points whose values are computed together, so that they fit in memory however long a lane is."""
+    longest = max((np.size(leaf) for leaf in jax.tree.leaves(lane)), default=1)
+    return int(np.clip(AT_ONCE // max(longest, 1), 1, MOST_POINTS))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -14,7 +14,7 @@ SMALLEST, LARGEST = 1e-60, 1e60
 """Of what is computed with, whose products and powers then have a place in a float64."""
 
 _WRITTEN = re.compile(
-    r"([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
+    r"([+-]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
     re.IGNORECASE | re.ASCII,
 )
 _LETTERS = "KMBT"

@@ -17,7 +17,7 @@ from moejax.errors import UserError
 from moejax.folder import atomic_write, check_as_written
 from moejax.run_sources import source
 from moejax.stored import foreign_json
-from moejax.wording import command, says, some, told
+from moejax.wording import command, says, shown, some, told
 
 DataFrame = Any
 """A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
@@ -29,8 +29,6 @@ TABLE = "runs.parquet"
 """The run table in the folder of a study."""
 WHOLE = 1e-9
 """How far, as a share, a number may be off a whole one by arithmetic."""
-MOST_SHOWN = 80
-"""Characters of a wrong cell that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +169,8 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
     Raises:
       UserError: its name is not one of a table, there is no such file, or a folder has no runs.
     """
+    if "://" in str(path) and not source.has_prefix(path):
+        raise UserError(f"{path} is no file of this machine, and tables are read from such; copy it here first.")
     path = table_in(path)
     if source.kind_of(path):
         return None
@@ -244,11 +244,32 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
     return foreign_json(frame.to_json(orient="records"), "The table", shape=list, remedy="")
 
 
+def with_flat_cells(frame: DataFrame) -> DataFrame:
+    """The table with lists and mappings in cells as their text, which can be compared and grouped by.
+
+    Raises:
+      UserError: it is no table, or two of its columns have one name.
+    """
+    if not all(hasattr(frame, name) for name in ("columns", "attrs", "reset_index")):
+        raise UserError(f"Runs are read from a file or a pandas DataFrame, and this is {shown(frame)}.")
+    if twice := [str(name) for name in frame.columns[frame.columns.duplicated()]]:
+        raise UserError(f"The table has several columns called {twice[0]}; rename or drop all but one.")
+    nested = [name for name in frame.columns if frame[name].dtype == object and frame[name].map(_is_nested).any()]
+    flat = frame.copy()
+    for name in nested:
+        flat[name] = frame[name].map(lambda cell: str(cell) if _is_nested(cell) else cell)
+    return flat
+
+
+def _is_nested(cell: Any) -> bool:
+    return isinstance(cell, list | dict | set | tuple) or getattr(cell, "ndim", 0) > 0
+
+
 def numbers(series: Series, *, where: str = "The table") -> Series:
     """A column as float64, its text read as people write numbers."""
     import pandas as pd
 
-    if pd.api.types.is_numeric_dtype(series):
+    if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
         return series.astype("float64")
 
     parsed, wrong = [], []
@@ -266,6 +287,8 @@ def numbers(series: Series, *, where: str = "The table") -> Series:
 def _number(value: Any) -> float:
     if value is None or value == "" or value != value:
         return float("nan")
+    if type(value).__name__ in ("bool", "bool_"):
+        raise TypeError("true and false are no numbers")
     if not isinstance(value, str):
         return float(value)
     from moejax.quantities import parse
@@ -279,12 +302,6 @@ def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> No
     if rows:
         wrong = some([f"{shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
         raise UserError(f"{where}: column {name} has {wrong}; {rule}.")
-
-
-def shown(value: Any) -> str:
-    """What a cell holds, in a sentence."""
-    text = repr(value.item() if hasattr(value, "item") else value)
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 def _by_suffix(path: Path, choices: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from moejax.design.build import Built, build, max_tokens_within, measured
 from moejax.design.constraint import Constraint, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
 from moejax.design.problem import Optimum, Problem, optimise
-from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
+from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
@@ -100,6 +100,8 @@ class DesignResult:
     prices: Sequence[Price]
     flat: Sequence[Flat]
     within: float
+    undecided: tuple[str, ...] = ()
+    """Coordinates of which values of more than a factor of ten are as good (``sensitivity.undecided``)."""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     """For every number of the optimum, over laws as uncertain as a fit's; empty for published constants."""
     level: float = 0.9
@@ -155,12 +157,16 @@ def decide(
     """
     check_level(level)
     optimum = optimise(problem)
+    flat = flat_region(optimum, within)
+    open_ones = undecided(optimum, flat)
+    intervals = {} if likely is None else _intervals(optimum, likely, level)
     decision = DesignResult(
         optimum=optimum,
         prices=prices(optimum),
-        flat=flat_region(optimum, within),
+        flat=flat,
         within=within,
-        intervals={} if likely is None else _intervals(optimum, likely, level),
+        undecided=open_ones,
+        intervals={name: OPEN if name in open_ones else one for name, one in intervals.items()},
         level=level,
         by=by,
         repeats=repeats(optimum),
@@ -189,12 +195,12 @@ def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Inte
     def of(name: str, among: Sequence[Optimum | None]) -> list[float]:
         return [math.nan if one is None else one.values[name] for one in among]
 
-    return {
-        name: OPEN
-        if likely.probes is not None and likely.probes.moved(of(name, aside))
-        else likely.interval_of(of(name, optima), level)
-        for name in [*names, optimum.problem.goal_name]
-    }
+    found = {}
+    for name in [*names, optimum.problem.goal_name]:
+        interval = likely.interval_of(of(name, optima), level)
+        is_open = likely.probes is not None and likely.probes.moved(of(name, aside), interval)
+        found[name] = OPEN if is_open else interval
+    return found
 
 
 def _published(problem: Problem, known: Any) -> dict[str, Built]:

@@ -67,6 +67,12 @@ class Problem:
             above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)
             if math.isnan(constraint.low) or not above:
                 raise UserError(f"{constraint} cannot be kept by a number above 0; give a bound above 0.")
+            least = next((c for c in program.coordinates if c.name == constraint.name and c.least), None)
+            if least is not None and constraint.high < least.low:
+                raise UserError(
+                    f"{constraint} cannot be: {least.name}, {least.meaning}, is {least.low:g} or more; give "
+                    f"{least.low:g} or more."
+                )
         for constraint in self.merged_constraints().values():
             if constraint.low > constraint.high:
                 raise UserError(

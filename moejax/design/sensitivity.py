@@ -42,6 +42,15 @@ class Flat:
     ends: tuple[bool, bool]
     """Whether low and high are where the search or a constraint ends, not where the loss has risen."""
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether its ends differ by more than a factor of ten."""
+        return self.high > 10 * self.low > 0
+
+
+UNMOVED = 1e-6
+"""Nats by which the loss of what a law does not decide may differ, by the precision of the search."""
+
 
 def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Optimum | None]:
     """Problems of one program, each from an optimum near it; None where there is no optimum."""
@@ -122,6 +131,17 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
         ends = tuple(bool(abs(solved.multipliers[lane, goal]) < 1e-9) for lane in (2 * i, 2 * i + 1))
         regions.append(Flat(name=c.name, low=low, high=high, best=optimum.values[c.name], ends=(ends[0], ends[1])))
     return regions
+
+
+def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
+    """The coordinates of which values of more than a factor of ten have the same loss, as the rest adapts.
+
+    Args:
+      flat: the region within a larger rise of the loss.
+    """
+    if not any(one.is_wide for one in flat):
+        return ()
+    return tuple(one.name for one in flat_region(optimum, UNMOVED) if one.is_wide)
 
 
 def under_laws(optimum: Optimum, laws: Any) -> list[Optimum | None]:

@@ -20,6 +20,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import AS_DENSE, beyond_in_words
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written
+from moejax.wording import listed
 
 SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
 """Short names for tables with many columns."""
@@ -43,6 +44,11 @@ def summary(name: str, decision: DesignResult) -> Result:
     if optimum.agreeing < 1:
         notes.append(f"{optimum.agreeing:.0%} of the starts ended here.")
     warnings = []
+    if decision.undecided:
+        warnings.append(
+            f"The law decides no {listed(decision.undecided, 'and no')}: values of more than a factor of ten have the "
+            f"same loss, as the rest adapts. Those below are where the search began."
+        )
     if built is not None and (far := built.prediction.extrapolated):
         warnings.append(f"What to train lies beyond what the law was fitted to: {', '.join(beyond_in_words(far))}.")
     if built is not None and built.prediction.as_dense:
@@ -61,6 +67,7 @@ def summary(name: str, decision: DesignResult) -> Result:
             "optimum": _optimum_data(optimum),
             "prices": [finite(asdict(price)) for price in decision.prices],
             "within": decision.within,
+            "undecided": list(decision.undecided),
             "flat_region": [finite(asdict(one)) for one in decision.flat],
             "intervals": intervals,
             "repeats": decision.repeats and _repeats_data(decision.repeats),

@@ -16,7 +16,7 @@ from moejax.errors import UserError
 from moejax.fit.derivatives import Functional
 from moejax.fit.identify import slopes_of_log_loss
 from moejax.fit.objective import FitObjective, Squared, data_of
-from moejax.fit.runs import VARY_WITHIN_A_GROUP, Runs, runs_from
+from moejax.fit.runs import Runs, runs_from, sums_by_group, varies_within_a_group
 from moejax.float64 import float64
 from moejax.laws.design import Design, in_units, known, value_of
 
@@ -163,7 +163,7 @@ def _scores(
     inverse is Sᵀ · J, and Sᵀ times the residuals is that inverse times the fit. With J = Q·R: S = Q · (QᵀVQ)⁻¹ · R.
     """
     basis, size, turned = np.linalg.svd(rows, full_matrices=False)
-    luck = np.stack([root[group == one] @ basis[group == one] for one in np.unique(group)])
+    luck = sums_by_group(root[:, None] * basis, group)
     covariance = np.eye(len(size)) + ratio * luck.T @ luck
     return basis @ np.linalg.solve(covariance, size[:, None] * turned)
 
@@ -173,9 +173,9 @@ def models(
 ) -> tuple[Int[np.ndarray, " candidates"], Int[np.ndarray, " models"]]:
     """The number of every candidate's model, and the group of each model's runs so far; -1 for a new model.
 
-    As in a table of runs, what differs only in tokens and FLOPs is one model.
+    As in a table of runs, what differs only in how long it is trained is one model.
     """
-    told_apart_by = [name for name in known(candidates) if name not in VARY_WITHIN_A_GROUP]
+    told_apart_by = [name for name in known(candidates) if not varies_within_a_group(name)]
     both = [name for name in told_apart_by if value_of(runs.design, name) is not None]
 
     def shapes(design: Design, names: Sequence[str], length: int) -> list[tuple[float, ...]]:

@@ -230,6 +230,10 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
             f"Of the variance of losses around the law, the runs of a group share {proposal.shared:.0%}, as their "
             f"residuals say; the runs to train are expected to, by model."
         )
+    yield (
+        "Standard deviations here are those that runs of these sizes give on average, at the fit's noise; moejax fit "
+        "has standard errors by the residuals that this one table happens to have."
+    )
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
         yield f"{title}: expected standard deviation {spread(float(before))} before, {spread(float(after))} after."
     if plan.bound:

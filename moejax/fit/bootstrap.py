@@ -56,9 +56,11 @@ class Bootstrap:
         """Interval of every number that a function of a law gives, in that function's pytree; open where the runs do
         not tell the number."""
         leaves, tree = jax.tree.flatten(self.evaluate(functional))
-        unknown = [""] * len(leaves) if self.fit is None else self.fit.unknown(functional, len(leaves))
-        pairs = zip(leaves, unknown, strict=True)
-        return tree.unflatten([OPEN if why else self.interval_of(answers, level) for answers, why in pairs])
+        found = [self.interval_of(answers, level) for answers in leaves]
+        if self.fit is None:
+            return tree.unflatten(found)
+        unknown = self.fit.unknown(functional, len(found), np.array([one.deviation for one in found]))
+        return tree.unflatten([OPEN if why else one for one, why in zip(found, unknown, strict=True)])
 
     @property
     def probes(self) -> Probes | None:

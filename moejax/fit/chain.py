@@ -51,6 +51,10 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
         condition_number=max(loss_fit.condition_number, score_fit.condition_number),
         unidentified_directions=loss_fit.unidentified_directions + score_fit.unidentified_directions,
         undetermined=loss_fit.undetermined + score_fit.undetermined,
+        alternatives=tuple(
+            {**loss_fit.coefficients, **score_fit.coefficients, **other}
+            for other in loss_fit.alternatives + score_fit.alternatives
+        ),
         aicc=loss_fit.aicc + score_fit.aicc,
         bic=loss_fit.bic + score_fit.bic,
         metrics=metrics(law, runs, score_fit.output),

@@ -388,6 +388,12 @@ def law_of_formula(
                 f"The formula {text!r} has {name}, which is no column; did you mean {listed(near[:2], 'or')}? If it is "
                 f"a coefficient, give it another name."
             )
+        if meant := FORMULA_LETTERS.get(name) or (name if name in (*FIELDS, *DERIVED) else ""):
+            needed = DERIVED.get(meant, (meant,))
+            raise UserError(
+                f"{name} in the formula {text!r} stands for {meant}, and the table has no {listed(needed, 'or')}; say "
+                f"what holds it ({map_option(needed[0], 'COLUMN')}), or give the coefficient another name."
+            )
     read = {name for name, _ in law.formula.columns}
     if "N" in read and "N" not in ours.frame.columns and _differ(ours.frame):
         raise UserError(

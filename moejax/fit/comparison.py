@@ -55,7 +55,7 @@ def compare(
         try:
             fit = fit_law(law, runs, penalty=penalty, fixed=given, seed=seed)
             held_out = hold_out(law, runs, splits, penalty=penalty, fixed=given, seed=seed)
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             left_out[name] = told(error)
             continue
         compared.append(Compared(name=name, fit=fit, held_out=tuple(held_out)))
@@ -199,7 +199,7 @@ def summary(found: Comparison, title: str) -> Result:
     rows = [
         [
             law.name,
-            len(law.fit.coefficients),
+            law.fit.free,
             law.fit.metrics.rmse,
             law.errors.rmse,
             found.behind(law) if law is not found.laws[0] else "",
@@ -213,7 +213,8 @@ def summary(found: Comparison, title: str) -> Result:
     notes = [f"RMSE in {found.unit}. Held out: {'; '.join(split.name for split in found.splits)}."]
     for name, value in found.fixed.items():
         without = [law.name for law in found.laws if name not in law.fit.fixed]
-        notes.append(f"Given: {name} = {value:g}" + (f"; not in {', '.join(without)}." if without else "."))
+        but = f"; not in {', '.join(without)}" if without else ""
+        notes.append(f"Given, so not counted: {name} = {value:g}{but}.")
     notes += [f"- {name} is left out: {reason}" for name, reason in found.left_out.items()]
     tables = [Table("", columns, rows, notes), Table("", notes=[found.verdict])]
     return Result(title=title, tables=tables, data=found.to_json())

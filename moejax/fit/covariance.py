@@ -26,11 +26,15 @@ from moejax.fit.intervals import (
     set_alone,
     stretch,
 )
+from moejax.fit.metrics import predict
+from moejax.fit.noise import log_residuals, noise
 from moejax.fit.runs import Runs
 from moejax.fit.stored_uncertainty import StoredUncertainty
 from moejax.fit.undetermined import FLAT, undetermined
-from moejax.laws.law import coefficients
-from moejax.wording import some
+from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
+from moejax.laws.law import coefficients, is_power
+from moejax.laws.schedule_sums import REACH
+from moejax.wording import command, some
 
 Matrix = Float[np.ndarray, "free free"]
 
@@ -60,7 +64,7 @@ class Draws:
         return steps.T @ steps
 
 
-def draws_at(at: FitDerivatives, labels: Any) -> Draws:
+def draws_at(at: FitDerivatives, labels: Any, hidden: Any = 0.0) -> Draws:
     """The cluster-robust covariance of Bell and McCaffrey (2002), CR2, of the fit's linear form at its optimum.
 
     B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹, with B the expected Hessian and g the slope that a group's runs add, their
@@ -69,6 +73,9 @@ def draws_at(at: FitDerivatives, labels: Any) -> Draws:
     first order, so what holds for least squares holds for it.
 
     Where a group sets a direction alone it has no residual, and its luck there is taken for that of the others.
+
+    Args:
+      hidden: variance of every run's psi that no residual shows, independent between runs.
     """
     root = np.sqrt(at.weight)
     rows, psi = root[:, None] * at.jacobian, root * at.psi
@@ -77,13 +84,14 @@ def draws_at(at: FitDerivatives, labels: Any) -> Draws:
     kept = ~undetermined(size)
     basis = rows @ turned[kept].T / size[kept]
     slopes, leverages = [], []
-    for label in np.unique(labels[at.weight > 0]):
-        own = labels == label
+    for own in _rows_by_label(labels, at.weight > 0):
         left, leverage, right = np.linalg.svd(basis[own], full_matrices=False)
         # Qᵀ·(I - H_gg)^(-1/2)·psi, without the matrix of runs by runs.
         slopes.append(right.T @ (leverage * stretch(leverage) * (left.T @ psi[own])))
         leverages.append(leverage[:, None] * right)
     seen, lost = np.stack(slopes).T @ np.stack(slopes), alone(leverages, int(kept.sum()))
+    # Of runs that follow a grid to the last digit nothing would be left.
+    seen = seen + (basis.T * (at.weight * hidden)) @ basis
     like_others = np.trace(seen) / max(int(kept.sum()) - np.trace(lost), WHOLE)
     variances, ways = np.linalg.eigh(seen + like_others * lost)
     # Fewer groups than coefficients leave ways without any luck: rounding would leave them 1e-24 of it, and all that is
@@ -97,9 +105,40 @@ def draws_at(at: FitDerivatives, labels: Any) -> Draws:
     )
 
 
-def gauss_newton(at: FitDerivatives) -> Matrix:
-    """B⁻¹ · dispersion, with B the expected Hessian: right if residuals are independent and alike."""
-    return np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True) * at.dispersion
+def _rows_by_label(labels: Any, kept: Bool[np.ndarray, " runs"]) -> list[np.ndarray]:
+    """The numbers of the kept rows of every label, in the order of labels."""
+    rows = np.flatnonzero(kept)
+    rows = rows[np.argsort(labels[rows], kind="stable")]
+    return np.split(rows, np.flatnonzero(np.diff(labels[rows])) + 1)
+
+
+def gauss_newton(at: FitDerivatives, hidden: Any = 0.0) -> Matrix:
+    """B⁻¹ · dispersion, with B the expected Hessian: right if residuals are independent and alike.
+
+    Args:
+      hidden: as of ``draws_at``.
+    """
+    inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
+    return inverse * at.dispersion + inverse @ (at.jacobian.T * (at.weight * hidden)) @ at.jacobian @ inverse
+
+
+def hidden_share(result: FitResult, runs: Runs) -> float:
+    """Share of the variance by a grid (``Runs.resolution``) that residuals do not show; 0 where nothing was on a grid.
+
+    Models whose best settings share a value of the grid follow any law of these to the last digit.
+    """
+    if not runs.coarseness:
+        return 0.0
+    residual = log_residuals(predict(result.law, runs, result.output), runs.loss, runs.weight)
+    return max(1 - (noise(residual, runs.weight, result.free) / runs.coarseness) ** 2, 0.0)
+
+
+def _hidden(result: FitResult, runs: Runs, at: FitDerivatives) -> Any:
+    """Variance of every run's psi by a grid, as far as residuals do not show it."""
+    if runs.resolution is None:
+        return 0.0
+    size = runs.loss if result.penalty.residual == "nats" else 1.0
+    return hidden_share(result, runs) * (at.stiffness * runs.resolution * size) ** 2
 
 
 CLUSTERED = ("sandwich",)
@@ -135,7 +174,7 @@ class Uncertainty:
         )
         middle, unravel = self.at.evaluate(functional)
         found = Spread(middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), degrees_of_freedom=degrees_of_freedom)
-        return found.without([bool(why) for why in self.result.unknown(functional, len(middle))]), unravel
+        return found.without(self.result.unknown(functional, len(middle), found.errors)), unravel
 
 
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
@@ -152,11 +191,12 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
     count = draws_of(runs, "run")
     # A law that overflows at some run has slopes that are no numbers, and no standard errors.
     finite = bool(np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all())
-    draws = draws_at(at, labels) if kind in CLUSTERED and finite else None
+    hidden = _hidden(result, runs, at)
+    draws = draws_at(at, labels, hidden) if kind in CLUSTERED and finite else None
     if draws is not None and draws_of(runs, by) > 1 and draws.seen > WHOLE:
         covariance = draws.covariance
     elif draws is None and kind not in CLUSTERED and finite and count > len(at.point):
-        covariance = gauss_newton(at)
+        covariance = gauss_newton(at, hidden)
     else:
         draws, covariance = None, np.full((len(at.point),) * 2, np.nan)
     return Uncertainty(
@@ -255,6 +295,40 @@ def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by:
     return tuple(sentences)
 
 
+def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
+    """That residuals do not show how coarse a grid is; nothing where they do."""
+    if not hidden_share(result, runs):
+        return ()
+    return (
+        f"The best {result.output} of a sweep is known to a step of the grid, which leaves {runs.coarseness:.2g} of "
+        f"its logarithm, and residuals scatter by less, as neighbours share a value. Standard errors and ranges are as "
+        f"wide as the grid makes them; intervals by resamples, AICc and BIC know nothing of it. --smooth takes the "
+        f"minimum between the values that were tried.",
+    )
+
+
+FAR_FROM_0 = 2.5
+"""Standard errors that a coefficient of one sign lies from 0 at least where its sign needs no word."""
+
+
+def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
+    """Sentences about coefficients near 0 whose interval cannot hold 0, as the formula suggests their sign."""
+    described = {field.name: field.metadata for field in dataclasses.fields(result.law)}
+    if not isinstance(result.law, FormulaLaw):
+        return ()
+    errors = dict(zip(result.coefficients, estimated.spread(_itself)[0].errors, strict=True))
+    return tuple(
+        f"The sign of {name} was assumed ({SIGNS[sign]}), so its interval cannot hold 0; it lies "
+        f"{abs(result.coefficients[name]) / errors[name]:.2g} standard errors from 0. "
+        f"{command('--either', name)} tests whether it differs from 0 at all."
+        for name, sign in assumed_signs(type(result.law)).items()
+        # How far a scale is from 0 depends on the unit of its columns, where their exponents are fitted.
+        if all(map(is_power, described[name]["dimension"].values()))
+        and name not in result.without_error
+        and abs(result.coefficients[name]) < FAR_FROM_0 * errors[name]
+    )
+
+
 def standard_errors(
     result: FitResult, runs: Runs, functional: Functional, *, kind: str = "sandwich", by: str = "group"
 ) -> Any:
@@ -289,7 +363,7 @@ def with_uncertainty(
     moved = _shares(result.law, coefficient_slopes(at), axes)
     told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
     stored = StoredUncertainty(
-        ranges=spent | ranges(runs, type(result.law).inputs),
+        ranges=spent | ranges(runs, dict.fromkeys((*type(result.law).inputs, *REACH))),
         covariance=covariance,
         by=by,
         degrees_of_freedom=estimated.degrees_of_freedom,
@@ -298,7 +372,12 @@ def with_uncertainty(
         # Unrounded: a leverage of 1 must stay one.
         leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
         draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
-        warnings=(*few, *leverage_warnings(result, runs, estimated, by)),
+        warnings=(
+            *few,
+            *grid_warnings(result, runs),
+            *sign_warnings(result, estimated),
+            *leverage_warnings(result, runs, estimated, by),
+        ),
         dropped=tuple(dropped),
     )
     return dataclasses.replace(result, uncertainty=stored)

@@ -138,6 +138,8 @@ NODES = scipy.special.ndtri((np.arange(200) + 0.5) / 200)
 """Equally likely values of a standard normal number."""
 
 
+SMOOTHED = 2**14
+"""Runs whose residuals are smoothed at once: a matrix of all runs by all nodes would be most of what a fit holds."""
 WIDTH = 0.7
 """Width of the kernel, in scales of the residuals by the fifth root of their number.
 
@@ -157,12 +159,15 @@ def _psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) 
     wide = residual * np.sqrt(runs / left_by(runs, free))
     low, high = np.quantile(wide[kept], [0.25, 0.75])
     scale = min(float(np.std(wide[kept])), float(high - low) / 1.349)
-    smoothed = wide[:, None] + WIDTH * scale * runs**-0.2 * NODES
-    with float64():
-        psi, bends = (np.asarray(x) for x in _slopes_of(penalty, np.hstack([residual[:, None], smoothed])))
-    slopes = bends[:, 1:].mean(axis=1)
+    psi, slopes = np.empty(len(residual)), np.empty(len(residual))
+    for first in range(0, len(residual), SMOOTHED):
+        rows = slice(first, first + SMOOTHED)
+        smoothed = wide[rows, None] + WIDTH * scale * runs**-0.2 * NODES
+        with float64():
+            each, bends = (np.asarray(x) for x in _slopes_of(penalty, np.hstack([residual[rows, None], smoothed])))
+        psi[rows], slopes[rows] = each[:, 0], bends[:, 1:].mean(axis=1)
     # Residuals so far beyond delta that not even the tails reach it leave a bound, not a number.
-    return psi[:, 0], np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
+    return psi, np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
 
 
 def ravelled(numbers: Any) -> tuple[Float[np.ndarray, " answers"], Callable[[Any], Any]]:

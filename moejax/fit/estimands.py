@@ -45,6 +45,10 @@ class Estimand:
         """Whether it lies between 0 and 1."""
         return self.name.startswith("optimal_") and self.name.endswith(("sparsity", "_share"))
 
+    def answers(self, output: str) -> bool:
+        """Whether it is a number of an output of the law: what that predicts of a run, or what a decision brings."""
+        return self.name in (output, f"optimal_{output}")
+
 
 def where_in_words(given: Mapping[str, float]) -> str:
     """What is given, as people write it: ``flops = 1e+24, expansion = 16``."""

@@ -78,13 +78,16 @@ def estimate(
     bounds = _bounds(estimands, values)
     for number, (estimand, value) in enumerate(zip(estimands, values, strict=True)):
         error, interval, where, degrees_of_freedom = math.nan, None, STANDARD, math.nan
-        reason = _reason(result, estimand, value) or bounds.get(number, "")
+        reason, spread = _reason(result, estimand, value), None
         if not reason:
             of_it = estimand.functional
             spread = result.spread(of_it) if known is None else known.spread(of_it)[0]
+            reason = spread.unknown[0] or bounds.get(number, "")
+        if spread is not None and not reason:
             error = float(spread.errors[0])
             # What a law decides is above 0: a size, a cost, a loss, or a share.
-            (low,), (high,) = spread.share_ends(level) if estimand.is_share else spread.ends(level, True)
+            is_share = estimand.is_share or (result.is_share and estimand.answers(result.output))
+            (low,), (high,) = spread.share_ends(level) if is_share else spread.ends(level, True)
             if error > 0:
                 degrees_of_freedom = float(spread.degrees_of_freedom[0])
                 interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
@@ -108,9 +111,11 @@ def estimate(
 
 
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
-    """Why a law gives no number, or the runs do not tell it; empty where they do."""
+    """Why a law gives no number; empty where it does."""
+    if np.isfinite(value) and result.is_share and estimand.answers(result.output) and not 0 < value < 1:
+        return f"{value:.4g} is no share of answers"
     if np.isfinite(value):
-        return result.unknown(estimand.functional, 1)[0]
+        return ""
     if estimand.rule is None:
         return "the law gives no finite number there"
     with float64():

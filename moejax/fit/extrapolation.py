@@ -19,6 +19,7 @@ SIZES = ("params_active", "params_total", "tokens", "flops")
 """What a law is extrapolated in to larger trainings."""
 
 RATIOS = {
+    "tokens_per_param": ("tokens", "params_active"),
     "expansion": DERIVED["expansion"],
     # A sparsity of .99 is far from one of .95, and 1.04 times it: the same as a ratio.
     "expert_expansion": DERIVED["sparsity"],

@@ -38,7 +38,7 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
     elif formula:
         if not isinstance(runs, ReadRuns):
             runs = read_runs(runs, law)
-        law = law_of_formula(law, runs.frame)
+        law = law_of_formula(law, runs.frame, mapping=runs.read_from)
     elif isinstance(law, str):
         law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else read_runs(runs, law)

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from moejax import __version__, minimise
 from moejax.errors import UserError
+from moejax.fit.alternatives import alternatives
 from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify, slopes_of_log_loss
 from moejax.fit.metrics import information_criteria, metrics, predict
@@ -29,7 +30,7 @@ from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
-from moejax.wording import counted
+from moejax.wording import counted, shown
 
 FLATTEST = 1e-6
 """Share of the steepest direction's slope below which a direction is not stretched further."""
@@ -85,6 +86,9 @@ AGREES = 1e-4
 EXACT = 1e-9
 """So does one whose penalty is this share of that of predicting one loss for all: the runs follow the law exactly."""
 
+SHARES = ("error", "accuracy")
+"""Outputs that are shares of answers, where they are not in percent."""
+
 CONVERGED = 1e-6
 """Gradient norm below which a fit is at its optimum, relative to an objective above 1."""
 
@@ -113,9 +117,9 @@ def fit_law(
     runs: Runs,
     *,
     penalty: Penalty | None = None,
-    starts: Starts | None = None,
+    starts: Any = None,
     search: Search | None = None,
-    fixed: Mapping[str, float] | None = None,
+    fixed: Mapping[str, Any] | None = None,
     output: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -125,7 +129,7 @@ def fit_law(
     Args:
       law: a law class, or any law of it (its coefficients are then one more start).
       penalty: Huber with delta 1e-3 on log loss, if not given.
-      starts: 2,048 points scaled by the data, if not given.
+      starts: 2,048 points scaled by the data, if not given; or a number of them.
       fixed: coefficients that are given, in the law's own parameterisation.
       output: which of the law's outputs ``runs.loss`` holds; what ``runs`` says, if not given.
 
@@ -133,7 +137,10 @@ def fit_law(
       UserError: the runs hold no output of the law or lack a field that it reads, a fixed coefficient is unknown, or
         no start has a finite objective.
     """
-    fixed = dict(fixed or {})
+    start_at: Any = Sobol(starts, seed=seed) if isinstance(starts, int) else starts or Sobol(seed=seed)
+    if not callable(start_at):
+        raise UserError(f"starts is {shown(starts)}; give a number of them, or starts of moejax.fit.starts.")
+    fixed = {name: _number(name, value) for name, value in dict(fixed or {}).items()}
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
         raise UserError(f"{called(cls)} is not searched: {NOT_SEARCHED[cls]}")
@@ -141,7 +148,7 @@ def fit_law(
     _check_law(objective, fixed)
     _check_runs(objective, runs, fixed)
     data = data_of(objective, runs, fixed)
-    points = (starts or Sobol(seed=seed))(objective, data)
+    points = np.asarray(start_at(objective, data))
     if not isinstance(law, type):
         points = np.concatenate([WarmStart((law,))(objective, data), points])
     lanes, began = _search(objective, data, runs, points, search or Search(), progress or (lambda *_: None))
@@ -262,15 +269,26 @@ def _result(
         condition_number=known.condition_number,
         unidentified_directions=known.sentences,
         undetermined=known.undetermined,
+        is_share=objective.output in SHARES and float(runs.loss[runs.weight > 0].max()) < 1,
+        alternatives=alternatives(
+            objective, data, point, value, lanes.points, lanes.values, int((runs.weight > 0).sum())
+        ),
         aicc=aicc,
         bic=bic,
         metrics=errors,
         data_hash=runs.data_hash,
         seed=seed,
         versions={"moejax": __version__} | {p: importlib.metadata.version(p) for p in ("jax", "jaxopt")},
-        noise=scatter,
+        noise=max(scatter, runs.coarseness),
         outliers=outliers(predicted, runs.loss, runs.weight, len(objective.free), runs.names),
     )
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} is fixed at {shown(value)}; give a number.") from error
 
 
 def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -16,14 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
+from jaxtyping import Float
 
 from moejax.config import build, convert, unknown
 from moejax.errors import UserError
 from moejax.fit import latex, stored_uncertainty
-from moejax.fit.intervals import PredictionIntervals, Spread, keeps_sign, left_by
+from moejax.fit.alternatives import apart
+from moejax.fit.intervals import PredictionIntervals, Spread, ends, keeps_sign, left_by, share_ends
 from moejax.fit.metrics import Metrics, predict
 from moejax.fit.noise import Outlier, outliers_in_words
-from moejax.fit.objective import PENALTIES, Penalty, outputs
+from moejax.fit.objective import PENALTIES, Huber, Penalty, outputs
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.fit.undetermined import Probes, coefficients_along, how_to_determine, moves
@@ -48,6 +51,14 @@ NO_COVARIANCE = (
     "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are too few. "
     "Fit again with moejax.fit or moejax fit --out, to more runs."
 )
+
+ALSO_FITS = "laws that fit the runs as well give others"
+"""Why a number has no error where another end of the search fits as well."""
+
+MEDIANS = 3.0
+"""Times Huber's delta above which the noise leaves hardly any run in its quadratic part."""
+EFFICIENT = 1.345
+"""Standard deviations of normal noise at which Huber's delta loses 5 % of what least squares take from it."""
 
 COVARIANCES = {
     "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
@@ -112,6 +123,10 @@ class FitResult:
     """The runs whose residual is out of the others' family, the farthest first."""
     undetermined: tuple[Mapping[str, float], ...] = ()
     """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
+    alternatives: tuple[Mapping[str, float], ...] = ()
+    """Coefficients of laws that fit the runs as well, at other ends of the search (``moejax.fit.alternatives``)."""
+    is_share: bool = False
+    """Whether what was fitted is a share of answers, between 0 and 1 in every run."""
     loss_scatter: float = 0.0
     """Robust standard deviation of log loss around its law, for a score chained to the loss; 0 for any other fit."""
 
@@ -166,22 +181,27 @@ class FitResult:
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
             said.append("Only one start reached this optimum; add starts before believing it.")
         said += [f"{name} was not set by the data: {why}." for name, why in self.unidentified.items()]
+        said += self._others_in_words()
         along: tuple[str, ...] = ()
         named = " ".join([*said, *self.unidentified_directions])
         if rest := [name for name in self.not_determined if not re.search(rf"\b{re.escape(name)}\b", named)]:
             lost = "is not determined either" if len(rest) == 1 else "are not determined either"
             along = (f"{listed(rest)} cannot be told from what is not determined, and so {lost}.",)
-        left = " ".join([*self.unidentified, *self.unidentified_directions])
-        remedy = how_to_determine(self.law, [name for name in self.coefficients if re.search(rf"\b{name}\b", left)])
         far = outliers_in_words(self.outliers, self.output, self.metrics.r_squared)
         return (
             *said,
             *far,
             *self.unidentified_directions,
             *along,
-            *filter(None, [remedy]),
+            *filter(None, [self.remedy]),
             *(() if self.uncertainty is None else self.uncertainty.warnings),
         )
+
+    @property
+    def remedy(self) -> str:
+        """The warning that names options of ``moejax fit`` for what the runs leave open; empty if that is nothing."""
+        left = " ".join([*self.unidentified, *self.unidentified_directions])
+        return how_to_determine(self.law, [name for name in self.coefficients if re.search(rf"\b{name}\b", left)])
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; infinities and NaN are written as null."""
@@ -196,8 +216,21 @@ class FitResult:
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write the JSON file that ``load`` reads."""
+        """Write the JSON file that ``load`` reads; a fit that is there is replaced.
+
+        Raises:
+          UserError: there is something else, or no such folder.
+        """
         path = Path(path)
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; name a file in it, such as {path / 'fit.json'}.")
+        if not path.parent.is_dir():
+            raise UserError(f"There is no folder {path.parent} for {path.name}; make it first.")
+        if path.exists():
+            try:
+                read_plain(path)
+            except UserError as error:
+                raise UserError(f"{path} is there and is no fit of this version; name another file.") from error
         write_json(path, self.to_json())
         return path
 
@@ -217,9 +250,37 @@ class FitResult:
 
     @property
     def not_determined(self) -> tuple[str, ...]:
-        """Coefficients that move along a direction along which no run does."""
+        """Coefficients that move along a direction along which no run does, or that laws which fit as well have
+        otherwise."""
         moved = {name for names in coefficients_along(self.law, self.undetermined) for name in names}
-        return tuple(name for name in self.coefficients if name in moved)
+        return tuple(name for name in self.coefficients if name in moved or name in self._apart)
+
+    def _others_in_words(self) -> list[str]:
+        """That other laws fit as well, with what they have otherwise."""
+        names = [name for name in self.coefficients if name in self._apart]
+        if not names:
+            return []
+        other, most = self.alternatives[0], 4
+        theirs, ours = (
+            listed(f"{name} {values[name]:.4g}" for name in names[:most]) for values in (other, self.coefficients)
+        )
+        more = f", and other {listed(names[most:])}" if len(names) > most else ""
+        return [
+            f"Other laws of this form fit the runs as well: one has {theirs}, where this has {ours}{more}. What they "
+            f"answer otherwise has no interval. Train runs on which they differ, or fix a coefficient."
+        ]
+
+    @functools.cached_property
+    def _apart(self) -> frozenset[str]:
+        """Coefficients that laws which fit as well have otherwise."""
+        if not self.alternatives:
+            return frozenset()
+
+        def every(law: Any) -> Any:
+            return [*coefficients(law).values()]
+
+        different = zip(self.coefficients, self._differ(every), strict=True)
+        return frozenset(name for name, one in different if one and name not in self.fixed)
 
     @property
     def without_error(self) -> frozenset[str]:
@@ -232,23 +293,37 @@ class FitResult:
         said = {NOT_SET: self.unidentified, "given": self.fixed, NOT_DETERMINED: self.not_determined}
         return next((word for word, names in said.items() if name in names), "")
 
-    def unknown(self, functional: Callable[[Any], Any], count: int) -> tuple[str, ...]:
+    def unknown(
+        self, functional: Callable[[Any], Any], count: int, errors: Float[np.ndarray, " answers"] | None = None
+    ) -> tuple[str, ...]:
         """Why the runs do not tell each of ``count`` numbers of a functional, flat; empty words where they do.
 
-        The one rule of what has a standard error: a number has none where the fit is at no optimum, or where the number
-        moves along a direction along which no run does.
+        The one rule of what has a standard error: a number has none where the fit is at no optimum, where the number
+        moves along a direction along which no run does, or where a law that fits as well gives another.
+
+        Args:
+          errors: the standard errors that are in question, as those of resamples; by the fit's covariance if not given.
         """
         if not self.converged:
             return (f"the search did not converge (gradient norm {self.gradient_norm:.2g})",) * count
-        if not self.undetermined:
-            return ("",) * count
-        along = coefficients_along(self.law, self.undetermined)
-        said = []
-        for row in moves(self.law, self.undetermined, functional):
-            moved = [name for name, one in zip(along, row, strict=True) if one]
-            names = list(dict.fromkeys(name for one in moved for name in one))
-            said.append(f"the fitted runs do not determine {listed(names)}, on which this rests" if moved else "")
+        said = [""] * count
+        if self.undetermined:
+            along = coefficients_along(self.law, self.undetermined)
+            for number, row in enumerate(moves(self.law, self.undetermined, functional)):
+                moved = [name for name, one in zip(along, row, strict=True) if one]
+                names = list(dict.fromkeys(name for one in moved for name in one))
+                if moved:
+                    said[number] = f"the fitted runs do not determine {listed(names)}, on which this rests"
+        if self.alternatives and not all(said):
+            other = self._differ(functional, errors)
+            said = [why or (ALSO_FITS if differs else "") for why, differs in zip(said, other, strict=True)]
         return tuple(said)
+
+    def _differ(self, functional: Callable[[Any], Any], errors: Any = None) -> Any:
+        """Whether laws that fit as well give each number of a functional, flat, beyond its error."""
+        if errors is None and self.uncertainty is not None:
+            errors = self.uncertainty.spread(self.law, functional).errors
+        return apart(self.law, self.alternatives, functional, errors, self.scatter)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:
         """How far every number of a functional, flat, may be off by the covariance that the fit holds; NaN where there
@@ -260,7 +335,7 @@ class FitResult:
         if self.uncertainty is None or not self.uncertainty.axes:
             raise UserError(NO_COVARIANCE)
         found = self.uncertainty.spread(self.law, functional)
-        return found.without([bool(why) for why in self.unknown(functional, len(found.middle))])
+        return found.without(self.unknown(functional, len(found.middle), found.errors))
 
     def drawn(self, count: int = 200) -> Drawn | None:
         """Laws as uncertain as the fit is; None if it holds no covariance, or is at no optimum."""
@@ -271,7 +346,8 @@ class FitResult:
     @property
     def probes(self) -> Probes | None:
         """Laws by which to see what the runs do not determine; None where they determine everything."""
-        return Probes(self.law, self.undetermined) if self.undetermined else None
+        known = not (self.undetermined or self.alternatives)
+        return None if known else Probes(self.law, self.undetermined, self.alternatives)
 
     @classmethod
     def load(cls, path: str | Path) -> FitResult:
@@ -298,23 +374,30 @@ class FitResult:
         import pandas as pd
 
         spread = self.spread(lambda law: [*coefficients(law).values()])
-        spread = spread.without([name in self.without_error for name in self.coefficients])
+        spread = spread.without(["not determined" if n in self.without_error else "" for n in self.coefficients])
         low, high = spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
         columns = {"value": spread.middle, "std_err": spread.errors, "low": low, "high": high}
         return pd.DataFrame(columns, index=pd.Index([*self.coefficients], name="coefficient"))
 
     def prediction_intervals(
-        self, design: Design, level: float = 0.9, spread: Callable[[Callable[[Any], Any]], Spread] | None = None
+        self,
+        design: Design,
+        level: float = 0.9,
+        spread: Callable[[Callable[[Any], Any]], Spread] | None = None,
+        *,
+        weight: Any = 1.0,
     ) -> PredictionIntervals:
         """Ranges that hold the measured losses of new runs with a probability, if the law's form holds there.
 
         The variance of log loss is that of the coefficients and, added to it, what the law leaves of the runs it was
-        fitted to (lack of fit and noise between seeds). With few runs the range is a Student-t's.
+        fitted to (lack of fit and noise between seeds). With few runs the range is a Student-t's. Ends are in the
+        logarithm, of a share in that of its odds.
 
         Args:
           design: fields with one entry per new run.
           spread: how far the numbers of a functional may be off by the coefficients; by the fit's own covariance, if
             not given.
+          weight: of how many runs each measured number is the mean, as weights of fitted runs are.
 
         Raises:
           UserError: ``level`` is not between 0 and 1, or the fit holds no covariance and is given none.
@@ -323,18 +406,20 @@ class FitResult:
         count = max(len(np.atleast_1d(value_of(design, name))) for name in type(self.law).inputs)
         new = runs_from(design, np.ones(count))
         predicted = predict(self.law, new, self.output)
-        above = predicted > 0
+        above = (predicted > 0) & ((predicted < 1) | (not self.is_share))
         middle = np.log(np.where(above, predicted, np.nan))
 
         def log_loss(law: Any) -> Any:
             return jnp.log(outputs(law, new.design, self.output))
 
+        by_coefficients = (spread or self.spread)(log_loss)
         unknown = tuple(
-            why or ("" if there else "the law predicts nothing above 0 there")
-            for why, there in zip(self.unknown(log_loss, count), above, strict=True)
+            why
+            or ("" if there else f"the law predicts nothing {'between 0 and 1' if self.is_share else 'above 0'} there")
+            for why, there in zip(by_coefficients.unknown or [""] * count, above, strict=True)
         )
-        by_coefficients = (spread or self.spread)(log_loss).without([bool(why) for why in unknown])
-        moved, left = np.square(by_coefficients.errors), np.square(self.scatter_at(new.design))
+        by_coefficients = by_coefficients.without(unknown)
+        moved, left = np.square(by_coefficients.errors), np.square(self.scatter_at(new.design)) / weight
         # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
         total = np.maximum(moved + left, 1e-300)
         each = moved**2 / by_coefficients.degrees_of_freedom + left**2 / self._degrees_of_freedom
@@ -342,7 +427,8 @@ class FitResult:
         reach = scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2) * np.sqrt(moved + left)
         with np.errstate(over="ignore"):
             # A range may have no end.
-            low, high = np.exp(middle - reach), np.exp(middle + reach)
+            middle = np.exp(middle)
+            low, high = share_ends(middle, middle * reach) if self.is_share else ends(middle, middle * reach, True)
         ranged = np.isfinite(moved)
         of_all = np.sum((moved + left)[ranged])
         share = math.nan if not ranged.any() else float(np.sum(moved[ranged]) / of_all) if of_all else 0.0
@@ -440,8 +526,23 @@ class FitResult:
             return ["Standard errors: none, as the search did not converge."]
         if not self.uncertainty.axes:
             return ["Standard errors: none, as these runs give no covariance."]
+        return [self._covariance_in_words(), *self._of_medians()]
+
+    def _of_medians(self) -> list[str]:
+        """That the penalty is linear in most residuals, and what would use the runs better."""
+        penalty = self.penalty
+        if not (isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta):
+            return []
+        return [
+            f"Most residuals lie beyond Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}): this is "
+            f"nearly a regression of medians. If noise is normal, --delta {EFFICIENT * self.noise:.2g} or --penalty "
+            f"squared make errors a fifth smaller."
+        ]
+
+    def _covariance_in_words(self) -> str:
+        assert self.uncertainty is not None
         draws = f", {counted(self.uncertainty.draw_count, self.uncertainty.by)}" if self.uncertainty.draw_count else ""
-        return [f"Standard errors: {COVARIANCES[self.uncertainty.covariance]}{draws}."]
+        return f"Standard errors: {COVARIANCES[self.uncertainty.covariance]}{draws}."
 
 
 def load(path: str | Path) -> FitResult:

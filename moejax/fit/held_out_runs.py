@@ -84,7 +84,9 @@ def held_out_runs(
     parts = []
     for split in splits:
         tested = split.runs
-        found = predict_runs(split.fit, split.fitted, None, tested.design, level, covariance=covariance, by=by)
+        found = predict_runs(
+            split.fit, split.fitted, None, tested.design, level, covariance=covariance, by=by, weight=tested.weight
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
             # No range is narrower than the rounding of a number: runs by formula are met to the last digit.
             half = np.maximum((np.log(found.high) - np.log(found.low)) / 2, ROUNDING)

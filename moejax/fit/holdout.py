@@ -57,7 +57,7 @@ class HeldOut:
     def left_open(self) -> str:
         """Why the fitted runs do not tell what the law gives some held-out one, whose error is then luck; empty if
         they do: with two values of tokens left, E + B/D^beta is what one likes at a third."""
-        if not self.fit.undetermined:
+        if not (self.fit.undetermined or self.fit.alternatives):
             return ""
         given = functools.partial(outputs, design=self.runs.design, output=self.fit.output)
         return next(filter(None, self.fit.unknown(given, len(self.runs))), "")
@@ -105,10 +105,14 @@ def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
     """How far the largest held-out run lies beyond the fitted ones in each size and ratio, where it does."""
     farthest: dict[str, float] = {}
     for split in splits:
-        fitted, held_out = (ranges(runs.only(kept)) for kept in (~split.held_out, split.held_out))
-        far = outside({name: high for name, (_, high) in held_out.items() if name in (*SIZES, *RATIOS)}, fitted)
-        farthest |= {name: max(times, farthest.get(name, 1.0)) for name, times in far.items() if times > 1}
+        far = _beyond(*(runs.only(kept) for kept in (~split.held_out, split.held_out)))
+        farthest |= {name: max(times, farthest.get(name, 1.0)) for name, times in far.items()}
     return farthest
+
+
+def _beyond(fitted: Runs, held_out: Runs) -> dict[str, float]:
+    largest = {name: high for name, (_, high) in ranges(held_out).items() if name in (*SIZES, *RATIOS)}
+    return {name: times for name, times in outside(largest, ranges(fitted)).items() if times > 1}
 
 
 def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
@@ -185,6 +189,7 @@ def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
             "law": h.fit.coefficients,
             "converged": h.fit.converged,
             "left_open": h.left_open,
+            "beyond": _beyond(h.fitted, h.runs),
         }
         for h in splits
     ]
@@ -194,23 +199,43 @@ MISSES = 1.5
 """Times the RMSE on fitted runs from which the RMSE on held-out ones says that a law does not extrapolate."""
 
 
-def warnings(splits: Iterable[Mapping[str, Any]], fitted: float, output: str = "loss") -> list[str]:
+FEW = 3
+"""Of fewer held-out runs than this, all must lie twice as far as their ranges reach."""
+
+
+def warnings(
+    splits: Iterable[Mapping[str, Any]], fitted: float, output: str = "loss", runs: Iterable[Mapping[str, Any]] = ()
+) -> list[str]:
     """A sentence about the split that a law misses most, if it misses any, and about those whose error is luck; of what
     ``to_json`` gives.
 
+    A split is missed where its RMSE is 1.5 times the fitted and half of its runs lie outside their 90 % ranges: those
+    that remain may leave coefficients open, and the ranges know it.
+
     Args:
       fitted: RMSE of the fit to all runs, for files whose splits do not have that of theirs.
+      runs: the held-out runs (``moejax.fit.held_out_runs.to_json``), where they are known.
     """
+    away: dict[str, list[float]] = {}
+    for run in runs:
+        if run["half_ranges"] is not None:
+            away.setdefault(run["split"], []).append(abs(run["half_ranges"]))
+    outside_ranges = {name for name, far in away.items() if (np.median(far) > 1 if len(far) >= FEW else min(far) > 2)}
     splits = list(splits)
     luck = [f"The error on {s['name']} is luck: {s['left_open']}." for s in splits if s.get("left_open")]
-    told_of = [s for s in splits if not s.get("left_open")]
+    told_of = [s for s in splits if not s.get("left_open") and (not away or s["name"] in outside_ranges)]
+    reaching = {s["name"] for s in told_of if s.get("beyond", True)}
     both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in told_of]
     missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
     return (
         luck[:1]
         + [
             f"Held-out RMSE {far:.5f} {unit_of(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: the law "
-            f"misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
+            + (
+                "misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
+                if name in reaching
+                else "misses runs that are none of those it is fitted to, within their sizes."
+            )
             for times, name, far, near in missed
             if times == max(missed)[0]
         ][:1]

@@ -70,10 +70,13 @@ class Spread:
     """Standard errors; NaN where there are none."""
     degrees_of_freedom: Numbers
     """Degrees of freedom of Student's t, of each number's own error."""
+    unknown: tuple[str, ...] = ()
+    """Why each number has no error (``FitResult.unknown``), empty words where it has one; no entries if all have."""
 
-    def without(self, unknown: Sequence[bool]) -> Spread:
-        """The same, with no error where a number is not known."""
-        return dataclasses.replace(self, errors=np.where(np.asarray(unknown, bool), np.nan, self.errors))
+    def without(self, unknown: Sequence[str]) -> Spread:
+        """The same, with no error where there are words why."""
+        errors = np.where([bool(why) for why in unknown], np.nan, self.errors)
+        return dataclasses.replace(self, errors=errors, unknown=tuple(unknown))
 
     def ends(self, level: float, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
         """Both ends of each number's interval.
@@ -164,7 +167,7 @@ def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarra
     own += np.sum(back**2, axis=(1, 2))
     both += np.sum(back * back_mean, axis=(1, 2))
     mean += np.sum(back_mean**2)
-    share = np.sum(parts(set_alone(leverages), contrasts), axis=1) / others
+    share = np.einsum("af,fg,ag->a", contrasts, lost, contrasts) / others
     size = own + 2 * share * both + share**2 * mean
     # CR2 is right in the mean: tr P is the contrast's square.
     trace = np.sum(contrasts**2, axis=1)

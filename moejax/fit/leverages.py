@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,15 +14,18 @@ import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
+from moejax.fit.budget_losses import BudgetLosses, budget_losses
 from moejax.fit.derivatives import FitDerivatives, derivatives
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.objective import FitObjective, Squared
 from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol
+from moejax.fit.swept_optimum import precision
 from moejax.float64 import float64
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute
+from moejax.laws.predict import factor
 
 LEAST_BUDGETS = 4
 """A loss-compute curve has three coefficients; a family trained at fewer budgets is left out."""
@@ -129,15 +132,36 @@ class Between:
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Ends of the interval, as those of ``Leverages``."""
+    """Ends of the interval, as those of ``Leverages``, with the luck of the quadratics; NaN too where ``unknown``."""
+    unknown: tuple[str, ...]
+    """Why the runs do not tell each leverage's error; empty where they do."""
     curve: FitResult
     against: FitResult
+    budgets: tuple[BudgetLosses, BudgetLosses]
+    """What the curves go through."""
+
+    @property
+    def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
+        """The FLOPs at which each family's curve is read: the first's, and those that the second needs."""
+        return self.flops, self.flops * self.value
+
+    @property
+    def beyond(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
+        """By how much these lie over the most FLOPs of the family's runs (above 1), or under the least (below 1)."""
+        first, second = (
+            np.array([factor(at, spent.min(), spent.max()) if np.isfinite(at) else np.nan for at in read])
+            for read, spent in zip(self.read_at, (one.runs.design.flops for one in self.budgets), strict=True)
+        )
+        return first, second
 
 
 def leverage_of(
     runs: Runs, against: Runs, flops: Float[np.ndarray, " budgets"] | None = None, *, level: float = 0.9, seed: int = 0
 ) -> Between:
-    """FLOPs of the second family per FLOP of the first at equal loss, each by the best of its runs at every budget.
+    """FLOPs of the second family per FLOP of the first at equal loss, each by what it reaches at every budget.
+
+    A budget's loss is the minimum of a quadratic in log size where its runs say one, and else its run of lowest loss
+    (``budget_losses``).
 
     Args:
       flops: where it is asked; the first family's budgets, if not given.
@@ -145,23 +169,66 @@ def leverage_of(
     Raises:
       UserError: a family was trained at too few budgets.
     """
-    curves, own = [], []
-    for name, family in (("first", runs), ("second", against)):
-        number, budget = budgets(family.design.flops)
-        none = np.zeros(len(family))
-        best = _best(family, none, none, number)
-        if best.sum() < LEAST_BUDGETS:
+    found = (budget_losses(runs), budget_losses(against))
+    for name, one in zip(("first", "second"), found, strict=True):
+        if len(one.runs) < LEAST_BUDGETS:
             raise UserError(
-                f"The {name} family was trained at {best.sum()} budgets; its loss-compute curve needs {LEAST_BUDGETS}."
+                f"The {name} family was trained at {len(one.runs)} budgets; its loss-compute curve needs "
+                f"{LEAST_BUDGETS}."
             )
-        curves.append(_curve_of(family.only(best), seed))
-        own.append(budget)
-    at = own[0] if flops is None else np.asarray(flops, float)
-    (curve, one), (dense, other) = curves
-    value, reach = _between(one, other, at, [one, other], level)
+        _check_falls(name, one.runs)
+    weights = precision(np.sqrt(np.concatenate([one.own for one in found])))
+    parts = np.split(weights, [len(found[0].runs)])
+    kept = [replace(one.runs, weight=weight) for one, weight in zip(found, parts, strict=True)]
+    (curve, one), (dense, other) = (_curve_of(family, seed) for family in kept)
+    at = budgets(runs.design.flops)[1] if flops is None else np.asarray(flops, float)
+    value, reach = _between(one, other, at, [one, other], level, _shared(found, kept))
+    why = [
+        curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),
+        dense.unknown(lambda law: jnp.log(leverage_between(curve.law, law, at)), len(at)),
+    ]
+    unknown = tuple(first or second for first, second in zip(*why, strict=True))
+    reach = np.where([bool(reason) for reason in unknown], np.nan, reach)
     return Between(
-        flops=at, value=value, low=value * np.exp(-reach), high=value * np.exp(reach), curve=curve, against=dense
+        flops=at,
+        value=value,
+        low=value * np.exp(-reach),
+        high=value * np.exp(reach),
+        unknown=unknown,
+        curve=curve,
+        against=dense,
+        budgets=found,
     )
+
+
+def _check_falls(name: str, runs: Runs) -> None:
+    """Raise ``UserError`` if losses do not fall with FLOPs: no loss-compute curve is at their loss."""
+    flops, loss = runs.design.flops, runs.loss
+    if np.polyfit(np.log(flops), np.log(loss), 1)[0] >= 0:
+        least, most = np.argmin(flops), np.argmax(flops)
+        raise UserError(
+            f"The {name} family's loss does not fall with compute: it is {loss[least]:.4g} at {flops[least]:.3g} FLOPs "
+            f"and {loss[most]:.4g} at {flops[most]:.3g}. Leverage is read off curves that fall; check the columns of "
+            f"FLOPs and of losses, and leave out what diverged."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared:
+    """The luck of what the quadratics of each family share."""
+
+    covariances: tuple[np.ndarray, np.ndarray]
+    """Of the losses that its curve goes through."""
+    degrees_of_freedom: int
+
+
+def _shared(found: tuple[BudgetLosses, BudgetLosses], kept: Sequence[Runs]) -> _Shared | None:
+    degrees_of_freedom = sum(one.degrees_of_freedom for one in found)
+    if not degrees_of_freedom:
+        return None
+    noise = sum(one.residual for one in found) / degrees_of_freedom
+    first, second = (noise * one.shared * np.outer(runs.loss, runs.loss) for one, runs in zip(found, kept, strict=True))
+    return _Shared(covariances=(first, second), degrees_of_freedom=degrees_of_freedom)
 
 
 def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
@@ -180,7 +247,12 @@ def _curve_of(runs: Runs, seed: int) -> tuple[FitResult, FitDerivatives]:
 
 
 def _between(
-    mixture: FitDerivatives, dense: FitDerivatives, flops: np.ndarray, every: Sequence[FitDerivatives], level: float
+    mixture: FitDerivatives,
+    dense: FitDerivatives,
+    flops: np.ndarray,
+    every: Sequence[FitDerivatives],
+    level: float,
+    shared: _Shared | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Leverage at these FLOPs, and half the width of its logarithm's interval; NaN where it is undefined."""
     curves = (mixture, dense)
@@ -190,12 +262,21 @@ def _between(
         slopes = [np.asarray(one) for one in _slopes(mixture.objective, points, data, flops)]
     degrees_of_freedom = [max(int((one.weight > 0).sum()) - len(one.point), 0) for one in every]
     # A curve of four or five budgets tells its own noise badly; the noise of training is that of all curves.
-    noise = np.dot(degrees_of_freedom, [one.dispersion for one in every]) / sum(degrees_of_freedom)
-    variance = np.zeros(len(flops))
-    for one, slope in zip(curves, slopes, strict=True):
+    of_weight_1 = [one.dispersion * one.weight[one.weight > 0].mean() for one in every]
+    noise = np.dot(degrees_of_freedom, of_weight_1) / sum(degrees_of_freedom)
+    variance, together = np.zeros(len(flops)), np.zeros(len(flops))
+    for number, (one, slope) in enumerate(zip(curves, slopes, strict=True)):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
-    student = float(scipy.special.stdtrit(sum(degrees_of_freedom), (1 + level) / 2))
-    return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(np.maximum(variance, 0.0)), np.nan)
+        if shared is not None:
+            # What a nat more in each loss adds to the answers, by the implicit derivative of the optimum.
+            moved = -slope @ one.solve((one.weight[:, None] * one.bends).T)
+            together += np.einsum("ar,rs,as->a", moved, shared.covariances[number], moved)
+    variance, together = np.maximum(variance, 0.0), np.maximum(together, 0.0)
+    # Degrees of freedom of a sum of two variances (Welch and Satterthwaite).
+    parts = variance**2 / sum(degrees_of_freedom) + together**2 / (shared.degrees_of_freedom if shared else 1)
+    freedom = (variance + together) ** 2 / np.maximum(parts, 1e-300)
+    student = scipy.special.stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
+    return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(variance + together), np.nan)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -15,15 +15,17 @@ from jaxtyping import Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.covariance import with_uncertainty
+from moejax.fit.extrapolation import outside
 from moejax.fit.fit_law import Search, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import errors as errors_of
 from moejax.fit.objective import outputs
 from moejax.fit.prediction import predict_runs
-from moejax.fit.read_curves import BLOCKS, Curves, LossCurve, columns_at, runs_of
+from moejax.fit.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
 from moejax.fit.starts import Sobol
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
 from moejax.laws.design import Design
+from moejax.laws.schedule_sums import reach_at
 from moejax.run_table import DataFrame
 from moejax.wording import did_you_mean
 
@@ -75,6 +77,11 @@ def fit_curves(
         _check_falls(curve)
     if blocks is None:
         blocks = BLOCKS if len(curves.curves) < MANY_CURVES else 1
+    elif blocks > (most := max((most_blocks(curve) for curve in curves.curves), default=blocks)):
+        raise UserError(
+            f"blocks is {blocks:,}, and no curve has points for more than {most} stretches of two: a draw is a stretch "
+            f"of a curve, never a point. Give at most {most}."
+        )
     runs = runs_of(curves, blocks=blocks)
     options = {"starts": Sobol(count=STARTS, seed=seed), "search": SEARCH} | options
     found = fit_law(cls, runs, seed=seed, **options)
@@ -137,6 +144,19 @@ def losses_at(law: Any, rates: Any, steps: Any) -> Any:
     return outputs(law, Design(columns=columns_at(rates, steps)), "loss")
 
 
+def reach_beyond(result: FitResult, rates: Float[np.ndarray, " updates"]) -> tuple[float, str]:
+    """How far a schedule lies beyond the fitted ones, and in which column of ``REACH``: where it does so most.
+
+    Above 1 it is over the largest that was fitted, below 1 over the smallest; 1 and no name within all of them.
+    """
+    reached = {name: float(values[0]) for name, values in reach_at(rates, np.array([len(rates)])).items()}
+    far = outside(reached, result.fitted)
+    if not far:
+        return 1.0, ""
+    name = max(far, key=lambda one: max(far[one], 1 / max(far[one], 1e-300)))
+    return far[name], name
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeldOutCurve:
     """A curve that was not fitted, and how the law predicts it."""
@@ -156,7 +176,9 @@ class HeldOutCurve:
     inside: float
     """Share of points in their ranges; NaN where none has one."""
     beyond: float
-    """Its sum of rates over the largest fitted one; 1 within."""
+    """As ``reach_beyond`` has it at its last step."""
+    beyond_in: str
+    """The column that this is of; empty within."""
     predicted: DataFrame
     """As ``predict_curve`` gives it, and ``measured``."""
 
@@ -169,7 +191,7 @@ def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> H
     found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
     relative = np.abs(predicted["loss"] / loss - 1)
     within = (predicted["low"] <= loss) & (loss <= predicted["high"])
-    largest = result.fitted.get("rate_sum", (0.0, np.inf))[1]
+    beyond, beyond_in = reach_beyond(result, curve.rates)
     return HeldOutCurve(
         name=curve.name,
         points=len(loss),
@@ -180,7 +202,8 @@ def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> H
         worst=float(relative.max()),
         last_error=float(predicted["loss"].iloc[-1] - loss[-1]),
         inside=float(within[predicted["low"].notna()].mean()),
-        beyond=max(1.0, float(curve.rates.sum()) / largest),
+        beyond=beyond,
+        beyond_in=beyond_in,
         predicted=predicted,
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from moejax.fit.objective import Huber, compiled_outputs, penalties_of
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, sums_by_group
 from moejax.float64 import float64
 
 
@@ -96,14 +96,14 @@ def information_criteria(
     Args:
       residual: of log loss, measured less predicted.
       slopes: of predicted log loss in the coordinates that were searched.
-      scatter: standard deviation of the residuals.
+      scatter: standard deviation of the residual of a run of weight 1.
     """
     kept = weight > 0
     root = np.sqrt(weight[kept] / weight[kept].mean())
     basis, lengths, _ = np.linalg.svd(root[:, None] * slopes[kept], full_matrices=False)
-    basis, off = basis[:, lengths > scatter], root * residual[kept]
-    intercepts = root[:, None] * (group[kept][:, None] == np.unique(group[kept]))
-    size, together, luck = np.sum(intercepts**2, axis=0), intercepts.T @ off, intercepts.T @ basis
+    # The scatter is that of a run of weight 1.
+    basis, off = basis[:, lengths * np.sqrt(weight[kept].mean()) > scatter], root * residual[kept]
+    size, together, luck = (sums_by_group(part, group[kept]) for part in (root**2, root * off, root[:, None] * basis))
     n, free = len(off), slopes.shape[1]
 
     def deviance(shared: float) -> float:

@@ -18,6 +18,8 @@ from moejax.wording import listed
 
 AS_GOOD = 1.1
 """A held-out error within this factor of the lowest is as good: it decides nothing that is trained."""
+NO_SUPPORT = 10.0
+"""A law whose AICc is this much higher has essentially no support (Burnham and Anderson 2002, Section 2.6)."""
 LEAST_REACH = 2.0
 """How many times larger than every fitted run some held-out one must be before a law is named for extrapolation."""
 FAR_BEYOND_NOISE = 10.0
@@ -76,8 +78,8 @@ class ModelSelection:
     tied: tuple[str, ...]
     """Laws that these runs cannot tell from it."""
     simplest: str
-    """The law of fewest coefficients among those that these runs determine, or among all if there is none; of several
-    that have as few, the one of the lowest held-out error."""
+    """The law of fewest coefficients among those that these runs determine, or among all if there is none, without
+    those that all runs together speak against; of several that have as few, the one of the lowest held-out error."""
     trusted: str | None
     """The law to extrapolate with; None where these runs cannot tell."""
     title: str
@@ -145,6 +147,10 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     tied = [law for law in others if not behind(law, best).low > 0 or law.errors.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
     determined = [law for law in close if not law.undetermined] or close
+    # What held-out runs, which are few, cannot tell apart all runs together may.
+    likeliest = min(determined, key=lambda law: law.fit.aicc)
+    unlikely = [law for law in determined if law.fit.aicc > likeliest.fit.aicc + NO_SUPPORT]
+    determined = [law for law in determined if law not in unlikely]
     fewest = [law for law in determined if law.fit.free == min(law.fit.free for law in determined)]
     # By their held-out error, as all are sorted.
     simplest = fewest[0]
@@ -175,12 +181,21 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
         return selection("undetermined", f"No law is named for extrapolation: these runs are too few for it ({why}).")
     if tied:
-        of_them = "them" if len(determined) == len(close) else "those that these runs determine"
+        of_them = (
+            "them" if len(determined) == len(close) else "the others" if unlikely else "those that these runs determine"
+        )
+        more = min((law.fit.aicc - likeliest.fit.aicc for law in unlikely), default=0.0)
+        against = (
+            f"all runs together speak against {listed(law.name for law in unlikely)} (AICc higher than "
+            f"{likeliest.name}'s by {more:.3g}{' and more' * (len(unlikely) > 1)}); "
+            if unlikely
+            else ""
+        )
         return selection(
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs cannot tell {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE holds 0, or it is below {AS_GOOD - 1:.0%}), so they name no law for extrapolation; "
-            f"the simplest of {of_them} {_simplest(fewest)}.",
+            f"{against}the simplest of {of_them} {_simplest(fewest)}.",
         )
     if best.misses:
         return selection(

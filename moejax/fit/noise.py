@@ -30,22 +30,24 @@ class Outlier:
     measured: float
     predicted: float
     deviations: float
-    """Residual of log loss, measured less predicted, in robust standard deviations."""
+    """Residual of log loss, measured less predicted, in robust standard deviations of a run of its weight."""
 
 
 def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"], free: int) -> float:
-    """Robust standard deviation of residuals around a fit of ``free`` coefficients.
+    """Robust standard deviation of the residual of a run of weight 1 around a fit of ``free`` coefficients.
+
+    A run of weight w is the mean of w such runs, so that its residual counts √w times.
 
     A first scale is the median size of the residuals, without the ``free`` smallest, which a fit brings near 0, over
     .6745; residuals are clipped at 2.5 of it, and their mean square is corrected for the clipping and for the degrees
     of freedom. For normal residuals it is the usual estimate; one run, however far out, adds no more than 2.5 of it.
     """
     kept = weight > 0
-    size, shares = np.abs(residual[kept]), weight[kept]
+    size = np.abs(residual[kept]) * np.sqrt(weight[kept])
     degrees_of_freedom = left_by(len(size), free)
     # At least half of the sizes are left, so that a few coefficients more do not make it the largest ones' median.
     first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.special.ndtri(0.75))
-    square = np.average(np.minimum(size, CLIPPED * first) ** 2, weights=shares) / _kept_of_the_square(CLIPPED)
+    square = np.mean(np.minimum(size, CLIPPED * first) ** 2) / _kept_of_the_square(CLIPPED)
     return float(np.sqrt(square * len(size) / degrees_of_freedom))
 
 
@@ -81,15 +83,16 @@ def outliers(
         return ()
     scale = max(noise(residual, weight, free), NEGLIGIBLE / CLIPPED)
     limit = -float(scipy.special.stdtrit(degrees_of_freedom, CHANCE / (2 * kept.sum())))
-    far = np.flatnonzero(kept & (np.abs(residual) > np.maximum(limit * scale, NEGLIGIBLE)))
+    deviations = residual * np.sqrt(weight) / scale
+    far = np.flatnonzero(kept & (np.abs(deviations) > limit) & (np.abs(residual) > NEGLIGIBLE))
     return tuple(
         Outlier(
             name=str(names[i]),
             measured=float(measured[i]),
             predicted=float(predicted[i]),
-            deviations=float(residual[i] / scale),
+            deviations=float(deviations[i]),
         )
-        for i in far[np.argsort(-np.abs(residual[far]))]
+        for i in far[np.argsort(-np.abs(deviations[far]))]
     )
 
 
@@ -106,6 +109,6 @@ def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float
     what = ("is", "it", "its") if len(outliers) == 1 else ("are", "them", "their")
     return (
         f"Out of the others' family {what[0]} {', '.join(parts)}{more}. R² {r_squared:.3f}, RMSE, AICc and BIC count "
-        f"{what[1]}, so compare no laws by these; the noise hardly does. Look at {what[2]} logs: leave out "
-        f"(--where) what diverged or is written wrongly.",
+        f"{what[1]}, so compare no laws by these; the noise hardly does. Look at {what[2]} logs, and leave out what "
+        f"diverged or is written wrongly.",
     )

@@ -28,6 +28,7 @@ def predict_runs(
     *,
     covariance: str = "sandwich",
     by: str = "group",
+    weight: Any = 1.0,
 ) -> PredictionIntervals:
     """Ranges that hold the measured losses of new runs with a probability, if the law's form holds there.
 
@@ -38,27 +39,30 @@ def predict_runs(
     Args:
       runs: those of the fit; None for a fit that was read from a file, whose own covariance then serves.
       design: fields with one entry per new run.
+      weight: of how many runs each measured number is the mean.
 
     Raises:
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
     """
     if resampled is not None:
-        return result.prediction_intervals(design, level, lambda functional: _over(resampled, functional, result.free))
+        return result.prediction_intervals(
+            design, level, lambda functional: _over(resampled, functional, result), weight=weight
+        )
     if runs is None:
-        return result.prediction_intervals(design, level)
+        return result.prediction_intervals(design, level, weight=weight)
     uncertain = uncertainty(result, runs, kind=covariance, by=by)
-    return result.prediction_intervals(design, level, lambda functional: uncertain.spread(functional)[0])
+    return result.prediction_intervals(design, level, lambda functional: uncertain.spread(functional)[0], weight=weight)
 
 
-def _over(resampled: Bootstrap, functional: Functional, free: int) -> Spread:
-    """How far every number of a functional is spread over resamples of a fit with so many coefficients."""
+def _over(resampled: Bootstrap, functional: Functional, result: FitResult) -> Spread:
+    """How far every number of a functional is spread over resamples of a fit."""
     answers = resampled.evaluate(functional)
     # Laws that give no number are left out; the interval of a decision counts them.
     known = np.where(np.isfinite(answers), answers, np.nan)
-    degrees_of_freedom = np.full(known.shape[1], float(left_by(resampled.draws, free)))
-    return Spread(
-        middle=np.nanmean(known, axis=0), errors=np.nanstd(known, axis=0), degrees_of_freedom=degrees_of_freedom
-    )
+    degrees_of_freedom = np.full(known.shape[1], float(left_by(resampled.draws, result.free)))
+    errors = np.nanstd(known, axis=0)
+    found = Spread(middle=np.nanmean(known, axis=0), errors=errors, degrees_of_freedom=degrees_of_freedom)
+    return found.without(result.unknown(functional, len(errors), errors))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ only; between two of them the rate is taken as linear, or, where it is flat to b
 from __future__ import annotations
 
 import fnmatch
+import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +25,12 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import Points, sums_of_curve
 from moejax.storage import is_remote, open_storage, reaching
-from moejax.wording import counted, did_you_mean, listed, some, told
+from moejax.wording import counted, did_you_mean, listed, shown, some, told
 
 METRICS = "metrics.jsonl"
 """The log of a training, in its folder."""
+NOT_FINITE = ("nan", "inf", "-inf")
+"""What it has for the loss of a step whose update was skipped."""
 TRUNK = "trunk"
 NAMES = {
     "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
@@ -156,7 +159,8 @@ def read_curves(
     notes: list[str] = []
     for source in sources if isinstance(sources, list | tuple) else [sources]:
         for name, place, frame in _tables(source):
-            found += _curves_of(name, place, mapped(frame, mapping, place), warmup, notes)
+            flat = run_table.with_flat_cells(frame)
+            found += _curves_of(name, place, mapped(flat, mapping, place), warmup, notes)
     twice = [name for name in dict.fromkeys(c.name for c in found) if sum(c.name == name for c in found) > 1]
     if twice:
         raise UserError(f"Two curves are called {twice[0]!r}; give them other names, or put them in other files.")
@@ -179,7 +183,7 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
 def _tables(source: Any) -> list[tuple[str, str, Any]]:
     """Name, place and rows of each table of a source."""
     if not isinstance(source, str | Path):
-        return [("", "The table", source.reset_index(drop=True))]
+        return [("", "The table", run_table.with_flat_cells(source).reset_index(drop=True))]
     if is_remote(source):
         return _stored_tables(str(source).rstrip("/"))
     path = Path(source)
@@ -250,7 +254,10 @@ def _of_phases(
         before = trunk[trunk[columns["step"]] < own[columns["step"]].min()]
         whole = own if phase == TRUNK else pd.concat([before, own])
         called = f"{name}/{phase}"
-        curve = _curve(called, f"{place}, {phase}", whole, columns, warmup, notes, own=own.index)
+        skipped = own[columns["loss"]].isin(NOT_FINITE)
+        if skipped.any():
+            notes.append(f"{place}, {phase}: {counted(int(skipped.sum()), 'step')} without a finite loss left out.")
+        curve = _curve(called, f"{place}, {phase}", whole, columns, warmup, notes, own=own.index[~skipped])
         curves.append(curve)
     return curves
 
@@ -266,9 +273,7 @@ def _curve(
 ) -> LossCurve:
     """One curve of rows in order; of ``own`` rows the losses count, of all the rates."""
     numbers: dict[str, Any] = {
-        ours: np.asarray(pd.to_numeric(frame[column], errors="coerce"), np.float64)
-        for ours, column in columns.items()
-        if column is not None and ours != "run"
+        ours: _numbers(frame[column]) for ours, column in columns.items() if column is not None and ours != "run"
     }
     # A measurement that is not made at every step leaves the others empty.
     if own is not None and columns["loss"] not in NAMES["loss"]:
@@ -290,6 +295,20 @@ def _curve(
         tokens_per_step=tokens_per_step,
         is_cut="step" not in numbers,
     )
+
+
+def _numbers(column: Any) -> Any:
+    """A column's numbers, NaN for what is none."""
+    if column.dtype != object:
+        return np.asarray(pd.to_numeric(column, errors="coerce"), np.float64)
+
+    def number(cell: Any) -> float:
+        try:
+            return math.nan if isinstance(cell, bool) else float(cell)
+        except (TypeError, ValueError, OverflowError):
+            return math.nan
+
+    return np.array([number(cell) for cell in column], np.float64)
 
 
 def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any, cells: Mapping[str, Any]) -> None:
@@ -329,7 +348,12 @@ def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any, cells: 
 
 def _shown(cell: Any) -> str:
     """What a cell holds: a text as it is, a number in short."""
-    return run_table.shown(cell) if isinstance(cell, str) else "empty" if pd.isna(cell) else f"{float(cell):g}"
+    if isinstance(cell, str):
+        return shown(cell)
+    try:
+        return shown(cell) if isinstance(cell, bool) else "empty" if pd.isna(cell) else f"{float(cell):g}"
+    except (TypeError, ValueError, OverflowError):
+        return shown(cell)
 
 
 def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) -> tuple[Any, float]:
@@ -422,8 +446,13 @@ def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Poin
         cuts = np.array_split(np.arange(len(steps)), most)
         steps = np.array([steps[cut[len(cut) // 2]] for cut in cuts])
         loss = np.array([loss[cut].mean() for cut in cuts])
-    block = np.arange(len(steps)) * min(blocks, len(steps)) // len(steps)
+    block = np.arange(len(steps)) * min(blocks, most_blocks(curve, most)) // len(steps)
     return columns_at(curve.rates, steps, drops), steps, loss, block
+
+
+def most_blocks(curve: LossCurve, most_points: int = MOST_POINTS) -> int:
+    """Stretches of a curve there can be: each has two points or more, as neighbours' residuals are alike."""
+    return max(min(int(np.sum(curve.steps >= curve.warmup_steps)), most_points) // 2, 1)
 
 
 def columns_at(rates: Any, steps: Any, drops: bool = True) -> Points:

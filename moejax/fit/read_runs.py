@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ from moejax.fit.column_names import (
     with_our_names,
 )
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.swept_optimum import precision, smooth_best_by, standard_error_column
+from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
 from moejax.laws import LAWS, called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
-from moejax.wording import listed, nearest, told
+from moejax.wording import command, listed, nearest, shown, some, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,8 @@ class ReadRuns:
     notes: tuple[str, ...]
     dropped: tuple[str, ...] = ()
     """The notes that say which rows were left out, and why."""
+    read_from: Mapping[str, str] = field(default_factory=dict)
+    """For every column of ours that the file has under another name, the expression on its columns that gives it."""
 
 
 def read_runs(
@@ -64,6 +66,7 @@ def read_runs(
     best_by: Sequence[str] = (),
     smooth: bool = False,
     trust_units: bool = False,
+    also_told_apart_by: Sequence[str] = (),
 ) -> ReadRuns:
     """Runs of a law from a file.
 
@@ -89,13 +92,16 @@ def read_runs(
         counts by its standard error if ``weight`` is not given.
       trust_units: take sizes, tokens and FLOPs that nobody trains, or that contradict each other, as they stand, with
         a note; else they are an error, as numbers in billions are.
+      also_told_apart_by: Design fields that tell runs apart where the table has them, beside those that ``law`` names:
+        runs that differ in them are no replicates.
 
     Raises:
       UserError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
     """
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
+    frame = run_table.with_flat_cells(frame)
     about = tuple(frame.attrs.get("notes", ()))
-    frame = as_is = frame.reset_index(drop=True)
+    frame = as_is = _with_index(frame)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
@@ -120,6 +126,8 @@ def read_runs(
     known = [name for name in read if np.isfinite(frame[name]).all()]
     # Columns that are asked for beside a Design's fields are no more than what runs are told apart by.
     told_apart_by = known if isinstance(law, tuple) and not {*inputs} & {*FIELDS} else list(inputs)
+    sizes = list(dict.fromkeys((*told_apart_by, *(name for name in also_told_apart_by if name in known))))
+    resolution = None
     if best_by:
         best_by = [_theirs_or_ours(name, frame) for name in best_by]
         judge = "loss" if output != "loss" else loss
@@ -129,14 +137,17 @@ def read_runs(
         named_sizes = [name for name in mapping if name not in (*table_checks.NO_SIZES, *best_by, judge, group, weight)]
         models = list(dict.fromkeys((*told_apart_by, *known, *named_sizes)))
         best = smooth_best_by if smooth else table_checks.best_by
-        frame, beaten = best(frame, models, judge, best_by, named)
+        swept = frame
+        frame, beaten = best(swept, models, judge, best_by, named)
         dropped += beaten
+        if not smooth and is_setting(swept, loss, best_by, named):
+            resolution = table_checks.resolution(swept, frame, models, best_by, loss)
     elif smooth:
         raise UserError(
             "--smooth is about the settings that --best-by names; add --best-by learning_rate, for example."
         )
     if drop_duplicates:
-        frame, repeated = _once(frame, told_apart_by, loss)
+        frame, repeated = _once(frame, sizes, loss)
         dropped += repeated
     design = design_from({name: frame[name].to_numpy(np.float64) for name in known})
     label = group
@@ -154,7 +165,10 @@ def read_runs(
         group=None if label is None else list(frame[label]),
         output=output,
     )
-    runs = _labelled(runs, frame)
+    runs = replace(
+        _labelled(runs, frame), resolution=None if resolution is None else resolution[frame.index].to_numpy(np.float64)
+    )
+    notes += _of_one_training(runs, frame) if label is None else ()
     used = [name for name in (label, weight) if name is not None]
     believed = frame.drop(columns=list(wrong))
     unsure = () if trust_units else gaps(believed, told_apart_by)
@@ -170,9 +184,12 @@ def read_runs(
             *_weighed(runs, weight),
             *_predicted(frame, weight),
             *unsure,
-            *check_table(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law, bool(best_by)),
+            *check_table(
+                believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law, bool(best_by), sizes
+            ),
         ),
         dropped=dropped,
+        read_from={**ours.read_from, **mapping, **({"loss": loss} if loss not in ("loss", output) else {})},
     )
 
 
@@ -222,12 +239,36 @@ def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Se
 def _labelled(runs: Runs, frame: Any) -> Runs:
     """The runs under their rows in the file, and under the models that a column names."""
     rows = [f"row {row + 1}" for row in frame.index]
-    name = next((column for column in ("model", "name", "run") if column in frame.columns), None)
+    name = _naming(frame)
     if name is None:
         return replace(runs, labels=tuple(rows))
     models = tuple(map(str, frame[name]))
     labels = tuple(f"{row} ({model})" for row, model in zip(rows, models, strict=True))
     return replace(runs, labels=labels, models=models)
+
+
+def _with_index(frame: Any) -> Any:
+    """The table with rows by their numbers, and what its index holds under a name as columns."""
+    kept = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    return frame.reset_index(level=kept).reset_index(drop=True) if kept else frame.reset_index(drop=True)
+
+
+TRAININGS = ("run", "run_name", "run_id", "run_uuid")
+"""Columns that name a training; ``model`` and ``name`` may name a family of them."""
+
+
+def _of_one_training(runs: Runs, frame: Any) -> tuple[str, ...]:
+    """That rows of one training count as independent runs, where a column names them alike."""
+    column = next((name for name in TRAININGS if name in frame.columns), None)
+    if column is None:
+        return ()
+    split = frame.assign(_group=runs.group).groupby(column, sort=False)["_group"].nunique()
+    if not (split > 1).any():
+        return ()
+    return (
+        f"{int((split > 1).sum())} of {len(split)} names in the column {column} have rows in several groups, which "
+        f"count as independent runs. If the rows of a name are one training, say {command('--group', column)}.",
+    )
 
 
 def _theirs_or_ours(name: str, frame: Any) -> str:
@@ -335,7 +376,7 @@ def _check_decimals(column: Any, loss: str, named: str) -> None:
     """
     if commas := [value for value in column if isinstance(value, str) and "," in value]:
         raise UserError(
-            f"{named}: column {loss} has {run_table.shown(commas[0])}, whose comma would be read as one of thousands; "
+            f"{named}: column {loss} has {shown(commas[0])}, whose comma would be read as one of thousands; "
             f"write losses with decimal points, and without other marks."
         )
 
@@ -374,7 +415,7 @@ def _sound(
     bad = np.zeros(len(frame), bool)
     for what, rows in faults.items():
         if (wrong := frame.index[np.asarray(rows)]).size:
-            notes.append(f"{named}: {what} in {len(wrong)} of {len(frame)} rows ({rows_in_words(wrong)})")
+            notes.append(f"{named}: {what} in {len(wrong)} of {len(frame)} rows ({_named_rows(frame, wrong)})")
             bad |= np.asarray(rows)
     if notes and not drop:
         diverged = " A run that diverged has no loss to fit." if not np.isfinite(frame[loss]).all() else ""
@@ -384,6 +425,18 @@ def _sound(
     if bad.all():
         raise UserError("; ".join(notes) + ". No row is left.")
     return frame[~bad], tuple(f"Dropped: {note}." for note in notes)
+
+
+def _named_rows(frame: Any, rows: Any) -> str:
+    """Rows by their number, and by their runs' names where a column has them, as those of trackers do."""
+    column = _naming(frame)
+    named = "" if column is None else f": {some([str(one) for one in frame.loc[rows, column]], most=3)}"
+    return f"{rows_in_words(rows)}{named}"
+
+
+def _naming(frame: Any) -> str | None:
+    """The column that says what rows are called."""
+    return next((column for column in ("model", "name", "run") if column in frame.columns), None)
 
 
 def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tuple[str, ...]]:
@@ -468,4 +521,12 @@ def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:
     out = int((runs.weight == 0).sum())
     if out == len(runs):
         raise UserError(f"The weight {weight} is 0 in every row; give at least one row a weight above 0.")
-    return (f"{out} of {len(runs)} rows have a {weight} of 0 and take no part.",) if out else ()
+    kept = runs.weight[runs.weight > 0]
+    notes = (f"{out} of {len(runs)} rows have a {weight} of 0 and take no part.",) if out else ()
+    if weight is None or (kept == 1).all():
+        return notes
+    between = f"{kept.min():.4g} to {kept.max():.4g}" if np.ptp(kept) else f"{kept[0]:.4g}"
+    return (
+        *notes,
+        f"A row counts as the mean of as many runs as {weight} says ({between}); ranges of new runs are of one run.",
+    )

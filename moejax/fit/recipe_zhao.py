@@ -172,7 +172,9 @@ class ZhaoRecipe:
             **fitted,
             "left_out": self.left_out,
             "decisions": self.decisions,
-            "intervals": {k: {"low": v.low, "middle": v.middle, "high": v.high} for k, v in self.intervals.items()},
+            "intervals": finite(
+                {k: {"low": v.low, "middle": v.middle, "high": v.high} for k, v in self.intervals.items()}
+            ),
         }
 
 

@@ -14,8 +14,20 @@ from moejax.errors import UserError
 from moejax.laws.design import Design, design_from, known
 from moejax.wording import counted, some
 
-VARY_WITHIN_A_GROUP = ("tokens", "flops", "loss")
-"""Runs that differ only in these are one architecture, and are resampled together."""
+VARY_WITHIN_A_GROUP = frozenset(
+    {
+        *("tokens", "flops", "loss", "step", "steps", "train_steps", "training_steps", "num_steps", "n_steps"),
+        *("global_step", "iter", "iters", "iteration", "iterations", "update", "updates", "epoch", "epochs"),
+        *("sample", "samples", "samples_seen", "n_samples", "examples", "examples_seen"),
+    }
+)
+"""Runs that differ only in these, which say how long a model was trained, are of one architecture, and are resampled
+together: one training may have a row for each of its checkpoints."""
+
+
+def varies_within_a_group(name: str) -> bool:
+    """Whether a column, or a field of a design, says how long a model was trained, or how well it then was."""
+    return name.lower() in VARY_WITHIN_A_GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +48,9 @@ class Runs:
     """What the runs are called, where a table says; see ``names``."""
     models: tuple[str, ...] = ()
     """What every run's model is called, where a table says; several runs may be of one."""
+    resolution: Float[np.ndarray, " runs"] | None = None
+    """Standard deviation of the logarithm of ``loss`` that a grid leaves, where it is the best of values that were
+    tried (``table_checks.resolution``)."""
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -51,6 +66,13 @@ class Runs:
         if len(models) == 1:
             return f"{models.pop()}, {counted(int(kept.sum()), 'row')}"
         return some(np.asarray(self.names)[kept].tolist(), most=3)
+
+    @property
+    def coarseness(self) -> float:
+        """Root mean square of ``resolution`` over the runs that count; 0 where no grid was searched."""
+        if self.resolution is None:
+            return 0.0
+        return float(np.sqrt(np.average(self.resolution**2, weights=self.weight)))
 
     @property
     def data_hash(self) -> str:
@@ -72,6 +94,7 @@ class Runs:
             group=self.group[kept],
             labels=tuple(np.asarray(self.names)[kept].tolist()),
             models=tuple(np.asarray(self.models)[kept].tolist()) if self.models else (),
+            resolution=None if self.resolution is None else self.resolution[kept],
         )
 
     def only(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
@@ -93,7 +116,8 @@ def runs_from(
       design: its fields have one entry per run, or are numbers.
       loss: nats per token.
       weight: 1 for every run if not given.
-      group: labels; if not given, runs that differ only in tokens and FLOPs are one group.
+      group: labels; if not given, runs that differ only in how long they were trained (tokens, FLOPs, steps) are one
+        group.
       output: which output of a law ``loss`` holds.
 
     Raises:
@@ -110,7 +134,7 @@ def runs_from(
         # A column may hold many numbers of each run, as the drops of a schedule.
         given[name] = np.broadcast_to(values, (len(loss), *values.shape[1:])).copy()
     if group is None:
-        shape = [v for name, v in given.items() if name not in VARY_WITHIN_A_GROUP and v.ndim == 1]
+        shape = [v for name, v in given.items() if not varies_within_a_group(name) and v.ndim == 1]
         labels = list(zip(*shape, strict=True)) if shape else list(range(len(loss)))
     else:
         labels = list(group)
@@ -122,6 +146,17 @@ def runs_from(
         group=np.asarray([numbers[label] for label in labels], np.int64),
         output=output,
     )
+
+
+def sums_by_group(values: np.ndarray, group: Int[np.ndarray, " runs"]) -> Any:
+    """Sums of numbers, or of rows, over the runs of every group that there is, in the order of the groups' numbers.
+
+    A matrix of runs by groups would say the same, and of a large table fit in no memory.
+    """
+    present, place = np.unique(group, return_inverse=True)
+    sums = np.zeros((len(present), *values.shape[1:]))
+    np.add.at(sums, place, values)
+    return sums
 
 
 SAME = 1.1

@@ -23,6 +23,7 @@ from moejax.interval import Interval, interval
 from moejax.json_text import finite
 from moejax.laws.design import FIELDS
 from moejax.laws.law import coefficients
+from moejax.laws.schedule_sums import REACH
 
 LARGEST_FOLDS = 50.0
 """E-folds by which a drawn coefficient may leave its fitted value: further out, a float would overflow."""
@@ -162,7 +163,7 @@ def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
     """
     stored = build(StoredUncertainty, convert(dict, plain, "uncertainty"), "uncertainty")
     for name, (low, high) in stored.ranges.items():
-        if name not in {*FIELDS, *inputs, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
+        if name not in {*FIELDS, *inputs, *RATIOS, *REACH} or not 0 <= low <= high or not 0 < high < np.inf:
             raise UserError(
                 f"uncertainty.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that "
                 f"this version of moejax knows, and goes from at least 0 to a number above 0: fit again."

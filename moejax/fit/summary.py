@@ -31,7 +31,12 @@ def summary(fit: FitResult, level: float = 0.9, /, **found: Any) -> Result:
     alone = fit.summary(level)
     return dataclasses.replace(
         alone,
-        warnings=[*holdout.warnings(found.get("held_out", ()), fit.metrics.rmse, fit.output), *alone.warnings],
+        warnings=[
+            *holdout.warnings(
+                found.get("held_out", ()), fit.metrics.rmse, fit.output, found.get("held_out_runs", {}).get("runs", ())
+            ),
+            *alone.warnings,
+        ],
         tables=[*alone.tables, *tables({**found, "output": fit.output})],
         data=alone.data | found,
     )

@@ -227,6 +227,14 @@ def _above_0(frame: Any, name: str, named: str) -> np.ndarray:
     return values
 
 
+def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> bool:
+    """Whether a column is one of the settings, in any unit."""
+    if target in settings:
+        return True
+    numeric = [name for name in settings if frame[name].dtype.kind in "iuf" and (frame[name] > 0).all()]
+    return any(target in _proportional(frame, _above_0(frame, name, named), set()) for name in numeric)
+
+
 def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:
     """The columns that are the setting itself, in any unit, and by which factor: a batch in sequences and in tokens."""
     found = {}

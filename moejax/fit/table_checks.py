@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.column_names import as_factor, map_option, our_name, quoted
+from moejax.fit.extrapolation import SIZES
 from moejax.laws import LAWS, called
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
@@ -79,7 +83,7 @@ def best_by(
     Raises:
       UserError: nothing tells models apart, or no row has a loss.
     """
-    alike = [*inputs, *(["seed"] if "seed" in frame.columns and "seed" not in settings else [])]
+    alike = _alike(frame, inputs, settings)
     if not alike:
         raise UserError(f"{named} has no column that tells models apart; --best-by keeps the best run of each.")
     losses = run_table.numbers(frame[loss], where=named)
@@ -93,6 +97,32 @@ def best_by(
         f"their {', '.join(alike)}; {len(best)} are kept."
     ]
     return best, (*notes, *_at_ends(frame, best, alike, settings))
+
+
+def _alike(frame: Any, inputs: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """The columns whose equal values make one sweep."""
+    return [*inputs, *(["seed"] if "seed" in frame.columns and "seed" not in settings else [])]
+
+
+def resolution(frame: Any, best: Any, inputs: Sequence[str], settings: Sequence[str], target: str) -> Any:
+    """By row of the best, the standard deviation of the logarithm of a setting that the values tried leave.
+
+    The best that was tried is anywhere in a step of the grid around the best that there is: its width over the root of
+    12. It is 0 where one value was tried.
+
+    Args:
+      best: the rows that ``best_by`` kept of ``frame``.
+      target: a setting, or one in another unit.
+    """
+    values = run_table.numbers(frame[target]).to_numpy(np.float64)
+    logs = np.log(np.where(values > 0, values, np.nan))
+    kept, widths = frame.index.isin(best.index), np.zeros(len(frame))
+    for rows in frame.groupby(_alike(frame, inputs, settings), sort=False, dropna=False).indices.values():
+        tried = np.unique(logs[rows][np.isfinite(logs[rows])])
+        for row in rows[kept[rows] & np.isfinite(logs[rows])] if len(tried) > 1 else ():
+            at = int(np.searchsorted(tried, logs[row]))
+            widths[row] = np.diff(tried)[max(at - 1, 0) : at + 1].mean()
+    return pd.Series(widths / np.sqrt(12), index=frame.index)[kept]
 
 
 def _at_ends(frame: Any, best: Any, alike: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
@@ -136,7 +166,13 @@ def rows_in_words(rows: Any) -> str:
 
 
 def check_table(
-    frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = (), law: type | None = None, tuned: bool = False
+    frame: Any,
+    inputs: Sequence[str],
+    loss: str,
+    used: Sequence[str] = (),
+    law: type | None = None,
+    tuned: bool = False,
+    sizes: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
     """Sentences about a table, its rows by their index.
 
@@ -145,10 +181,13 @@ def check_table(
       used: columns that are read besides ``inputs`` and ``loss``.
       law: what is to be fitted, if that is known.
       tuned: whether the rows are the optima of sweeps already.
+      sizes: the columns that tell runs apart; ``inputs``, if not given.
     """
     return (
-        *_repeats(frame, inputs, loss, law, tuned),
+        *_repeats(frame, inputs if sizes is None else sizes, loss, law, tuned),
         *_never_vary(frame, inputs),
+        *_vary_together(frame, inputs),
+        *_several_origins(frame, {*inputs, loss, *used}),
         *_counted_otherwise(frame),
         *_slips(frame, {*inputs, loss, *used}),
     )
@@ -192,11 +231,7 @@ def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None, tun
 
 def _differing(frame: Any, inputs: Sequence[str], loss: str) -> str:
     """What else differs among rows of equal sizes: none of it is read, and some of it may matter."""
-    others = [
-        name
-        for name in frame.columns
-        if name not in (*inputs, loss) and name not in MEASURED and not frame[name].map(_is_nested).any()
-    ]
+    others = [name for name in frame.columns if name not in (*inputs, loss) and name not in MEASURED]
     alike = frame[frame.duplicated(list(inputs), keep=False)].groupby(list(inputs), sort=False)[others]
     share = (alike.nunique(dropna=False) > 1).mean()
     differing = [str(name) for name in others if share[name] >= 0.5]
@@ -245,10 +280,6 @@ def _reads(law: Any, frame: Any, inputs: set[str], differ: set[str]) -> bool:
     return bool(np.isfinite(frame[list(needed)].to_numpy(np.float64)).all())
 
 
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (list, dict, set, np.ndarray))
-
-
 def _never_vary(frame: Any, inputs: Sequence[str]) -> tuple[str, ...]:
     if len(frame) < 2:
         return ()
@@ -256,6 +287,60 @@ def _never_vary(frame: Any, inputs: Sequence[str]) -> tuple[str, ...]:
     if not flat:
         return ()
     return (f"The same in all rows: {', '.join(flat)}. A coefficient that only this sets apart cannot be found.",)
+
+
+ORIGINS = (
+    "source",
+    "dataset",
+    "corpus",
+    "data_source",
+    "train_data",
+    "tokenizer",
+    "eval_set",
+    "validation_set",
+    "paper",
+)
+"""Columns whose runs have losses that are not measured on one thing, or trained on one."""
+
+
+def _several_origins(frame: Any, used: set[str]) -> tuple[str, ...]:
+    """That rows of several data or projects are fitted as one."""
+    notes = []
+    for column in map(str, frame.columns):
+        if column.lower() not in ORIGINS or column in used:
+            continue
+        count = frame[column].nunique()
+        if 1 < count <= len(frame) / 2:
+            first = frame[column].value_counts().index[0]
+            keep = (
+                command("--where", f"{quoted(column)} == {json.dumps(first)}") if isinstance(first, str) else "--where"
+            )
+            notes.append(
+                f"Column {column} has {count} values, and rows of all are fitted as one: losses on other data or by "
+                f"other tokenizers follow other constants. {keep} keeps one, --each {column} holds each out."
+            )
+    return tuple(notes)
+
+
+TOGETHER = 0.01
+"""Standard deviation of the logarithm of a ratio below which it is the same in all rows."""
+
+
+def _vary_together(frame: Any, inputs: Sequence[str]) -> tuple[str, ...]:
+    """That sizes vary only together, so that rows do not tell what each of them does."""
+    sizes = {name: frame[name].to_numpy(np.float64) for name in inputs if name in SIZES}
+    logs = {name: np.log(size) for name, size in sizes.items() if (size > 0).all() and np.std(np.log(size)) > TOGETHER}
+    notes = []
+    for one, other in itertools.combinations(logs, 2):
+        ratio = logs[one] - logs[other]
+        if len(frame) > 2 and np.std(ratio) < TOGETHER:
+            smaller, larger = sorted((one, other), key=lambda name: logs[name].mean())
+            notes.append(
+                f"{larger} is {np.exp(np.abs(ratio.mean())):.4g} times {smaller} in all rows: they do not tell what "
+                f"each does to the loss, nor the loss at another ratio, nor which ratio is best. Train some runs at "
+                f"other ratios."
+            )
+    return tuple(notes)
 
 
 def _counted_otherwise(frame: Any) -> tuple[str, ...]:

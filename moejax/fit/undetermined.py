@@ -12,8 +12,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
+from moejax.fit.alternatives import are_apart
 from moejax.fit.objective import FitObjective, law_at
 from moejax.float64 import float64
+from moejax.interval import Interval
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.law import coefficients
 from moejax.wording import command
@@ -112,18 +114,21 @@ BENT = 1e-3
 
 @dataclass(frozen=True)
 class Probes:
-    """A law a little to either side along each direction that runs do not determine.
+    """A law a little to either side along each direction that runs do not determine, and laws that fit as well.
 
     What is asked of many laws at once, as a design is, is asked of these too: an answer that changes from one side to
-    the other is not determined.
+    the other, or that a law which fits as well gives otherwise, is not determined.
     """
 
     law: Any
     directions: Sequence[Direction]
+    alternatives: Sequence[Mapping[str, float]] = ()
+    """Coefficients of laws that fit as well (``moejax.fit.alternatives``)."""
 
     @property
     def laws(self) -> Any:
-        """One law whose coefficients have an entry for each: either side of a direction, one after the other.
+        """One law whose coefficients have an entry for each: either side of a direction, one after the other; then
+        those that fit as well.
 
         Coefficients of one sign are moved as their logarithms: a term that keeps its value along a direction does so
         to higher order than if a scale took the same step itself.
@@ -133,12 +138,16 @@ class Probes:
         beside = {}
         for name, value in coefficients(self.law).items():
             steps = np.asarray([size * direction.get(name, 0.0) for direction, size in sides])
-            beside[name] = value + steps if signs[name] == "any" or not value else value * np.exp(steps / value)
+            moved = value + steps if signs[name] == "any" or not value else value * np.exp(steps / value)
+            beside[name] = np.concatenate([moved, [other[name] for other in self.alternatives]])
         return dataclasses.replace(self.law, **beside)
 
-    def moved(self, answers: Any) -> bool:
-        """Whether an answer, by what it is under each of the laws, changes along any direction; or has none there."""
-        one, other = np.asarray(answers, np.float64).reshape(-1, 2).T
+    def moved(self, answers: Any, interval: Interval) -> bool:
+        """Whether an answer, by what it is under each of the laws, changes along any direction, or lies beyond the
+        interval that it has under likely laws; or has none there."""
+        sides, others = np.split(np.asarray(answers, np.float64), [2 * len(self.directions)])
+        one, other = sides.reshape(-1, 2).T
         with np.errstate(invalid="ignore"):
             still = np.abs(one - other) <= 2 * STEP * BENT * (np.abs(one) + np.abs(other)) / 2
-        return not bool(still.all())
+            differs = are_apart(np.array([interval.middle]), others[:, None], np.array([interval.deviation]))
+        return not bool(still.all()) or bool(differs.any())

@@ -137,8 +137,9 @@ def _within(limits: tuple[float, float], column: Float[np.ndarray, " any"]) -> b
 
 
 def _usual(kind: str, column: Float[np.ndarray, " any"]) -> list[float]:
-    """Units that would make numbers usual."""
-    return [factor for factor in FACTORS[kind] if _within(USUAL[kind], column * factor)]
+    """Units that would make numbers usual, of which the smallest may be a tenth of what is."""
+    low, high = USUAL[kind]
+    return [factor for factor in FACTORS[kind] if _within((low / 10, high), column * factor)]
 
 
 def _off_balance(

@@ -10,7 +10,7 @@ from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_result import FitResult
 from moejax.fit.intervals import left_by
 from moejax.fit.noise import CLIPPED
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, sums_by_group
 from moejax.fit.undetermined import undetermined
 
 MOST_SHARED = 0.99
@@ -48,13 +48,17 @@ def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
     residual = root * np.clip(residual, -CLIPPED * result.scatter, CLIPPED * result.scatter)
     basis, size, _ = np.linalg.svd(root[:, None] * at.jacobian[kept], full_matrices=False)
     basis = basis[:, ~undetermined(size)]
-    intercepts = root[:, None] * (runs.group[kept][:, None] == np.unique(runs.group[kept]))
-    weight, taken = np.sum(intercepts**2, axis=0), intercepts.T @ basis
-    met = np.diag(weight) - taken @ taken.T
-    total, between = residual @ residual, np.sum((intercepts.T @ residual) ** 2 / weight)
+    weight, together, taken = (
+        sums_by_group(part, runs.group[kept]) for part in (root**2, root * residual, root[:, None] * basis)
+    )
+    total, between = residual @ residual, np.sum(together**2 / weight)
+    # What the fit leaves of intercepts, M = diag(weight) - taken·takenᵀ: its diagonal, and the squares of its columns.
+    lost = np.sum(taken**2, axis=1)
+    met = weight - lost
+    squares = met**2 - lost**2 + np.einsum("gf,fh,gh->g", taken, taken.T @ taken, taken)
     # Expected sums by the variances of runs and of groups.
     degrees_of_freedom = left_by(len(residual), basis.shape[1])
-    expected = np.array([[degrees_of_freedom, np.trace(met)], [np.sum(np.diag(met) / weight), np.sum(met**2 / weight)]])
+    expected = np.array([[degrees_of_freedom, met.sum()], [np.sum(met / weight), np.sum(squares / weight)]])
     shared = None
     if basis.shape[1] < len(weight) < len(residual):
         own, groups = np.linalg.solve(expected, [total, between])

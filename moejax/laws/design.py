@@ -91,6 +91,11 @@ class Design:
         return self.tokens / self.unique_tokens_seen
 
     @property
+    def tokens_per_param(self) -> Quantity:
+        """Training tokens over active parameters (D/N)."""
+        return self.tokens / self.params_active
+
+    @property
     def expansion(self) -> Quantity:
         """Total over active parameters (chapter 002's G); 1 for a dense model."""
         return self.params_total / self.params_active

@@ -6,8 +6,9 @@ and ``tokens``. What the fitting engine wants to know of coefficients is read of
 - Above 0 are exponents that are written with a minus or below a fraction line (``N^-a``, ``1/N^a``), the factor of a
   power law (``A/N^alpha``, ``k*N^a``) and a number that stands alone in a sum of such (``E``). All others may have
   either sign, unless that is declared.
-- The dimension of a term's scale is the inverse of its columns', and a number beside ``b*log(N)`` is shifted by a
-  change of N's unit. Where a formula has no such coefficient, the column keeps its unit.
+- The dimension of a term's scale is the inverse of its columns', a number beside columns in ``min(D, T)`` or
+  ``(D + T)^b`` has theirs, and one beside ``b*log(N)`` is shifted by a change of N's unit. Where a formula has no such
+  coefficient, the column keeps its unit.
 """
 
 from __future__ import annotations
@@ -140,6 +141,12 @@ def formula_law(
         raise UserError(f"The budget {budget!r} is of {name}, which the formula {text!r} has; name it otherwise.")
     used = (*targets, *dict.fromkeys((*read, *spent)))
     return _made(ReadFormula(text, used, tuple((name, inferred[name]) for name in found), budget))
+
+
+def assumed_signs(cls: type[FormulaLaw]) -> dict[str, Sign]:
+    """The coefficients that have one sign because the formula suggests it, and that sign."""
+    suggested = _Signs(dict(cls.formula.columns), _outputs(cls.formula.text).values()).signs
+    return {name: sign for name, sign in cls.formula.signs if sign != "any" and suggested[name] == sign}
 
 
 def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
@@ -507,10 +514,17 @@ class _Dimensions:
 
     def carry(self, powers: Mapping[str, Exponent], bearers: list[tuple[str, bool]]) -> None:
         """Let a coefficient take the inverse of a term's dimension."""
-        held = {kind: (exponent, _negated(exponent)) for kind, exponent in powers.items() if exponent}
-        if held and bearers and not any(name in self.dimensions for name, _ in bearers):
-            name, below = bearers[0]
-            self.dimensions[name] = {kind: (one if below else other) or () for kind, (one, other) in held.items()}
+        if any(powers.values()) and bearers and not any(name in self.dimensions for name, _ in bearers):
+            self.dimensions[bearers[0][0]] = _borne(powers, bearers[0][1])
+
+    def compared(self, powers: Mapping[str, Exponent], beside: list[list[tuple[str, bool]]]) -> bool:
+        """Let a coefficient of each part take the dimension that what it is compared with has; whether all do."""
+        inverse = {kind: _negated(exponent) for kind, exponent in powers.items()}
+        if None in powers.values() or not all(beside):
+            return False
+        for bearers in beside:
+            self.carry(inverse, bearers)
+        return all(self.dimensions.get(name) == _borne(inverse, below) for (name, below), *_ in beside)
 
     def powers(self, tree: Tree, exponent: Exponent = ("1",)) -> tuple[dict[str, Exponent], list[tuple[str, bool]]]:
         """The exponents of a term's units, by kind, and the coefficients that could bear them, and whether below."""
@@ -546,10 +560,16 @@ class _Dimensions:
         return {}
 
     def alike(self, several: tuple[Tree, ...], tree: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """The exponents of a sum's units, or a minimum's, if its parts have the same and one bears none."""
-        found = [self.powers(one, exponent) for one in several]
-        if all(powers == found[0][0] for powers, _ in found) and not all(bearers for _, bearers in found):
-            return found[0][0]
+        """The exponents of a sum's units, or a minimum's, if its parts have the same and one bears none.
+
+        A coefficient alone beside columns, as T in ``min(D, T)``, has the dimension of these.
+        """
+        plain = [self.powers(one) for one in several]
+        columns = [powers for powers, _ in plain if powers]
+        beside = [bearers for powers, bearers in plain if not powers]
+        same = all(powers == columns[0] for powers in columns) and any(not b for powers, b in plain if powers)
+        if same and (not beside or self.compared(columns[0], beside)):
+            return next(powers for powers, _ in (self.powers(one, exponent) for one in several) if powers)
         if isinstance(tree, Sum):
             self.settle(tree)
         else:
@@ -572,6 +592,11 @@ class _Dimensions:
                 return _times(self.exponent(one), self.exponent(other))
             case _:
                 return None
+
+
+def _borne(powers: Mapping[str, Exponent], below: bool) -> dict[str, tuple[str, ...]]:
+    """The dimension of a coefficient that takes the inverse of a term's, or stands below a fraction line in it."""
+    return {kind: (one if below else _negated(one)) or () for kind, one in powers.items() if one}
 
 
 def _negated(exponent: Exponent) -> Exponent:

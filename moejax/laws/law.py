@@ -147,12 +147,21 @@ def coefficients(law: Any) -> dict[str, Any]:
 
 def is_power(exponent: str | tuple[str, ...]) -> bool:
     """Whether the exponent of a unit in a dimension is a number, not other coefficients."""
-    return isinstance(exponent, str) and exponent.lstrip("-").replace(".", "", 1).isdigit()
+    powers = (exponent,) if isinstance(exponent, str) else exponent
+    return all(power.lstrip("-").replace(".", "", 1).isdigit() for power in powers)
 
 
 def _log(size: Any) -> Any:
     """In double precision for a number; for a traced one, in its own."""
     return math.log(size) if isinstance(size, int | float) else jnp.log(size)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """``base ** exponent``; infinite where Python's own power of two numbers would raise."""
+    if not (isinstance(base, int | float) and isinstance(exponent, int | float)):
+        return base**exponent
+    with np.errstate(over="ignore", divide="ignore"):
+        return float(np.power(float(base), float(exponent)))
 
 
 def in_units(law: Any, units: Mapping[str, Any]) -> Any:
@@ -174,9 +183,9 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
         for kind, powers in f.metadata["dimension"].items():
             if kind in units:
                 total = sum(exponent(p) for p in ((powers,) if isinstance(powers, str) else powers))
-                # A unit of 1e300 overflows in a power; what is no number then is said of the fit.
+                # What is no number then is said of the fit.
                 with np.errstate(over="ignore", invalid="ignore"):
-                    value = value * units[kind] ** -total
+                    value = value * _power(units[kind], -total)
         for kind, slope in f.metadata["shift"].items():
             if kind in units:
                 value = value + exponent(slope) * (_log(units[kind]) / math.log(f.metadata["log_base"]))

@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -70,7 +71,7 @@ def beyond_in_words(factors: Mapping[str, float]) -> list[str]:
         if factor > 1
         else f"{name} {1 / factor:.3g}× below"
         if factor > 0
-        else f"{name} 0"
+        else f"{name} {'0' if factor == 0 else 'below 0'}"
         for name, factor in factors.items()
     ]
 
@@ -85,6 +86,8 @@ def law_name(name: str) -> str:
     known = ALIASES.get(asked, asked)
     if asked in CURVE_LAWS or asked in ALIASES_OF_CURVES:
         raise UserError(f"'{name}' is a law of loss curves and reads a schedule; moejax curves fits it and asks it.")
+    if known not in LAWS and ("/" in name or Path(name).suffix):
+        raise UserError(f"There is no file {name}; give a fit's fit.json or its folder, or the name of a law.")
     if known not in LAWS:
         raise UserError(f"There is no law '{name}'; {did_you_mean(asked, [*LAWS, *ALIASES])}")
     return known

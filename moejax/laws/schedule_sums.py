@@ -3,7 +3,8 @@
 A schedule is the learning rate of every update, ``rates[i]`` of the one that turns step i into i + 1. After some
 updates a law reads, as columns of a ``Design``:
 
-- ``rate_sum``: the sum of the rates so far, warm-up included;
+- ``rate_sum``: the sum of the rates so far, warm-up included; beside it, for no law to read, ``peak_rate`` and
+  ``updates``, the highest rate so far and their number;
 - ``drop``: by how much each update lowered the rate, rates[i-1] - rates[i]; below 0 where it rose, as in the warm-up;
 - ``drop_rate``: the rate that it was lowered to; ``drop_sum``: the sum of rates from there on; ``drop_steps``: updates
   since, the lowered one included.
@@ -24,6 +25,8 @@ from moejax.laws.design import Design
 Points = dict[str, np.ndarray]
 """Columns by name: Float (points), or (points, drops)."""
 
+REACH = ("rate_sum", "peak_rate", "updates")
+"""Columns in any of which a schedule may lie beyond those that a law was fitted to, whatever the law reads."""
 LOWEST = 1e-4
 """Share of the highest rate below which rates are not told apart: they stand to a negative power in a law."""
 BINS = 16
@@ -89,7 +92,14 @@ def sums_of_curve(rates: Any, steps: Any, bins: int = BINS) -> Points:
             }
         )
     joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-    return {"rate_sum": sums[steps[:, 0]], **joined}
+    return {**reach_at(rates, steps[:, 0]), **joined}
+
+
+def reach_at(rates: Any, steps: Any) -> Points:
+    """The columns of ``REACH`` after some numbers of updates."""
+    rates, steps = np.asarray(rates, np.float64), np.asarray(steps)
+    so_far = [np.concatenate([[0.0], of.accumulate(rates)])[steps] for of in (np.add, np.maximum)]
+    return dict(zip(REACH, (*so_far, steps.astype(np.float64)), strict=True))
 
 
 class _Means:

@@ -8,11 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 REACH = 16.0
 """E-folds that a split is searched on either side of an equal one: a factor of 9 million."""
 POINTS, ROUNDS = 65, 8
 """Points of a grid around the best point so far, and how often it is made finer."""
+OFFSETS = np.linspace(-REACH, REACH, POINTS)
+FLAT = 1e-9
+"""Share of the objective by which the splits of a budget must differ for one of them to be best."""
 BISECTIONS = 60
 PAID = 1e-6
 """The share of a budget by which what a split costs may differ from it."""
@@ -37,6 +41,11 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Any, names
     still = replace(moving, law=jax.lax.stop_gradient(law), asked=jax.lax.stop_gradient(asked))
     middle = still.middle()
 
+    every = still.values_of_all(middle)
+    least = jnp.min(every)
+    most = jnp.max(jnp.where(jnp.isfinite(every), every, least))
+    differ = most - least > FLAT * jnp.abs(least)
+
     def nearer(_: Any, around: Any) -> Any:
         best, width = around
         offsets = jnp.clip(best + width * jnp.linspace(-1.0, 1.0, POINTS), -REACH, REACH)
@@ -45,7 +54,7 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Any, names
 
     start = jnp.asarray(0.0, float), jnp.asarray(REACH, float)
     offset, _ = jax.lax.fori_loop(0, ROUNDS, nearer, start)
-    inside = (jnp.abs(offset) < REACH) & jnp.isfinite(still.value(offset, middle))
+    inside = (jnp.abs(offset) < REACH) & jnp.isfinite(still.value(offset, middle)) & differ
     best = jax.lax.stop_gradient(still.paid(offset, middle))
     # Newton steps from a point held still are the implicit function theorem; every one doubles the derivatives' order.
     for _ in range(2):
@@ -61,11 +70,13 @@ def why_no_split(law: Any, objective: Function, cost: Function, budget: Any, nam
     """Why ``best_split`` gives no numbers, in the words of a sentence's end."""
     split = _Split(law, objective, cost, jnp.log(jnp.asarray(budget, float)), names)
     middle = split.middle()
-    offsets = jnp.linspace(-REACH, REACH, POINTS)
-    values = jax.vmap(lambda offset: split.value(offset, middle))(offsets)
-    if not bool(jnp.isfinite(values).any()):
+    values = split.values_of_all(middle)
+    finite = values[jnp.isfinite(values)]
+    if not finite.size:
         return f"no {names[0]} and {names[1]} cost {float(budget):g} and have a number by the law"
-    end = split.numbers(split.paid(offsets[jnp.argmin(values)], middle))
+    if float(finite.max() - finite.min()) <= FLAT * abs(float(finite.min())):
+        return f"no split of the budget is best: the law gives {float(finite.min()):.4g} for all of them"
+    end = split.numbers(split.paid(OFFSETS[jnp.argmin(values)], middle))
     there = " and ".join(f"{name} = {float(number):.3g}" for name, number in end.items())
     return f"no split of the budget is best: the law still falls where the search ends, at {there}"
 
@@ -103,6 +114,10 @@ class _Split:
         found = self.objective(self.law, self.numbers(point))
         fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(found)
         return jnp.where(fits, found, jnp.inf)
+
+    def values_of_all(self, middle: Any) -> Any:
+        """The objective over all splits that are searched."""
+        return jax.vmap(lambda offset: self.value(offset, middle))(OFFSETS)
 
     def conditions(self, point: Any) -> Any:
         """What is 0 at the best split: the slope along the budget, and what is over."""

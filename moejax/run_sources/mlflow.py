@@ -21,7 +21,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.run_sources.tracked_run import TrackedRun
 from moejax.stored import foreign_json
-from moejax.wording import did_you_mean, says
+from moejax.wording import did_you_mean, says, shown
 
 STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 """MLflow's ``RunStatus``, which its files keep as a number."""
@@ -32,7 +32,9 @@ SECONDS = 60
 
 def is_file(path: Path) -> bool:
     """Whether it is what MLflow keeps an experiment's name in."""
-    return path.name == "meta.yaml" and (path.parent / "meta.yaml").read_text(errors="replace").startswith("artifact_")
+    # A pipe under this name would be waited for.
+    begins = "artifact_"
+    return path.name == "meta.yaml" and path.is_file() and path.read_text("utf-8", "replace").startswith(begins)
 
 
 def read(text: str) -> Iterable[TrackedRun]:
@@ -60,10 +62,17 @@ def _chosen(experiments: dict[str, str], chosen: str, where: str) -> dict[str, s
     return {key: name for key, name in experiments.items() if chosen in ("", name)}
 
 
-def _run(name: str, key: str, experiment: str, status: str, params: Any, tags: Any, metrics: Any) -> TrackedRun:
-    own = {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
-    about = {"run_id": key, "experiment": experiment, "status": status}
-    return TrackedRun(tags.get("mlflow.runName", name or key), {**own, **params}, metrics, about, status == "FINISHED")
+def _run(name: str, key: str, experiment: str, status: Any, params: Any, tags: Any, metrics: Any) -> TrackedRun:
+    """A run of any store; ``metrics`` are as that holds them.
+
+    Raises:
+      UserError: a metric is no number.
+    """
+    own = {name: value for name, value in tags.items() if not str(name).startswith("mlflow.")}
+    about = {"run_id": key, "experiment": experiment, "status": str(status or "unknown")}
+    name = str(tags.get("mlflow.runName", name or key))
+    numbers = {metric: _number(value, f"{metric} of the run {name}") for metric, value in metrics.items()}
+    return TrackedRun(name, {**own, **params}, numbers, about, status == "FINISHED")
 
 
 def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
@@ -84,7 +93,7 @@ def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
                     own.setdefault(key, {})[name] = cell
             own = kept.setdefault("latest_metrics", {})
             for key, name, cell, nan in database.execute("select run_uuid, key, value, is_nan from latest_metrics"):
-                own.setdefault(key, {})[name] = math.nan if nan or cell is None else _number(cell)
+                own.setdefault(key, {})[name] = math.nan if nan or cell is None else cell
     except sqlite3.Error as error:
         raise UserError(
             f"{path} is no database of MLflow's that can be read ({says('sqlite', error)}); name the one that "
@@ -107,7 +116,8 @@ def _of_files(path: Path, chosen: str) -> Iterator[TrackedRun]:
                 continue
             texts = {part: _values(folder / part) for part in ("params", "tags", "metrics")}
             metrics = {name: _latest(text, folder / "metrics" / name) for name, text in texts["metrics"].items()}
-            status = STATUS.get(about.get("status", 0), str(about.get("status")))
+            number = about.get("status")
+            status = STATUS.get(number, number) if isinstance(number, int) else number
             name = str(about.get("run_name") or "")
             yield _run(name, folder.name, experiment, status, texts["params"], texts["tags"], metrics)
 
@@ -137,9 +147,16 @@ def _latest(text: str, path: Path) -> float:
         raise UserError(f"{path} has a line that is no `milliseconds value step`; remove or mend it.") from error
 
 
-def _number(value: Any) -> float:
-    """A metric's value; MLflow keeps an infinite one as the largest float in a database, and gives it so."""
-    number = float(value)
+def _number(value: Any, what: str) -> float:
+    """A metric's value; MLflow keeps an infinite one as the largest float in a database, and gives it so.
+
+    Raises:
+      UserError: it is no number.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{what} is {shown(value)} in MLflow's store, and no number; remove or mend it.") from error
     return math.copysign(math.inf, number) if abs(number) >= sys.float_info.max else number
 
 
@@ -152,9 +169,9 @@ def _of_server(address: str, chosen: str) -> Iterator[TrackedRun]:
     for run in _pages(address, "runs/search", asked, "runs"):
         about, data = run["info"], run.get("data", {})
         own = {part: {one["key"]: one["value"] for one in data.get(part, ())} for part in ("params", "tags")}
-        metrics = {one["key"]: _number(one["value"]) for one in data.get("metrics", ())}
+        metrics = {one["key"]: one["value"] for one in data.get("metrics", ())}
         experiment = experiments[about["experiment_id"]]
-        status = str(about.get("status", ""))
+        status = about.get("status")
         yield _run(about.get("run_name", ""), about["run_id"], experiment, status, own["params"], own["tags"], metrics)
 
 

@@ -46,7 +46,7 @@ class SourceKind:
 
 def source(text: str) -> Path | str:
     """For ``add_argument("runs", type=source)``: a path, or a text with a prefix such as ``wandb:`` as it is."""
-    return text if has_prefix(text) else Path(text)
+    return text if has_prefix(text) or "://" in text else Path(text)
 
 
 def has_prefix(text: str | Path) -> bool:
@@ -93,6 +93,8 @@ def kind_of(source: Path | str) -> str:
       UserError: a folder holds runs of several trackers.
     """
     if prefix := _prefix(str(source)):
+        if str(source).partition(":")[2].strip("/ ") == "":
+            raise UserError(f"{source} names nothing after the colon; write {prefix}:PLACE.")
         return prefix
     path = Path(str(source).partition("#")[0])
     if path.is_file():

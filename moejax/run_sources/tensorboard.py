@@ -34,10 +34,14 @@ def read(text: str) -> Iterator[TrackedRun]:
     if not files:
         raise UserError(f"{folder} has no events of TensorBoard (files {EVENTS}*).")
     runs: dict[Path, tuple[dict[str, Any], dict[str, Any]]] = {}
+    cut: set[Path] = set()
     for place in dict.fromkeys(path.parent for path in files):
         settings, metrics = runs.setdefault(place, ({}, {}))
         for path in (path for path in files if path.parent == place):
             for event in _events(path):
+                if event is None:
+                    cut.add(place)
+                    break
                 for value in event.summary.value:
                     if value.metadata.plugin_data.plugin_name == "hparams":
                         settings.update(_hyperparameters(value.metadata.plugin_data.content))
@@ -49,14 +53,16 @@ def read(text: str) -> Iterator[TrackedRun]:
         # add_hparams of PyTorch writes them, with metrics of their own, into a folder inside the run's.
         if place.parent in runs and not runs[place.parent][0]:
             settings, metrics = runs.pop(place)
+            cut |= {place.parent} if place in cut else set()
             runs[place.parent] = (settings, {**metrics, **runs[place.parent][1]})
     for place, (settings, metrics) in runs.items():
         name = str(place.relative_to(folder))
-        yield TrackedRun(folder.resolve().name if name == "." else name, settings, metrics, {})
+        about = {"status": "events end within a record" if place in cut else "events are whole"}
+        yield TrackedRun(folder.resolve().name if name == "." else name, settings, metrics, about, place not in cut)
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """The events of a file; its end may be missing while it is being written.
+    """The events of a file, and None where its end is missing: it was cut, or is being written.
 
     A record is the length of its data, 8 bytes, their sum, 4, the data and their sum (TensorFlow's TFRecord).
     """
@@ -64,13 +70,18 @@ def _events(path: Path) -> Iterator[Any]:
     from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
     from tensorboardX.record_writer import masked_crc32c
 
+    size = path.stat().st_size
     with path.open("rb") as file:
-        while len(head := file.read(12)) == 12:
+        while head := file.read(12):
+            if len(head) < 12:
+                yield None
+                return
             (length,) = struct.unpack("<Q", head[:8])
             wrong = masked_crc32c(head[:8]) != struct.unpack("<I", head[8:])[0]
-            content = b"" if wrong else file.read(length + 4)
-            if not wrong and len(content) < length + 4:
+            if not wrong and length + 4 > size - file.tell():
+                yield None
                 return
+            content = b"" if wrong else file.read(length + 4)
             # Sums of pictures and histograms, which are large and not read, are not checked.
             if not wrong and length < 65_536:
                 wrong = masked_crc32c(content[:length]) != struct.unpack("<I", content[length:])[0]

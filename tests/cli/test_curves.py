@@ -1,6 +1,8 @@
 """``moejax curves``: fit, hold out, predict, best schedule; files, and mistakes in sentences."""
 
+import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.commands import curves as command
+from moejax.cli.parsers import curves as parsed
 from moejax.fit.fit_result import FitResult
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
@@ -25,7 +28,7 @@ def file(tmp_path_factory):
 
 def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
     asked = ["--predict", "steps=8K,decay_share=.2", "--best", "1K", "--hold-out", "w*"]
-    asked += ["--predict", "steps=4K,peak=1e-20", "--level", ".995"]
+    asked += ["--predict", "steps=4K,peak=1e-20", "--predict", "steps=8K,peak=1", "--level", ".995"]
     words = ["curves", str(file), "--warmup", str(WARMUP), "--out", str(tmp_path), "--json", *asked]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
@@ -48,6 +51,8 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
     said = " ".join((tmp_path / "summary.txt").read_text().split())
     assert "It is an extrapolation" in said
     assert "more than the highest loss that was measured" in said
+    assert "steps=4K,peak=1e-20: peak_rate" in said
+    assert "below the fitted ones; steps=8K,peak=1: " in said
     assert "99.5% interval" in said
     assert "100%" not in said
 
@@ -80,6 +85,19 @@ def test_a_mistake_is_answered_with_a_sentence_and_before_anything_is_fitted(wor
         monkeypatch.setattr(command, "fit_curves", None)
     assert main(["curves", *[str(file) if word == "FILE" else word for word in words]]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_every_option_that_is_named_where_a_loss_is_out_of_family_is_one_of_the_command(tmp_path, capsys):
+    made = table(curves(noise=5e-4, every=160))
+    made.loc[len(made) // 2, "loss"] *= 1.2
+    made.to_csv(tmp_path / "curves.csv", index=False)
+    assert main(["curves", str(tmp_path / "curves.csv"), "--warmup", str(WARMUP)]) == 0
+    said = capsys.readouterr()
+    assert "Out of the others' family" in said.out
+    parser = argparse.ArgumentParser()
+    parsed.add_arguments(parser)
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
 
 
 @pytest.mark.parametrize("option", [["--warmup", "-3"], ["--best", "-10"], ["--best", "0"]])

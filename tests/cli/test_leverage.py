@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 
 import jax
@@ -58,6 +59,7 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
         (("width=16", "expansion=1", "--law", "zhao", "--flops", "1e24"), "width is not known"),
         (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--bootstrap", "10"), "belong together"),
         (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
+        (("expansion=16", "expansion=0.5", "--law", "effective_params", "--flops", "1e22"), "is 1 or more"),
         (("kimi-k2", "dense-6.1b", "--law", "zhao", "--flops", "1e24"), "the number of active experts"),
         (("kimi-k2", "mixtral-8x7b", "--law", "chinchilla", "--flops", "1e24"), "do not differ as families"),
     ],
@@ -73,6 +75,50 @@ def test_families_of_published_models_say_how_far_they_lie_beyond_the_law(capsys
     said = capsys.readouterr().out
     assert "! The families lie beyond what the law was fitted to: " in said
     assert "tokens" in said
+
+
+def test_sizes_of_one_budget_are_no_replicates_and_how_its_loss_came_about_is_said(tmp_path, capsys):
+    rows = []
+    for experts, sizes in ((0, 5), (8, 3)):
+        for flops in np.geomspace(3e18, 3e20, 5):
+            with jax.enable_x64(True):
+                loss = float(DENSE(Design(flops=np.float64(flops * (1 + experts / 4)))))
+            for offset in np.linspace(-0.6, 0.6, sizes):
+                size = np.sqrt(flops / 120) * np.exp(offset)
+                row = {"params_active": size, "tokens": flops / 6 / size, "loss": loss * (1 + 0.01 * offset**2)}
+                rows.append({"num_experts": experts, "top_k": min(experts, 1), "flops": flops, **row})
+    table = write(rows, tmp_path / "runs.csv")
+    words = ("leverage", f"{table}:num_experts > 0", f"{table}:num_experts == 0")
+    assert main([*words]) == 0
+    said = capsys.readouterr()
+    assert "replicates" not in said.err
+    assert "A: of each of 5 budgets the minimum of a quadratic in log params_active" in said.out
+    assert "3 runs a budget" in said.out
+    assert "luckier" not in said.out
+    assert "B's up to 3 times above its largest" in said.out
+    assert main([*words, "--map", "params_active=0*flops+1e8", "--map", "tokens=flops/6e8"]) == 0
+    said = capsys.readouterr()
+    assert "the lowest of 3 runs in A, and the lowest of 5 runs in B" in said.out
+    assert main([*words, "--flops", "3e21", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["leverage"]
+    assert (row["a_beyond"], row["b_beyond"]) == (pytest.approx(10), pytest.approx(30, rel=0.02))
+
+
+def test_every_option_that_is_named_where_curves_are_not_determined_is_one_of_the_command(tmp_path, capsys):
+    random, rows = np.random.default_rng(0), []
+    for experts in (0, 8):
+        for flops in np.geomspace(1e18, 3e18, 5):
+            with jax.enable_x64(True):
+                loss = float(DENSE(Design(flops=np.float64(flops))))
+            rows.append({"num_experts": experts, "flops": flops, "loss": loss * np.exp(0.002 * random.normal())})
+    table = write(rows, tmp_path / "runs.csv")
+    assert main(["leverage", f"{table}:num_experts > 0", f"{table}:num_experts == 0"]) == 0
+    said = capsys.readouterr()
+    assert "was not set by the data" in said.out
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
 
 
 def test_every_example_names_options_that_exist():

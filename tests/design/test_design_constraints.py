@@ -11,13 +11,14 @@ from moejax.design.coordinates import Shapes, Sizes
 from moejax.design.decide import beyond, of_shapes
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.problem import of_sizes, optimise
-from moejax.design.sensitivity import along, flat_region, prices
+from moejax.design.sensitivity import along, flat_region, prices, undecided
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import COMMON_LETTERS, FIELDS, LETTERS, Design
 from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.formula_law import formula_law
 from moejax.laws.sparsity import ABNAR_2025
 
 BUDGET = (Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12))
@@ -65,6 +66,15 @@ def test_the_loss_rises_by_what_was_allowed_at_the_ends_of_the_flat_region(zhao)
         held = Constraint(name="active_experts", low=end, high=end)
         risen = optimise(of_sizes(ZHAO_2025, (*BUDGET, held))).values["loss"] - zhao.values["loss"]
         assert risen == pytest.approx(0.001, rel=1e-4)
+
+
+def test_sizes_that_a_law_does_not_tell_apart_are_not_decided():
+    flat = formula_law("loss = E + A/(N*D)^a")(E=1.7, A=1200.0, a=0.15)
+    limit = (Constraint(name="flops", high=1e22),)
+    optimum = optimise(of_sizes(flat, limit))
+    assert set(undecided(optimum, flat_region(optimum))) == {"params_active", "tokens"}
+    optimum = optimise(of_sizes(HOFFMANN_2022, limit))
+    assert undecided(optimum, flat_region(optimum, 0.5)) == ()
 
 
 def test_a_frontier_falls_with_the_budget(zhao):
@@ -195,6 +205,14 @@ def test_a_held_sparsity_is_that_of_the_optimum_and_of_the_shape():
     found = optimise(problem)
     assert found.values["expert_expansion"] == pytest.approx(10.0)
     assert "sparsity = 0.9" in [str(price.constraint) for price in prices(found)]
+
+
+@pytest.mark.parametrize("law", [ABNAR_2025, ZHAO_2025, PUBLISHED["effective_params"]["chapter-002"].law])
+def test_nothing_is_held_below_the_least_that_can_be(law):
+    for coordinate in (one for one in Sizes(tuple(law.inputs)).coordinates if one.least and one.low > 0):
+        below = Constraint(name=coordinate.name, low=coordinate.low / 2, high=coordinate.low / 2)
+        with pytest.raises(ValueError, match=f"{coordinate.name}, {coordinate.meaning}, is 1 or more"):
+            optimise(of_sizes(law, (Constraint(name="flops", high=1e22), below)))
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, -0.1])

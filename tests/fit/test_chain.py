@@ -50,6 +50,17 @@ def fitted():
 LARGE = Design(params_active=7e9, tokens=1e12)
 
 
+def test_ranges_of_shares_lie_between_0_and_1_and_those_of_percent_do_not():
+    few = table(sizes=3)
+    few["error"] = np.minimum(few["error"] * np.exp(0.2 * np.random.default_rng(1).normal(size=len(few))), 0.98)
+    for factor in (1, 100):
+        fit = moejax.fit(few.assign(error=factor * few["error"]), "error_from_loss", starts=STARTS)
+        assert fit.is_share == (factor == 1)
+        found = fit.prediction_intervals(design_from({"loss": np.array([2.0, 2.6, 3.4])}))
+        assert (found.high[np.isfinite(found.high)] < 1).all() == (factor == 1)
+        assert (found.low[np.isfinite(found.low)] > 0).all()
+
+
 def test_a_chained_law_says_the_score_of_the_loss():
     loss = float(LOSS(LARGE))
     assert float(CHAINED(LARGE)["error"]) == pytest.approx(float(ERROR(design_from({"loss": loss}))["error"]))

@@ -19,6 +19,7 @@ from moejax.fit.runs import runs_from
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
+from moejax.laws.law import law as law_class
 from moejax.report import render
 
 NAMES = ["chinchilla", "effective_params", "sparsity"]
@@ -48,9 +49,14 @@ def test_the_verdict_says_which_law_to_extrapolate_with_why_and_how_far_that_was
     assert found.to_json()["trusted"] == "effective_params"
 
 
+def as_good(law, best, **fit):
+    """A law with the errors of another, and as likely by all runs."""
+    return dataclasses.replace(law, held_out=best.held_out, fit=dataclasses.replace(law.fit, aicc=best.fit.aicc, **fit))
+
+
 def test_laws_as_good_as_each_other_are_a_tie_and_the_simplest_is_named(found):
     best, other = found.laws
-    plain = dataclasses.replace(other, held_out=best.held_out)
+    plain = as_good(other, best)
     tied = dataclasses.replace(found, laws=(best, plain))
     assert len(other.fit.coefficients) < len(best.fit.coefficients)
     assert (tied.selection.trusted, tied.selection.simplest) == (None, "chinchilla")
@@ -59,7 +65,7 @@ def test_laws_as_good_as_each_other_are_a_tie_and_the_simplest_is_named(found):
 
 def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_error_decides(found):
     best, other = found.laws
-    close = dataclasses.replace(other, held_out=best.held_out)
+    close = as_good(other, best)
     worse = dataclasses.replace(missing(close, 1 - 1e-5), name="kaplan")
     assert worse.errors.rmse > close.errors.rmse
     for laws in ((worse, close, best), (best, close, worse)):
@@ -280,9 +286,28 @@ def test_a_given_coefficient_is_given_to_every_law_that_has_it():
     by_name = {law.name: law.fit for law in found.laws}
     assert by_name["chinchilla"].coefficients["irreducible"] == 1.6
     assert by_name["kaplan"].fixed == {}
-    assert "Given: irreducible = 1.6; not in kaplan." in render.markdown(summary(found, ""))
+    assert "Given, so not counted: irreducible = 1.6; not in kaplan." in render.markdown(summary(found, ""))
     with pytest.raises(ValueError, match="None of the laws has a coefficient alpha"):
         compare(laws, known_runs(), [largest(known_runs(), "tokens")], fixed={"alpha": 1.0})
+
+
+def test_the_table_and_the_sentence_count_the_coefficients_that_were_fitted(found):
+    best, other = found.laws
+    tied = dataclasses.replace(found, laws=(best, as_good(other, best, fixed={"irreducible": 1.6})))
+    (counted,) = (row[1] for row in summary(tied, "").tables[0].cells() if row[0] == "chinchilla")
+    assert f"the simplest of them is chinchilla, of {counted} coefficients" in tied.verdict
+
+
+def test_a_law_that_overflows_is_left_out_and_the_others_are_compared():
+    @law_class
+    class Overflows(LAWS["kaplan"]):
+        def __call__(self, design):
+            raise OverflowError("Numerical result out of range")
+
+    laws = {"overflows": Overflows, **of_the_loss(LAWS, ["chinchilla"])}
+    found = compare(laws, known_runs(), [largest(known_runs(), "tokens")])
+    assert [law.name for law in found.laws] == ["chinchilla"]
+    assert "Numerical result out of range" in found.left_out["overflows"]
 
 
 def test_when_no_law_can_be_fitted_every_reason_is_given():

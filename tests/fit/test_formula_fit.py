@@ -1,5 +1,6 @@
 """A law by formula is fitted, saved, read again and asked like a law of the catalogue."""
 
+import itertools
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import moejax
 from moejax.cli.command_line import run
 from moejax.fit.column_names import law_of_formula
-from moejax.fit.covariance import with_uncertainty
+from moejax.fit.covariance import FAR_FROM_0, with_uncertainty
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.objective import FitObjective, Squared, data_of, describes_its_dimensions, outputs
@@ -59,9 +60,22 @@ def test_a_formula_of_any_target_and_column_is_fitted_saved_and_asked(tmp_path, 
         again.predict(Design(params_active=1e9))
 
 
+@pytest.mark.parametrize("names", [("N", "D", "L"), ("params", "tokens_b", "val_loss"), ("model_size", "D", "loss")])
+def test_a_table_under_any_names_is_fitted_in_one_call_read_for_the_formula_or_not(names):
+    chance, loss = np.random.default_rng(0), "E + A/N^alpha + B/D^beta"
+    n, d = 10 ** chance.uniform(7, 9, 16), 10 ** chance.uniform(9, 11, 16)
+    unit = 1e9 if names[1].endswith("_b") else 1.0
+    given = pd.DataFrame(dict(zip(names, (n, d / unit, 1.7 + 400 / n**0.34 + 410 / d**0.28), strict=True)))
+    for read in (given, read_runs(given, "chinchilla"), read_runs(given, f"loss = {loss}")):
+        found = moejax.fit(read, f"loss = {loss}", starts=Sobol(64))
+        assert found.coefficients == pytest.approx(
+            {"E": 1.7, "A": 400, "alpha": 0.34, "B": 410, "beta": 0.28}, rel=1e-4
+        )
+
+
 WRONG = {
     "lr = k*N^a*widht^c": "has widht, which is no column; did you mean width",
-    "lr = k*N^a*C^b": "",
+    "lr = k*N^a*C^b": r"C in the formula .* stands for flops, and the table has no flops; say what holds it",
     "accuracy = k*N^a": "no column accuracy",
     "loss = E + A/N^a": "no column loss",
     "lr = k*sparsity^a": "reads no column",
@@ -71,10 +85,6 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_formula_is_held_to_the_columns_of_the_table(text):
-    if not WRONG[text]:
-        # Without FLOPs in the table, C is a coefficient.
-        assert [name for name, _ in law_of_formula(text, table()).formula.signs] == ["k", "a", "C", "b"]
-        return
     with pytest.raises(ValueError, match=WRONG[text]):
         read_runs(table(), text)
 
@@ -122,6 +132,64 @@ def test_formulas_are_compared_on_their_target(tmp_path, capsys):
     assert said.index(f"\n{LR}") < said.index(f"\n{worse} ")
     assert "RMSE in units of lr" in said
     assert f"moejax fit {tmp_path}/runs.csv --form '{LR}'" in said
+
+
+@pytest.mark.parametrize("least_or_greatest", ["min", "max"])
+def test_where_a_column_ceases_to_matter_is_found_in_the_columns_own_unit(least_or_greatest):
+    chance = np.random.default_rng(0)
+    params, tokens = 10 ** chance.uniform(7, 9.5, 50), 10 ** chance.uniform(9, 12, 50)
+    where = {"min": np.minimum, "max": np.maximum}[least_or_greatest](tokens, 3e10)
+    frame = pd.DataFrame({"N": params, "D": tokens, "loss": 1.7 + 400 * params**-0.34 + 410 * where**-0.28})
+    form = f"loss = E + A/N^a + B/{least_or_greatest}(D, T)^b"
+    fitted = moejax.fit(read_runs(frame, form), law_of_formula(form, frame), starts=Sobol(256))
+    assert fitted.coefficients["T"] == pytest.approx(3e10, rel=1e-3)
+    assert not fitted.warnings
+
+
+def test_a_coefficient_near_0_whose_sign_was_assumed_is_said_and_its_scale_is_not():
+    chance = np.random.default_rng(1001)
+    frame = table().assign(lr=lambda known: 30 * known["params"] ** -0.25 * np.exp(0.15 * chance.normal(size=24)))
+    read = read_runs(frame, LR)
+    one = moejax.fit(read, law_of_formula(LR, frame), starts=Sobol(64))
+    either = moejax.fit(read, law_of_formula(LR, frame, signs={"c": "any"}), starts=Sobol(64))
+    found = one.conf_int()
+    assert 0 < found["low"]["c"] < found["value"]["c"] < FAR_FROM_0 * found["std_err"]["c"]
+    (said,) = [words for words in one.warnings if "sign" in words]
+    assert said.startswith("The sign of c was assumed (above 0), so its interval cannot hold 0; it lies ")
+    assert "--either c tests whether it differs from 0" in said
+    assert either.conf_int()["value"]["c"] == pytest.approx(found["value"]["c"], rel=1e-3)
+    assert either.conf_int()["low"]["c"] < 0
+    assert not [words for words in either.warnings if "sign" in words]
+
+
+@pytest.mark.parametrize("covariance", ["sandwich", "gauss_newton"])
+def test_an_effect_that_a_grid_hides_is_in_the_interval(covariance):
+    tried, rows = 10.0 ** np.arange(-5, 0), []
+    for params, tokens in itertools.product(10.0 ** np.array([6, 8, 10]), [1e9, 3e9, 1e10, 3e10]):
+        away = np.log(tried / (0.7 * params**-0.5 * (tokens / 1e10) ** 0.05))
+        rows += [
+            {"params": params, "tokens": tokens, "lr": lr, "loss": 2 + x**2} for lr, x in zip(tried, away, strict=True)
+        ]
+    form = "lr = k*N^a*D^b"
+    read = read_runs(pd.DataFrame(rows), form, best_by=["lr"])
+    law = law_of_formula(form, pd.DataFrame(rows))
+    fitted = with_uncertainty(fit_law(law, read.runs, starts=Sobol(64)), read.runs, covariance=covariance)
+    assert fitted.coefficients["b"] == pytest.approx(0, abs=1e-6)
+    found = fitted.conf_int().loc["b"]
+    assert found["low"] < 0.05 < found["high"]
+    # The standard error of a line through points that are rounded to a decade.
+    logs = np.log(read.runs.design.tokens)
+    expected = np.log(10) / np.sqrt(12) / (np.std(logs) * np.sqrt(len(logs)))
+    assert found["std_err"] == pytest.approx(expected, rel=0.3)
+    assert any("known to a step of the grid, which leaves 0.66 of its logarithm" in words for words in fitted.warnings)
+    assert fitted.scatter == pytest.approx(np.log(10) / np.sqrt(12))
+
+
+@pytest.mark.parametrize("power", ["N^1e9", "N^1e30", "(N/1e9)^1e6"])
+def test_a_power_that_no_float_holds_is_a_sentence(tmp_path, capsys, power):
+    table().assign(loss=lambda frame: 2 + frame["lr"]).to_csv(tmp_path / "runs.csv", index=False)
+    assert run(["fit", str(tmp_path / "runs.csv"), "--form", f"loss = E + A/{power}"]) == 2
+    assert "No start has a finite objective: loss = E + A/" in capsys.readouterr().err
 
 
 def test_formulas_of_two_targets_are_not_compared(tmp_path, capsys):

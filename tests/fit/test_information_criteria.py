@@ -1,11 +1,14 @@
 """AICc and BIC: the textbook's where runs are independent, and not deceived by the luck that a group's runs share."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
 
 from moejax.fit.metrics import information_criteria
+from moejax.fit.runs import sums_by_group
 
 MODELS, BUDGETS = 12, 8
 GROUP = np.repeat(np.arange(MODELS), BUDGETS)
@@ -69,3 +72,25 @@ def test_what_varies_between_models_alone_is_no_likelier_because_their_luck_is_s
     # Counted as independent, the true law's mean weight is .37 at a correlation of .95, and a quarter is below .05.
     assert np.mean(weights) > 0.6
     assert np.mean(np.asarray(weights) < 0.05) < 0.05
+
+
+def test_sums_over_groups_are_those_of_the_matrix_of_runs_by_groups():
+    rng = np.random.default_rng(5)
+    group, values = rng.integers(0, 9, 40) * 3, rng.normal(size=(40, 2))
+    matrix = group[:, None] == np.unique(group)
+    np.testing.assert_allclose(sums_by_group(values, group), matrix.T @ values, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sums_by_group(values[:, 0], group), matrix.T @ values[:, 0], rtol=1e-12, atol=1e-12)
+
+
+def test_it_takes_memory_by_runs_and_coefficients_and_not_by_runs_and_groups():
+    rng, runs = np.random.default_rng(6), 200_000
+    group, slopes = np.arange(runs) // 2, rng.normal(size=(runs, 3))
+    tracemalloc.start()
+    try:
+        aicc, _ = information_criteria(rng.normal(size=runs), slopes, np.ones(runs), group, 1.0)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.isfinite(aicc)
+    # A column of runs by groups alone would be 160 GB.
+    assert held < 20 * slopes.nbytes

@@ -1,5 +1,7 @@
 """Leverage of one family of runs over another, by their loss-compute curves."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from moejax.laws.design import Design
 from moejax.laws.loss_compute import LossCompute
 
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
+NO_FLOOR = LossCompute(scale=60.0, exponent=-0.07, irreducible=0.0)
 BUDGETS = np.geomspace(3e18, 3e20, 6)
 
 
@@ -34,6 +37,53 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         found = leverage_of(family(3.0, 0.002, seed), family(1.0, 0.002, 100 + seed), np.asarray([1e20]), level=0.8)
         held.append(bool(found.low[0] <= 3.0 <= found.high[0]))
     assert 0.55 <= np.mean(held) <= 1.0
+
+
+def swept(leverage, count, seed):
+    """As many sizes a budget, within .4 % of the best, and .3 % of noise."""
+    flops, offset = (a.ravel() for a in np.meshgrid(BUDGETS, np.linspace(-0.6, 0.6, count), indexing="ij"))
+    with jax.enable_x64(True):
+        loss = np.asarray(jax.vmap(DENSE)(Design(flops=flops * leverage))) * (1 + 0.01 * offset**2)
+    noise = 0.003 * np.random.default_rng(seed).normal(size=len(flops))
+    return runs_from(Design(flops=flops, params_active=np.sqrt(flops / 120) * np.exp(offset)), loss * np.exp(noise))
+
+
+@pytest.mark.parametrize("counts", [(3, 15), (15, 3)])
+def test_a_family_of_more_runs_a_budget_gains_nothing_by_their_luck(counts):
+    found = [
+        leverage_of(swept(3.0, counts[0], seed), swept(1.0, counts[1], 100 + seed), np.asarray([3e19]))
+        for seed in range(16)
+    ]
+    logs = np.log([one.value[0] / 3.0 for one in found])
+    assert abs(logs.mean()) < 3 * logs.std() / np.sqrt(len(found))
+    assert np.mean([one.low[0] <= 3.0 <= one.high[0] for one in found]) >= 0.75
+
+
+def test_how_far_each_curve_is_read_beyond_its_runs_is_told_in_flops():
+    found = leverage_of(family(3.0), family(1.0), np.asarray([1e18, 3e19, 2e20, 3e21]))
+    first, second = found.beyond
+    assert first == pytest.approx([1 / 3, 1, 1, 10], rel=1e-6)
+    assert second == pytest.approx([1, 1, 2, 30], rel=1e-3)
+
+
+def test_losses_that_do_not_fall_with_compute_are_refused():
+    fallen = family(3.0)
+    risen = dataclasses.replace(fallen, loss=fallen.loss[::-1].copy())
+    with pytest.raises(ValueError, match="first family's loss does not fall with compute"):
+        leverage_of(risen, family(1.0))
+
+
+def test_what_the_runs_do_not_determine_has_no_interval_but_a_reason():
+    with jax.enable_x64(True):
+        loss = np.asarray(jax.vmap(NO_FLOOR)(Design(flops=BUDGETS)))
+    reasons = []
+    for seed in range(6):
+        noise = 0.004 * np.random.default_rng(seed).normal(size=len(BUDGETS))
+        found = leverage_of(family(3.0), runs_from(Design(flops=BUDGETS), loss * np.exp(noise)))
+        told = [not reason for reason in found.unknown]
+        assert np.isfinite(found.low).tolist() == np.isfinite(found.high).tolist() == told
+        reasons += found.unknown
+    assert any("do not determine irreducible" in reason for reason in reasons)
 
 
 def test_a_family_of_few_budgets_is_refused():

@@ -10,10 +10,19 @@ import pytest
 from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
+from moejax.errors import UserError
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.loss_curves import annealed_loss, curve_law, fit_curves, held_out_curve, knows_drops, predict_curve
+from moejax.fit.loss_curves import (
+    annealed_loss,
+    curve_law,
+    fit_curves,
+    held_out_curve,
+    knows_drops,
+    predict_curve,
+    reach_beyond,
+)
 from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
 from moejax.fit.starts import WarmStart
 from moejax.laws.law import coefficients
@@ -45,7 +54,28 @@ def test_curves_of_other_schedules_are_predicted(exact):
         assert found.points == len(curve(kind).steps)
     longer = held_out_curve(exact, curve("cosine", steps=3 * STEPS, every=120))
     assert longer.worst < 1e-3
-    assert longer.beyond == pytest.approx(3 * 0.55, rel=0.05)
+    assert (longer.beyond, longer.beyond_in) == (pytest.approx(3.0, rel=0.05), "updates")
+
+
+@pytest.mark.parametrize(("steps", "peak"), [(STEPS // 8, 8.0), (4 * STEPS, 0.25), (2 * STEPS, 1.0), (STEPS, 1.0)])
+def test_a_schedule_lies_as_far_beyond_as_the_farthest_of_its_sum_peak_and_length(steps, peak, exact):
+    own = peak * rates("constant", steps)
+    beyond, beyond_in = reach_beyond(exact, own)
+    reached = {
+        "rate_sum": own.sum() / rates("constant").sum(),
+        "peak_rate": own.max() / PEAK,
+        "updates": max(steps / STEPS, 1.0),
+    }
+    assert beyond == pytest.approx(reached[beyond_in] if beyond_in else 1.0)
+    assert max(beyond, 1 / beyond) == pytest.approx(max(1 / peak, *reached.values()))
+
+
+def test_a_draw_is_never_a_point_whatever_number_of_stretches_is_asked_for():
+    read = curves(every=200)
+    runs = runs_of(read, blocks=10_000)
+    assert (np.bincount(runs.group) >= 2).all()
+    with pytest.raises(UserError, match="never a point"):
+        fit_curves(read, blocks=10_000)
 
 
 def test_the_loss_of_a_branch_is_predicted_from_its_trunk_with_a_range(noisy):
@@ -92,7 +122,9 @@ def test_stretches_of_a_curve_are_draws_and_many_points_are_few():
 def test_noise_that_is_alike_at_neighbours_widens_the_intervals():
     read = curves(noise=1e-3, along=0.9, seed=1, every=20)
     found = fit_curves(read, TRUTH, starts=WarmStart((TRUTH,)), search=EVERY_START)
-    by_blocks, by_points = (with_uncertainty(found, runs_of(read, blocks=blocks)) for blocks in (BLOCKS, 10_000))
+    runs = runs_of(read)
+    points = dataclasses.replace(runs, group=np.arange(len(runs)))
+    by_blocks, by_points = (with_uncertainty(found, own) for own in (runs, points))
     assert (by_blocks.conf_int()["std_err"] > 2 * by_points.conf_int()["std_err"]).all()
 
 
@@ -122,8 +154,12 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
             if phase == "trunk" or step > 0.8 * STEPS:
                 line = {"phase": phase, "step": int(step), "tokens": int(step) * 64, "steps_done": int(step)}
                 lines.append({**line, "seconds": 1.0, "learning_rate": one.rates[step - 1], "loss": float(loss)})
+    # Of one step of the trunk no loss is known, as its update was skipped.
+    lines[5]["loss"] = "nan"
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     read = read_curves(tmp_path / "study", warmup=WARMUP)
+    assert read.curves[0].steps.tolist() == [step for step in trunk.steps if step != trunk.steps[5]]
+    assert any("small/metrics.jsonl, trunk: 1 step without a finite loss left out" in note for note in read.notes)
     assert read.names == ("small/trunk", "small/branch-9")
     anneal = read.curves[1]
     assert anneal.steps.min() > 0.8 * STEPS

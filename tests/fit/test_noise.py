@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 from known_fit import known_fit, known_runs
 
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json, load
 from moejax.fit.noise import noise, outliers
+from moejax.fit.objective import Squared
 from moejax.fit.read_runs import read_runs
 from moejax.fit.starts import WarmStart
 from moejax.laws.chinchilla import Chinchilla
@@ -40,6 +42,15 @@ def test_noise_is_corrected_for_the_coefficients_that_were_fitted():
     left = np.eye(40) - slopes @ np.linalg.pinv(slopes)
     fitted = [noise(left @ (0.01 * rng.normal(size=40)), np.ones(40), 6) for _ in range(400)]
     assert np.mean(fitted) == pytest.approx(0.01, rel=0.05)
+
+
+def test_noise_is_that_of_one_run_whatever_number_of_runs_each_is_the_mean_of():
+    rng = np.random.default_rng(0)
+    weight = np.array([1.0] * 20 + [16.0] * 40)
+    means = 0.01 * rng.normal(size=(400, 60)) / np.sqrt(weight)
+    assert np.mean([noise(one, weight, 0) for one in means]) == pytest.approx(0.01, rel=0.02)
+    listed = [len(outliers(np.ones(60), np.exp(one), weight, 0, [f"run {i}" for i in range(60)])) for one in means]
+    assert np.mean(np.array(listed) > 0) < 0.03
 
 
 def test_a_spike_moves_the_noise_hardly_and_the_rmse_a_lot(found):
@@ -88,6 +99,21 @@ def table(losses, **columns):
 
 def notes(losses, **columns):
     return " ".join(read_runs(table(losses, **columns), Chinchilla).notes)
+
+
+@pytest.mark.parametrize(
+    ("noise_of_loss", "penalty", "said"), [(0.01, None, True), (0.001, None, False), (0.01, Squared(), False)]
+)
+def test_a_penalty_that_is_linear_in_most_residuals_is_said_with_what_uses_the_runs_better(
+    noise_of_loss, penalty, said
+):
+    noisy = known_runs().loss * np.exp(noise_of_loss * np.random.default_rng(0).normal(size=len(known_runs())))
+    runs = dataclasses.replace(known_runs(), loss=noisy)
+    start = WarmStart((known_fit().law,))
+    notes = " ".join(
+        with_uncertainty(fit_law(EffectiveParams, runs, starts=start, penalty=penalty), runs).summary().notes
+    )
+    assert ("nearly a regression of medians" in notes) == said
 
 
 def test_losses_like_perplexities_are_asked_about_with_the_remedy():

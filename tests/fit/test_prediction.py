@@ -31,6 +31,16 @@ def test_no_number_of_resamples_hides_the_lack_of_fit():
     assert (np.log(found.high / found.loss) > 1.6 * known_fit().metrics.rmse_log).all()
 
 
+def test_the_mean_of_several_runs_falls_into_a_narrower_range_than_one():
+    found = [
+        predict_runs(known_fit(), known_runs(), known_resamples(), known_runs().design, weight=weight)
+        for weight in (1.0, 16.0)
+    ]
+    wide, narrow = (np.log(one.high / one.low) for one in found)
+    assert (narrow < wide).all()
+    assert (narrow > wide / 4).all(), "what coefficients do is alike in all of them"
+
+
 def test_a_level_that_is_no_share_is_refused():
     with pytest.raises(ValueError, match=r"above 0 and at most 0\.9999"):
         predict_runs(known_fit(), known_runs(), known_resamples(), known_runs().design, level=90.0)

@@ -121,7 +121,9 @@ def test_text_is_compared_as_text():
 def test_a_weight_comes_from_a_column():
     read = read_runs(FRAME.assign(count=[1, 2, 0, "3"]), Chinchilla, weight="count")
     assert read.runs.weight.tolist() == [1, 2, 0, 3]
-    assert read.notes == ("1 of 4 rows have a count of 0 and take no part.",)
+    out, counted = read.notes
+    assert out == "1 of 4 rows have a count of 0 and take no part."
+    assert "count says (1 to 3); ranges of new runs are of one run" in counted
 
 
 @pytest.mark.parametrize(
@@ -592,6 +594,19 @@ def test_the_best_learning_rates_of_a_sweep_are_what_a_law_of_them_is_fitted_to(
     assert len(read.runs) == frame["flops"].nunique()
 
 
+@pytest.mark.parametrize("target", ["lr", "learning_rate"])
+def test_the_best_of_a_sweep_is_known_to_a_step_of_its_grid(target):
+    frame = swept().rename(columns={"lr": target})
+    steps = np.log(10) / np.sqrt(12)
+    read = read_runs(frame, f"{target} = k*params_active^a", best_by=[target, "bs"])
+    np.testing.assert_allclose(read.runs.resolution, steps)
+    assert read.runs.coarseness == pytest.approx(steps)
+    assert read_runs(frame, Chinchilla, best_by=[target, "bs"]).runs.resolution is None
+    batch = frame.assign(batch_tokens=2048 * frame["bs"])
+    other = read_runs(batch, "batch_tokens = k*params_active^a", best_by=["bs", target]).runs
+    np.testing.assert_allclose(other.resolution, np.log(2) / np.sqrt(12))
+
+
 def bowls(seeds=2, noise=3e-4, steeper=0.0):
     """Sweeps over a learning rate in factors of two and a batch, of known optima that lie between what was tried."""
     generator, found = np.random.default_rng(0), []
@@ -645,6 +660,34 @@ def test_a_smooth_minimum_needs_a_sweep_of_numbers_above_0():
         read_runs(bowls(), Chinchilla, smooth=True)
     with pytest.raises(ValueError, match="logarithms of lr"):
         read_runs(bowls().assign(lr=0.0), Chinchilla, best_by=["lr"], smooth=True)
+
+
+@pytest.mark.parametrize("length", ["steps", "Steps", "epochs", "samples_seen", "iteration"])
+def test_checkpoints_of_one_model_are_one_group_whatever_their_length_is_counted_in(length):
+    later = FRAME.assign(tokens=2 * FRAME["tokens"], loss=0.95 * FRAME["loss"])
+    frame = pd.concat([FRAME, later]).rename(columns={"tokens": length})
+    groups = read_runs(frame, f"loss = E + A/params_active^a + B/{length}^b").runs.group
+    np.testing.assert_array_equal(groups, [0, 1, 2, 3, 0, 1, 2, 3])
+
+
+def test_rows_of_one_training_in_several_groups_are_said():
+    frame = FRAME.assign(depth=np.arange(len(FRAME)) + 1.0, run=[f"run-{i // 2}" for i in range(len(FRAME))])
+    formula = "loss = E + A/params_active^a + B/depth^b"
+    said = " ".join(read_runs(frame, formula).notes)
+    assert "names in the column run have rows in several groups" in said
+    assert "--group run" in said
+    assert "several groups" not in " ".join(read_runs(frame, formula, group="run").notes)
+
+
+def test_rows_of_several_data_that_are_fitted_as_one_are_said():
+    frame = FRAME.assign(dataset=["c4", "c4", "pile", "pile"])
+    (said,) = (note for note in read_runs(frame, Chinchilla).notes if "dataset" in note)
+    assert "Column dataset has 2 values, and rows of all are fitted as one" in said
+    assert "--where 'dataset == \"c4\"' keeps one" in said
+    one = read_runs(frame, Chinchilla, where=["dataset == 'c4'"]).notes
+    assert not any("fitted as one" in note for note in one)
+    each = FRAME.assign(dataset=["a", "b", "c", "d"])
+    assert not any("fitted as one" in note for note in read_runs(each, Chinchilla).notes), "they name rows"
 
 
 def test_a_group_that_is_the_same_in_all_rows_groups_nothing():

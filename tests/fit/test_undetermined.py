@@ -20,6 +20,7 @@ from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
 from moejax.fit.summary import summary, tables
 from moejax.fit.undetermined import how_to_determine
+from moejax.interval import Interval
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
@@ -91,11 +92,17 @@ def test_a_fit_that_did_not_converge_gives_numbers_and_no_errors():
 def test_laws_beside_a_direction_show_which_answers_move_with_it():
     fit, _ = one_budget()
     probes = fit.probes
-    count = len(probes.laws.irreducible)
-    assert count == 2 * len(fit.undetermined)
-    assert probes.moved(probes.laws.irreducible)
-    assert not probes.moved(probes.laws.params_scale)
-    assert not probes.moved(probes.laws(Design(params_active=1e9, tokens=1e11)))
+    assert len(probes.laws.irreducible) == 2 * len(fit.undetermined) + len(fit.alternatives)
+
+    def moved(answer):
+        (middle,), (error,) = (lambda known: (known.middle, known.errors))(fit.uncertainty.spread(fit.law, answer))
+        return probes.moved(
+            answer(probes.laws), Interval(low=0.0, middle=middle, high=0.0, deviation=error, undefined=0.0)
+        )
+
+    assert moved(lambda law: law.irreducible)
+    assert not moved(lambda law: law.params_scale)
+    assert not moved(lambda law: law(Design(params_active=1e9, tokens=1e11)))
 
 
 def test_what_runs_leave_open_has_an_option_that_holds_it_where_one_is_published():

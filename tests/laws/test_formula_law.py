@@ -39,6 +39,9 @@ FORMULAS = {
     "loss = E + A/(N*sqrt(width))^alpha": "+++",
     "loss = E + A*exp(-r*sparsity)/N^alpha": "aaa+",
     "loss = E + A/N^(alpha - gamma*alpha)": "++aa",
+    "loss = E + A/max(N, M, 2*P)^alpha + B/min(D, T)^beta": "++aa++a+",
+    "loss = E + A/min(N, 1/r)^alpha + B/(D + T)^beta": "++a++a+",
+    "lr = k*(width + w)^a*min(D^b, T)": "+aaaa",
 }
 
 
@@ -142,6 +145,17 @@ BUDGETS = {
     "L = N*D": "is of L, which the formula .* has",
     "E = N*D": "is of E, which the formula .* has",
 }
+
+
+@pytest.mark.parametrize("flops", [1e20, 1e21, 1e22, 1e24])
+@pytest.mark.parametrize("text", ["loss = E + A/(N*D)^a", "loss = E + A/(N^a*D^a)"])
+def test_of_a_budget_of_which_all_splits_have_one_loss_none_is_best(text, flops):
+    law = formula_law.formula_law(text, budget="C = 6*N*D")
+    (rule,) = law.decides
+    one = law(E=1.7, A=1200.0, a=0.15)
+    with float64():
+        assert np.isnan([float(number) for number in rule.decide(one, flops=flops).values()]).all()
+        assert "no split of the budget is best: the law gives" in rule.why_none(one, {"flops": flops})
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import os
 import socket
 import sqlite3
 import struct
@@ -119,6 +120,38 @@ def test_a_loss_without_bound_is_no_number_of_mlflows_largest(tmp_path):
     assert list(run_table.read_as_it_is(path)["val/loss"]) == [float("inf"), 3.6, 3.4]
 
 
+@pytest.mark.parametrize("value", ["much", b"\x00\x01"])
+def test_a_metric_that_is_no_number_is_named_with_its_run(tmp_path, value):
+    path = database(tmp_path / "mlflow.db")
+    with sqlite3.connect(path) as store:
+        store.execute("update latest_metrics set value = ? where run_uuid = 'run-1' and key = 'val/loss'", (value,))
+    store.close()
+    with pytest.raises(UserError, match=r"val/loss of the run run-1 is .* in MLflow's store, and no number"):
+        run_table.read_as_it_is(path)
+
+
+def test_a_run_without_a_status_did_not_finish_as_far_as_is_known(tmp_path):
+    path = database(tmp_path / "mlflow.db")
+    with sqlite3.connect(path) as store:
+        store.execute("update runs set status = null where run_uuid = 'run-1'")
+    store.close()
+    folder = files(tmp_path / "mlruns")
+    about = folder / "7/run-1/meta.yaml"
+    about.write_text(about.read_text().replace("status: 3", "status: [3]"))
+    for store, status in ((path, "unknown"), (folder, "[3]")):
+        table = run_table.read_as_it_is(store).set_index("run")
+        assert table.loc["run-1", "status"] == status
+        (said,) = (note for note in table.attrs["notes"] if "did not finish" in note)
+        assert "2 runs" in said
+        assert status in said
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "meta.yaml")
+    with pytest.raises(UserError, match="is a folder without runs"):
+        run_table.read_as_it_is(tmp_path)
+
+
 def test_a_run_called_by_a_number_keeps_its_name():
     table = _table("x", kinds()["mlflow"], [TrackedRun(name, {"seed": "7"}, {}, {}) for name in ("1.10", "1.1")])
     assert list(table["run"]) == ["1.10", "1.1"]
@@ -168,11 +201,20 @@ def test_events_give_the_last_value_and_the_hyperparameters_of_a_run(tmp_path):
 
 
 def test_events_that_are_still_written_end_early_and_damaged_ones_are_refused(tmp_path):
+    from tensorboardX.record_writer import masked_crc32c
+
     folder = tensorboard(tmp_path)
     path = next((folder / "run-0").glob("events*"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    assert len(run_table.read_as_it_is(folder)) == 3
+    cut = run_table.read_as_it_is(folder)
+    assert len(cut) == 3
+    (said,) = (note for note in cut.attrs["notes"] if "did not finish" in note)
+    assert "1 run did not finish (events end within a record): run-0" in said
+    run_table.source._read_once.cache_clear()
+    length = struct.pack("<Q", 2**60)
+    path.write_bytes(whole + length + struct.pack("<I", masked_crc32c(length)))
+    assert any("events end within a record" in note for note in run_table.read_as_it_is(folder).attrs["notes"])
     run_table.source._read_once.cache_clear()
     path.write_bytes(whole.replace(struct.pack("<f", 3.8), struct.pack("<f", 3.9)))
     with pytest.raises(UserError, match="is damaged before byte"):

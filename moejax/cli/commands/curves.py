@@ -19,13 +19,20 @@ from moejax.cli.progress import progress
 from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, knows_drops, predict_curve
+from moejax.fit.loss_curves import (
+    HeldOutCurve,
+    fit_curves,
+    held_out_curve,
+    knows_drops,
+    predict_curve,
+    reach_beyond,
+)
 from moejax.fit.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
 from moejax.float64 import float64
 from moejax.folder import write_text
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
-from moejax.laws.predict import factor
+from moejax.laws.predict import beyond_in_words
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
 from moejax.report.figures import loss_curves
@@ -113,7 +120,7 @@ def _schedule(text: str, curves: Curves) -> Any:
 
 def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
     found = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
-    return {**found, "beyond": factor(float(rates.sum()), *result.fitted.get("rate_sum", (0.0, np.inf)))}
+    return {**found, **dict(zip(("beyond", "beyond_in"), reach_beyond(result, rates), strict=True))}
 
 
 def _check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
@@ -159,6 +166,7 @@ def _summary(
                 "last_error": h.last_error,
                 "inside": h.inside,
                 "beyond": h.beyond,
+                "beyond_in": h.beyond_in,
             }
             for h in held_out
         ]
@@ -197,8 +205,12 @@ def _held_out_table(held_out: list[HeldOutCurve]) -> Table:
         Column("at the end", "+.5f"),
         Column("in range", percent(0)),
         Column("beyond", ".3g"),
+        Column("in", words=True),
     )
-    rows = [[h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond] for h in held_out]
+    rows = [
+        [h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond, h.beyond_in]
+        for h in held_out
+    ]
     return Table("Curves that were not fitted, errors in nats/token", columns, rows, key="held-out")
 
 
@@ -208,9 +220,10 @@ def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
         Column("loss", ".4f"),
         Column(f"{in_percent(level)} range"),
         Column("beyond", ".3g"),
+        Column("in", words=True),
         Column("why no range", words=True),
     )
-    rows = [[text, a["loss"], _range(a), a["beyond"], a["reason"]] for text, a in answers.items()]
+    rows = [[text, a["loss"], _range(a), a["beyond"], a["beyond_in"], a["reason"]] for text, a in answers.items()]
     return Table("Loss at the end of a schedule, nats/token", columns, rows)
 
 
@@ -219,12 +232,18 @@ def _range(found: dict[str, Any]) -> str:
 
 
 def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
-    above = [text for text, a in answers.items() if a["loss"] > highest]
+    above = {text: a for text, a in answers.items() if a["loss"] > highest}
     if not above:
         return []
+    far = [
+        f"{text}: {beyond_in_words({a['beyond_in']: a['beyond']})[0]} the fitted ones"
+        for text, a in above.items()
+        if a["beyond_in"]
+    ]
+    why = f" ({'; '.join(far)})" if far else ""
     return [
-        f"! At the end of {listed(above)} the law has more than the highest loss that was measured, "
-        f"{highest:.4g}: it is a power of the sum of rates, and so small a sum is none that it describes."
+        f"! At the end of {listed(above)} the law has more than the highest loss that was measured, {highest:.4g}; it "
+        f"does not describe such a schedule{why}."
     ]
 
 

@@ -15,7 +15,8 @@ from moejax.design.constraint import held
 from moejax.design.decide import beyond
 from moejax.design.leverage import leverage, proportions, resampled
 from moejax.errors import UserError
-from moejax.fit.leverages import leverage_of
+from moejax.fit.budget_losses import MIXTURES, NEAR_LOSS, SIZES, BudgetLosses
+from moejax.fit.leverages import Between, leverage_of
 from moejax.interval import check_level, in_percent, interval
 from moejax.laws import called
 from moejax.laws.catalogue import find
@@ -25,7 +26,10 @@ from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.run_sources.source import has_prefix, with_condition
-from moejax.wording import listed
+from moejax.wording import counted, listed
+
+BEYOND = ("a_beyond", "b_beyond")
+"""By how much the FLOPs at which each family's curve is read lie beyond those of its runs, in the JSON."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,12 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     for flops in arguments.flops or ():
         check_scale(Design(flops=flops))
     rows, notes, warnings = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
-    columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{in_percent(arguments.level)} interval"))
+    columns = (
+        Column("flops", format),
+        Column("leverage", ".3g"),
+        Column(f"{in_percent(arguments.level)} interval"),
+        Column("A beyond", ".3g"),
+        Column("B beyond", ".3g"),
+    )
     cells = [
         [
             row["flops"],
             "undefined" if row["leverage"] is None else row["leverage"],
             "" if row["low"] is None else f"[{row['low']:.3g}, {row['high']:.3g}]",
+            *(None if row.get(name, 1.0) == 1 else row[name] for name in BEYOND),
         ]
         for row in rows
     ]
@@ -57,14 +68,94 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
             raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
         given = argparse.Namespace(**vars(arguments))
         given.runs, given.where = path, [*arguments.where, *([condition] if condition else [])]
-        families.append(read_table(given, ("flops",)).runs)
+        families.append(read_table(given, ("flops",), (*SIZES, *MIXTURES)).runs)
     a, b = families
     at = None if arguments.flops is None else np.asarray(arguments.flops)
     found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
     rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
-    warnings = [f"{name}: {said}" for name, fit in (("A", found.curve), ("B", found.against)) for said in fit.warnings]
+    for row, *times in zip(rows, *found.beyond, strict=True):
+        row |= {name: None if one != one else float(one) for name, one in zip(BEYOND, times, strict=True)}
     undefined = any(row["leverage"] is None for row in rows)
-    return rows, ["Undefined where A's loss lies below all that B's loss-compute curve reaches."] * undefined, warnings
+    notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", found.budgets, strict=True)]
+    notes += ["Undefined where A's loss lies below all that B's loss-compute curve reaches."] * undefined
+    return rows, notes, [*_of_curves(found), *_luck(found), *_far(found)]
+
+
+def _of_curves(found: Between) -> list[str]:
+    """What is to be known of the fits, and why there is no interval."""
+    fits = (("A", found.curve), ("B", found.against))
+    # The remedy of a fit names options of `moejax fit`.
+    said = [f"{name}: {one}" for name, fit in fits for one in fit.warnings if one != fit.remedy]
+    for why in dict.fromkeys(filter(None, found.unknown)):
+        at = listed([f"{flops:.3g}" for flops, reason in zip(found.flops, found.unknown, strict=True) if reason == why])
+        said.append(
+            f"The leverage at {at} FLOPs has no interval: {why}. Train the family whose curve this is at more budgets, "
+            f"farther apart."
+        )
+    return said
+
+
+NEAR = f"within {in_percent(NEAR_LOSS)} of its lowest loss"
+
+
+def _in_words(found: BudgetLosses) -> str:
+    """How the loss of a family at each budget came about."""
+    smoothed, every = int(found.smoothed.sum()), len(found.smoothed)
+    minimum, lowest = (
+        f"the minimum of a quadratic in log {found.size} through its runs {NEAR}",
+        "the run of lowest loss",
+    )
+    if smoothed in (0, every):
+        how = f"of each of {every} budgets {minimum if smoothed else lowest}"
+    else:
+        how = f"of {smoothed} of {every} budgets {minimum}, of the others {lowest}"
+    ends = int(found.at_an_end.sum())
+    beyond = f" At {ends} the minimum is at the smallest or largest size: a lower loss may lie beyond." if ends else ""
+    return f"{how}; {_runs(found)} a budget.{beyond}"
+
+
+def _runs(found: BudgetLosses) -> str:
+    least, most = int(found.counts.min()), int(found.counts.max())
+    return counted(most, "run") if least == most else f"{least} to {most} runs"
+
+
+def _luck(found: Between) -> list[str]:
+    """That the lowest of many losses is luckier than that of few, where one family has more."""
+    a, b = found.budgets
+    if abs(a.lowest_of - b.lowest_of) < 1:
+        return []
+    if all(one.size for one in found.budgets):
+        remedy = f"Train three sizes or more {NEAR} at each budget"
+    else:
+        remedy = f"Give the sizes of the runs ({SIZES[0]} or {SIZES[-1]})"
+    return [
+        f"A budget's loss is {_of_a_budget(a)} in A, and {_of_a_budget(b)} in B. The lowest of more runs is luckier, "
+        f"and the leverage and its interval lean to {'A' if a.lowest_of > b.lowest_of else 'B'}. {remedy}: the minimum "
+        f"of a quadratic through them has no such luck."
+    ]
+
+
+def _of_a_budget(found: BudgetLosses) -> str:
+    if found.smoothed.all():
+        return f"a quadratic's through {_runs(found)}"
+    lowest = int((~found.smoothed).sum())
+    where = f" (at {lowest} of {len(found.counts)} budgets)" if found.smoothed.any() else ""
+    return f"the lowest of {_runs(found)}{where}"
+
+
+def _far(found: Between) -> list[str]:
+    """How far beyond its runs each family's curve is read."""
+    parts = []
+    for name, times in zip("AB", found.beyond, strict=True):
+        above, below = times[times > 1], times[times < 1]
+        parts += [f"{name}'s up to {above.max():.3g} times above its largest"] if len(above) else []
+        parts += [f"{name}'s down to {1 / below.min():.3g} times below its smallest"] if len(below) else []
+    if not parts:
+        return []
+    return [
+        f"Loss-compute curves are read beyond the budgets of their runs, {listed(parts)}: an extrapolation, and "
+        f"intervals know nothing of how the curves bend there."
+    ]
 
 
 def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str], list[str]]:
@@ -87,7 +178,7 @@ def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
         optima += [found.family, found.against]
         ends = None if likely is None else interval(resampled(found, likely.laws), arguments.level)
         probes = None if likely is None else likely.probes
-        if probes is not None and probes.moved(resampled(found, probes.laws)):
+        if probes is not None and ends is not None and probes.moved(resampled(found, probes.laws), ends):
             warnings.append(
                 f"The leverage at {flops:.3g} FLOPs has no interval: it rests on coefficients that the runs do not "
                 f"determine ({', '.join(known.not_determined)})."

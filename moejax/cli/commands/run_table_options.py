@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from moejax.cli.number import pairs
+from moejax.errors import UserError
 from moejax.fit.holdout import each_value, folds, split_by
 from moejax.fit.read_runs import read_runs
 from moejax.say import say
 
 
-def read_table(arguments: argparse.Namespace, law: Any) -> Any:
+def read_table(arguments: argparse.Namespace, law: Any, also_told_apart_by: Sequence[str] = ()) -> Any:
     """The runs that the arguments describe, for a law or of columns; what must be known about them goes to stderr."""
-    read = read_without_words(arguments, law)
+    read = read_without_words(arguments, law, also_told_apart_by)
     for note in read.notes:
         say(note)
     return read
 
 
-def read_without_words(arguments: argparse.Namespace, law: Any) -> Any:
+def read_without_words(arguments: argparse.Namespace, law: Any, also_told_apart_by: Sequence[str] = ()) -> Any:
     """The same, of which nothing is said."""
     return read_runs(
         arguments.runs,
@@ -31,10 +33,21 @@ def read_without_words(arguments: argparse.Namespace, law: Any) -> Any:
         weight=arguments.weight,
         drop_invalid=arguments.drop_invalid,
         drop_duplicates=arguments.drop_duplicates,
-        best_by=[name.strip() for name in (arguments.best_by or "").split(",") if name.strip()],
+        best_by=_names(arguments.best_by, "--best-by"),
         smooth=arguments.smooth,
         trust_units=arguments.trust_units,
+        also_told_apart_by=also_told_apart_by,
     )
+
+
+def _names(text: str | None, option: str) -> list[str]:
+    """Columns that an option names, each once."""
+    if text is None:
+        return []
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UserError(f"{option} is {text!r} and names no column; name those that were swept, or leave it out.")
+    return names
 
 
 def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--blocks",
         type=whole_number,
         metavar="COUNT",
-        help="stretches of a curve that count as one draw each; 1 where curves are many (8)",
+        help="stretches of a curve, of two points or more, that count as one draw each; 1 where curves are many (8)",
     )
     add_level(trust, "ranges")
     trust.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of the starts (%(default)s)")

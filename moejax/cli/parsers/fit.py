@@ -39,7 +39,7 @@ moejax fit runs.csv --law chinchilla --decide flops=1e24 --profile 'N*' --influe
 moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
 moejax fit runs.csv --form 'loss = E + A/N^alpha + B/D^alpha' --bootstrap 1000
 moejax fit runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --decide flops=1e24 --profile 'N*'
-moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^-c' --best-by lr
+moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^c' --best-by lr
 moejax fit scores.csv --law error_from_loss --loss-law chinchilla --predict params_active=7B,tokens=1T
 moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --correct gamma"""
