@@ -90,9 +90,10 @@ def like(
 ) -> Candidates:
     """Shapes like the given ones, none more than ``reach`` times as large as the table's largest run.
 
-    Parameters and tokens are no smaller than in the table. What the laws read is varied as ``moejax design`` varies it
-    (``design.shapes``): the width always, and of experts, top-k, expert width and shared experts what is in ``inputs``;
-    the rest keeps its ratio to the width. Of different tokens there are as many as in the table, at most.
+    Parameters and tokens are no smaller than in the table, and tokens per parameter within ``reach`` of its. What the
+    laws read is varied as ``moejax design`` varies it (``design.shapes``): the width always, and of experts, top-k,
+    expert width and shared experts what is in ``inputs``; the rest keeps its ratio to the width. Of different tokens
+    there are as many as in the table, at most.
 
     Raises:
       UserError: none costs so little, or something is read that no shape has.
@@ -124,6 +125,9 @@ def like(
     for name, (low, high) in box.items():
         sizes = _sizes(design, name)
         inside &= (sizes >= low * (1 - 1e-9)) & (sizes <= high * (1 + 1e-9))
+    if (own := _tokens_per_parameter(runs.design)) is not None:
+        own, ratio = own[runs.weight > 0], _tokens_per_parameter(design)
+        inside &= (ratio >= own.min() / reach) & (ratio <= own.max() * reach)
     if not inside.any():
         raise UserError(
             f"No shape like the given ones lies within {reach:g} times the sizes of the table's runs; give one that is "
@@ -151,6 +155,13 @@ def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count d
     """
     cube = sobol(dimensions, count, seed)
     return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
+
+
+def _tokens_per_parameter(design: Design) -> Any:
+    """By active parameters; None where a design lacks either."""
+    if design.tokens is None or design.params_active is None:
+        return None
+    return np.asarray(design.tokens, float) / np.asarray(design.params_active, float)
 
 
 def _sizes(design: Design, name: str) -> np.ndarray:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import jax.numpy as jnp
 
 from moejax.errors import UserError
 from moejax.experimental_design.candidates import Candidates
@@ -15,7 +12,7 @@ from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.posterior_modes import PosteriorModes
 from moejax.fit.derivatives import Functional
-from moejax.fit.estimands import coefficient_estimands
+from moejax.fit.estimands import above_0, coefficient_estimands
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
@@ -128,9 +125,9 @@ def propose(
             raise
         # No answer to make certain yet: what every coefficient is comes first.
         ((name, law),) = laws.items()
-        coefficients = coefficient_estimands(law, tuple(fixed))
+        coefficients = above_0(law, coefficient_estimands(law, tuple(fixed)))
         instead = tuple(one.name for one in coefficients)
-        posteriors = posteriors_for({name: [functools.partial(_size, one.functional) for one in coefficients]})
+        posteriors = posteriors_for({name: [one.functional for one in coefficients]})
     chosen = choose_runs(list(posteriors.values()), candidates.flops, budget)
     return Proposal(
         plan=chosen,
@@ -155,7 +152,3 @@ def _as_published(fit: FitResult) -> dict[str, float]:
             if type(one.law) is type(fit.law):
                 return {name: float(getattr(one.law, name)) for name in fit.unidentified}
     return {}
-
-
-def _size(answer: Functional, law: Any) -> Any:
-    return jnp.abs(answer(law))

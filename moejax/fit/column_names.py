@@ -19,6 +19,7 @@ from moejax.errors import UserError
 from moejax.expression import evaluate
 from moejax.fit.expert_signs import MORE_THAN_DENSE, ExpertSign, sign_of_experts
 from moejax.float64 import float64
+from moejax.laws import LAWS
 from moejax.laws.chinchilla import training_flops
 from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
@@ -355,6 +356,10 @@ def is_formula(text: str) -> bool:
     return "=" in text
 
 
+OUTPUTS = frozenset(output for law in LAWS.values() for output in law.outputs) - {"loss"}
+"""What laws predict besides a loss. A column of one of these names holds it, and is no loss."""
+
+
 def law_of_formula(
     text: str,
     frame: Any,
@@ -415,7 +420,9 @@ def _columns(ours: Named, mapping: Mapping[str, str], loss: str) -> dict[str, st
             same = mapping.get(name, name)
             if theirs in (same, quoted(same)) and columns.get(name) == name and name not in FIELDS:
                 columns[name] = field
-    columns |= {name: "loss" for name in found if name in (loss, read_from.get("loss"))}
+    # What a law predicts besides a loss is no loss, also where it is named as what is fitted.
+    losses = {read_from.get("loss"), None if our_name(loss) in OUTPUTS else loss}
+    columns |= {name: "loss" for name in found if name in losses}
     letters = {letter: field for letter, field in FORMULA_LETTERS.items() if field in (*found, "loss")}
     if "params_active" not in found and "params_total" in found:
         letters["N"] = "params_total"

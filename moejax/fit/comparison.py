@@ -152,13 +152,13 @@ class Comparison:
         return [f"The test reached beyond the fitted runs by up to {farthest}; farther out, nothing here was tested."]
 
     def _doubts(self) -> list[str]:
-        (law,) = (law for law in self.laws if law.name == self.selection.simplest)
+        (law,) = (law for law in self.laws if law.name == self.selection.preferred)
         return [f"Of {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
 
     @property
     def next_law(self) -> str:
-        """The law to fit next: the trusted one; else the simplest of those that cannot be told apart."""
-        return self.selection.trusted or self.selection.simplest
+        """The law to fit next: the trusted one; else what is preferred of those that cannot be told apart."""
+        return self.selection.trusted or self.selection.preferred
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""

@@ -312,16 +312,24 @@ FAR_FROM_0 = 2.5
 
 
 def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
-    """Sentences about coefficients near 0 whose interval cannot hold 0, as the formula suggests their sign."""
+    """Sentences about coefficients near 0 whose sign is the formula's suggestion: with the other a fit may be better,
+    and an interval cannot hold 0."""
     described = {field.name: field.metadata for field in dataclasses.fields(result.law)}
     if not isinstance(result.law, FormulaLaw):
         return ()
     errors = dict(zip(result.coefficients, estimated.spread(_itself)[0].errors, strict=True))
-    return tuple(
+    assumed = assumed_signs(type(result.law))
+    at_the_end = tuple(
+        f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where it has no more effect: "
+        f"the other sign may fit. {command('--either', name)} searches both."
+        for name in result.unidentified
+        if name in assumed
+    )
+    return at_the_end + tuple(
         f"The sign of {name} was assumed ({SIGNS[sign]}), so its interval cannot hold 0; it lies "
         f"{abs(result.coefficients[name]) / errors[name]:.2g} standard errors from 0. "
         f"{command('--either', name)} tests whether it differs from 0 at all."
-        for name, sign in assumed_signs(type(result.law)).items()
+        for name, sign in assumed.items()
         # How far a scale is from 0 depends on the unit of its columns, where their exponents are fitted.
         if all(map(is_power, described[name]["dimension"].values()))
         and name not in result.without_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ class Estimand:
     """The rule that decides it; None for a coefficient or a prediction."""
 
     @property
+    def magnitude(self) -> Estimand:
+        """Its size, which has a logarithm whatever the sign."""
+        return replace(self, name=f"|{self.name}|", symbol=f"|{self.symbol}|", functional=SizeOf(self.functional))
+
+    @property
     def title(self) -> str:
         """The name with its letter, and where it is asked: ``optimal_tokens (D*) at flops = 1e24``."""
         at = where_in_words(self.given)
@@ -63,6 +68,22 @@ class CoefficientOf:
 
     def __call__(self, law: Any) -> Any:
         return getattr(law, self.name)
+
+
+@dataclass(frozen=True)
+class SizeOf:
+    """The functional without its sign; equal for equal functionals, so that it is compiled once."""
+
+    functional: Functional
+
+    def __call__(self, law: Any) -> Any:
+        return abs(self.functional(law))
+
+
+def above_0(law: type, estimands: Iterable[Estimand]) -> list[Estimand]:
+    """The coefficients, and of those that may be below 0 their size: what is planned for has a logarithm."""
+    signs = {f.name: f.metadata.get("sign", "+") for f in fields(law)}
+    return [one if signs.get(one.name, "+") == "+" else one.magnitude for one in estimands]
 
 
 def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand]:

@@ -2,56 +2,97 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.fit.chain import chain, with_loss_design
 from moejax.fit.column_names import is_formula, law_of_formula
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
+from moejax.fit.objective import named_penalty
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
 from moejax.laws.formula_law import formula_law
 from moejax.laws.predict import law_class
+from moejax.say import say
+from moejax.wording import listed
 
 
 def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResult:
     """Fit a law to runs; intervals and ranges of the result are by group.
 
     Args:
-      runs: what ``moejax.read_runs`` returns; or a file or DataFrame with moejax's columns, which it then reads.
+      runs: what ``moejax.read_runs`` returns; or a file or DataFrame, which it then reads: what is left out or
+        doubtful is said on stderr.
       law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, a law's class, or a law,
         whose coefficients are one more start.
       loss_law: for a law of scores, the law of the loss that it stands on, fitted to the same file or DataFrame: the
         result then says what a run of any size scores (``moejax.fit.chain``).
-      options: of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``.
+      options: of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``; of
+        ``moejax.read_runs``, such as ``best_by=["lr"]``, where a file or DataFrame is given; and ``penalty="squared"``,
+        ``residual`` and ``delta`` as ``moejax fit`` has them.
 
     Raises:
-      UserError: there is no such law, or the runs cannot be read for it or cannot set it.
+      UserError: there is no such law or option, or the runs cannot be read for it or cannot set it.
     """
+    reading, options = _sorted(options)
     if loss_law is not None:
-        return _chained(runs, law, loss_law, options)
+        return _chained(runs, law, loss_law, reading, options)
+    if reading and isinstance(runs, ReadRuns | Runs):
+        raise UserError(
+            f"{listed(reading)} {'says' if len(reading) == 1 else 'say'} how a table is read, and these runs are read "
+            f"already; give {'it' if len(reading) == 1 else 'them'} to moejax.read_runs."
+        )
     formula = isinstance(law, str) and is_formula(law)
     if formula and isinstance(runs, Runs):
         law = formula_law(law, tuple(runs.design.columns or ()))
     elif formula:
         if not isinstance(runs, ReadRuns):
-            runs = read_runs(runs, law)
+            runs = _read(runs, law, reading)
         law = law_of_formula(law, runs.frame, mapping=runs.read_from)
     elif isinstance(law, str):
         law = law_class(law)
-    read = runs if isinstance(runs, ReadRuns | Runs) else read_runs(runs, law)
+    read = runs if isinstance(runs, ReadRuns | Runs) else _read(runs, law, reading)
     fitted_runs, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
     return with_uncertainty(fit_law(law, fitted_runs, **options), fitted_runs, dropped=dropped)
 
 
-def _chained(runs: Any, law: Any, loss_law: Any, options: dict[str, Any]) -> FitResult:
+def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:
+    read = read_runs(table, law, **options)
+    if read.notes:
+        say(*read.notes)
+    return read
+
+
+def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options that say how a table is read, and those of the fit."""
+    reading, fitting, penalty = ({*inspect.signature(one).parameters} for one in (read_runs, fit_law, named_penalty))
+    reading -= {"path", "law"}
+    fitting -= {"law", "runs"}
+    for name in options:
+        if name not in reading | fitting | penalty:
+            raise UserError(unknown(f"The option {name!r}", name, sorted(reading | fitting | penalty)))
+    fit_options = {name: value for name, value in options.items() if name in fitting}
+    asked = {name: value for name, value in options.items() if name in penalty}
+    if asked and not isinstance(asked.get("penalty", ""), str):
+        if len(asked) > 1:
+            raise UserError(
+                "residual and delta belong to a penalty by its name; a penalty of moejax.fit.objective has its own."
+            )
+    elif asked:
+        fit_options["penalty"] = named_penalty(**{n: v for n, v in asked.items() if n != "penalty" or v})
+    return {name: value for name, value in options.items() if name in reading}, fit_options
+
+
+def _chained(runs: Any, law: Any, loss_law: Any, reading: dict[str, Any], options: dict[str, Any]) -> FitResult:
     """The fit of a score through the loss, from one table."""
     if isinstance(runs, ReadRuns | Runs):
         raise UserError(
             "A law of scores on a law of the loss reads a table twice, once for each; give the file or DataFrame."
         )
-    losses, scores = (read_runs(runs, one) for one in (loss_law, law))
+    losses, scores = (_read(runs, one, reading) for one in (loss_law, law))
     every = with_loss_design(losses.runs, losses.rows, scores.runs, scores.rows)
     return chain(fit(losses, loss_law, **options), fit(scores, law, **options), every)

@@ -14,21 +14,20 @@ import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.budget_losses import BudgetLosses, budget_losses
+from moejax.fit.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
 from moejax.fit.derivatives import FitDerivatives, derivatives
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.objective import FitObjective, Squared
-from moejax.fit.runs import Runs, budgets
+from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol
 from moejax.fit.swept_optimum import precision
 from moejax.float64 import float64
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute
 from moejax.laws.predict import factor
+from moejax.wording import counted
 
-LEAST_BUDGETS = 4
-"""A loss-compute curve has three coefficients; a family trained at fewer budgets is left out."""
 CURVE_STARTS = 32
 """Starts of a loss-compute curve."""
 
@@ -81,8 +80,9 @@ def leverages(
     dense = best & (ratio == 1)
     if dense.sum() < LEAST_BUDGETS:
         raise UserError(
-            f"Dense runs (num_experts 0, or every expert active) were trained at {dense.sum()} budgets; leverage is "
-            f"measured against their loss-compute curve, which needs {LEAST_BUDGETS}."
+            f"Dense runs (num_experts 0, or every expert active) were trained at "
+            f"{counted(int(dense.sum()), 'budget')}; leverage is measured against their loss-compute curve, which "
+            f"needs {LEAST_BUDGETS}."
         )
     kept = runs.only(dense)
     curve, against = _curve_of(kept, seed)
@@ -92,7 +92,8 @@ def leverages(
         report("loss-compute curves", number, len(pairs))
         own = best & (ratio == a) & (granularity == g)
         if own.sum() < LEAST_BUDGETS:
-            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {own.sum()} budgets; {LEAST_BUDGETS} are needed.")
+            trained = counted(int(own.sum()), "budget")
+            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {trained}; {LEAST_BUDGETS} are needed.")
             continue
         fitted, at = _curve_of(runs.only(own), seed)
         families.append(_family(a, g, fitted, runs.only(own)))
@@ -164,7 +165,7 @@ def leverage_of(
     (``budget_losses``).
 
     Args:
-      flops: where it is asked; the first family's budgets, if not given.
+      flops: where it is asked; if not given, the budgets of the first family that its curve goes through.
 
     Raises:
       UserError: a family was trained at too few budgets.
@@ -173,7 +174,7 @@ def leverage_of(
     for name, one in zip(("first", "second"), found, strict=True):
         if len(one.runs) < LEAST_BUDGETS:
             raise UserError(
-                f"The {name} family was trained at {len(one.runs)} budgets; its loss-compute curve needs "
+                f"The {name} family was trained at {counted(len(one.runs), 'budget')}; its loss-compute curve needs "
                 f"{LEAST_BUDGETS}."
             )
         _check_falls(name, one.runs)
@@ -181,7 +182,7 @@ def leverage_of(
     parts = np.split(weights, [len(found[0].runs)])
     kept = [replace(one.runs, weight=weight) for one, weight in zip(found, parts, strict=True)]
     (curve, one), (dense, other) = (_curve_of(family, seed) for family in kept)
-    at = budgets(runs.design.flops)[1] if flops is None else np.asarray(flops, float)
+    at = found[0].runs.design.flops if flops is None else np.asarray(flops, float)
     value, reach = _between(one, other, at, [one, other], level, _shared(found, kept))
     why = [
         curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),

@@ -22,7 +22,6 @@ from moejax.fit.metrics import errors as errors_of
 from moejax.fit.objective import outputs
 from moejax.fit.prediction import predict_runs
 from moejax.fit.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
-from moejax.fit.starts import Sobol
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import reach_at
@@ -32,7 +31,9 @@ from moejax.wording import did_you_mean
 STARTS = 128
 SEARCH = Search(screened=8, rounds=((20, 3),))
 """Few starts serve: nearly all that are polished end at one optimum."""
-NEVER_FELL = "the fitted curves' rate never falls, and this one's does"
+SECOND_SEARCH = Search(screened=32, rounds=((20, 8),))
+"""From four times as many starts and the optimum, where a single start ended there."""
+NO_DROPS = "the fitted curves do not tell what a falling rate gains (drop_scale), and this one's rate falls"
 MANY_CURVES = 12
 """From so many curves on, a curve is one draw, and its luck as a whole is seen."""
 
@@ -67,7 +68,7 @@ def fit_curves(
       law: its name, its class, or a law, whose coefficients are one more start.
       blocks: stretches of a curve that count as one draw each; ``BLOCKS`` if not given, 1 from ``MANY_CURVES`` on.
       intervals: whether the covariance is computed, which takes longer than the fit.
-      options: of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}``.
+      options: of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
 
     Raises:
       UserError: the curves cannot set the law.
@@ -83,8 +84,10 @@ def fit_curves(
             f"of a curve, never a point. Give at most {most}."
         )
     runs = runs_of(curves, blocks=blocks)
-    options = {"starts": Sobol(count=STARTS, seed=seed), "search": SEARCH} | options
-    found = fit_law(cls, runs, seed=seed, **options)
+    starts = options.pop("starts", None) or STARTS
+    found = fit_law(cls, runs, seed=seed, **{"starts": starts, "search": SEARCH} | options)
+    if "search" not in options and round(found.agreeing * found.polished) < 2:
+        found = fit_law(found.law, runs, seed=seed, starts=4 * starts, search=SECOND_SEARCH, **options)
     return with_uncertainty(found, runs) if intervals else found
 
 
@@ -126,7 +129,7 @@ def predict_curve(
     found = predict_runs(result, None, None, Design(columns=columns_at(rates, steps, known or falls)), level)
     # Where no fitted rate fell the scale of drops is nothing but where the search began, however little it moves.
     ranged = known or not falls
-    reasons = list(found.unknown) if ranged else [NEVER_FELL] * len(steps)
+    reasons = list(found.unknown) if ranged else [NO_DROPS] * len(steps)
     return pd.DataFrame(
         {
             "step": steps,

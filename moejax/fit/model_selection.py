@@ -18,8 +18,8 @@ from moejax.wording import listed
 
 AS_GOOD = 1.1
 """A held-out error within this factor of the lowest is as good: it decides nothing that is trained."""
-NO_SUPPORT = 10.0
-"""A law whose AICc is this much higher has essentially no support (Burnham and Anderson 2002, Section 2.6)."""
+LITTLE_SUPPORT = 4.0
+"""A law whose AICc is this much higher has considerably less support (Burnham and Anderson 2002, Section 2.6)."""
 LEAST_REACH = 2.0
 """How many times larger than every fitted run some held-out one must be before a law is named for extrapolation."""
 FAR_BEYOND_NOISE = 10.0
@@ -77,9 +77,10 @@ class ModelSelection:
     """The law of the lowest error."""
     tied: tuple[str, ...]
     """Laws that these runs cannot tell from it."""
-    simplest: str
-    """The law of fewest coefficients among those that these runs determine, or among all if there is none, without
-    those that all runs together speak against; of several that have as few, the one of the lowest held-out error."""
+    preferred: str
+    """To go on with: the best, if all runs together speak for it most too (AICc); else the law of fewest coefficients
+    among those that these runs determine, or among all if there is none, without those that all runs together speak
+    against; of several that have as few, the one of the lowest held-out error."""
     trusted: str | None
     """The law to extrapolate with; None where these runs cannot tell."""
     title: str
@@ -149,18 +150,20 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     determined = [law for law in close if not law.undetermined] or close
     # What held-out runs, which are few, cannot tell apart all runs together may.
     likeliest = min(determined, key=lambda law: law.fit.aicc)
-    unlikely = [law for law in determined if law.fit.aicc > likeliest.fit.aicc + NO_SUPPORT]
+    rivals = [law for law in determined if law is not best]
+    unlikely = [law for law in determined if law.fit.aicc > likeliest.fit.aicc + LITTLE_SUPPORT]
     determined = [law for law in determined if law not in unlikely]
+    agreed = bool(rivals) and best in determined and all(best.fit.aicc < law.fit.aicc for law in rivals)
     fewest = [law for law in determined if law.fit.free == min(law.fit.free for law in determined)]
     # By their held-out error, as all are sorted.
-    simplest = fewest[0]
+    preferred = best if agreed else fewest[0]
     names = tuple(law.name for law in tied)
 
     def selection(title: str, sentence: str, trusted: str | None = None) -> ModelSelection:
         return ModelSelection(
             best=best.name,
             tied=names,
-            simplest=simplest.name,
+            preferred=preferred.name,
             trusted=trusted,
             title=title,
             sentence=sentence + without,
@@ -195,7 +198,7 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs cannot tell {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE holds 0, or it is below {AS_GOOD - 1:.0%}), so they name no law for extrapolation; "
-            f"{against}the simplest of {of_them} {_simplest(fewest)}.",
+            f"{against}{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
         )
     if best.misses:
         return selection(
@@ -209,6 +212,10 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted ones.",
         best.name,
     )
+
+
+def _agreed(best: Compared) -> str:
+    return f"of {best.fit.free} coefficients, {best.name} has both the lowest held-out error and the lowest AICc"
 
 
 def _simplest(fewest: Sequence[Compared]) -> str:

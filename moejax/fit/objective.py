@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.laws import design as designs
@@ -64,6 +65,22 @@ class Squared:
 
 Penalty = Huber | Squared
 PENALTIES: dict[str, type[Penalty]] = {"huber": Huber, "squared": Squared}
+
+
+def named_penalty(penalty: str = "huber", residual: str = "log", delta: float | None = None) -> Penalty:
+    """The penalty of a name (``PENALTIES``), of a kind of residual (``RESIDUALS``).
+
+    Raises:
+      UserError: there is none, or delta is not above 0 or is none of its options.
+    """
+    for given, known, option in ((penalty, PENALTIES, "--penalty"), (residual, RESIDUALS, "--residual")):
+        if given not in known:
+            raise UserError(f"{option} {given} is not known; choose {' or '.join(known)}.")
+    if delta is not None and not delta > 0:
+        raise UserError(f"--delta is {delta}; it must be above 0.")
+    if delta is not None and PENALTIES[penalty] is not Huber:
+        raise UserError(f"--penalty {penalty} has no --delta; leave it out.")
+    return PENALTIES[penalty](residual=residual) if delta is None else Huber(delta=delta, residual=residual)
 
 
 WIDEST = 12.0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.bootstrap import Bootstrap, too_few
 from moejax.fit.covariance import uncertainty
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import Estimand
@@ -35,6 +35,7 @@ def predict_runs(
     The variance of log loss is that of the coefficients (from the resampled laws' predictions, or by the delta
     method where none are given) and, added to it, what the law leaves of the runs it was fitted to (lack of fit and
     noise between seeds, which no number of resamples makes smaller). With few runs the range is a Student-t's.
+    Resamples of no more draws than there are coefficients say nothing: the delta method stands in their place.
 
     Args:
       runs: those of the fit; None for a fit that was read from a file, whose own covariance then serves.
@@ -44,7 +45,7 @@ def predict_runs(
     Raises:
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
     """
-    if resampled is not None:
+    if (resampled := enough(result, resampled)) is not None:
         return result.prediction_intervals(
             design, level, lambda functional: _over(resampled, functional, result), weight=weight
         )
@@ -52,6 +53,12 @@ def predict_runs(
         return result.prediction_intervals(design, level, weight=weight)
     uncertain = uncertainty(result, runs, kind=covariance, by=by)
     return result.prediction_intervals(design, level, lambda functional: uncertain.spread(functional)[0], weight=weight)
+
+
+def enough(result: FitResult, resampled: Bootstrap | None) -> Bootstrap | None:
+    """The resamples, if they are of more draws than there are coefficients."""
+    few = resampled is None or too_few(result, resampled.draws, resampled.by)
+    return None if few else resampled
 
 
 def _over(resampled: Bootstrap, functional: Functional, result: FitResult) -> Spread:
@@ -107,8 +114,9 @@ def predict_run(
       UserError: as ``predict_runs``.
     """
     design = design_from(estimand.given)
+    by_resamples = enough(result, resampled) is not None
     predicted = predict_runs(result, runs, resampled, design, level, covariance=covariance, by=by)
-    return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=resampled is not None)
+    return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=by_resamples)
 
 
 class RunRange(NamedTuple):

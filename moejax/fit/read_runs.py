@@ -16,6 +16,7 @@ from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit import table_checks
 from moejax.fit.column_names import (
+    OUTPUTS,
     Named,
     inverses,
     is_formula,
@@ -29,7 +30,7 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
-from moejax.laws import LAWS, called
+from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
@@ -129,9 +130,14 @@ def read_runs(
     sizes = list(dict.fromkeys((*told_apart_by, *(name for name in also_told_apart_by if name in known))))
     resolution = None
     if best_by:
+        best_by = [best_by] if isinstance(best_by, str) else best_by
         best_by = [_theirs_or_ours(name, frame) for name in best_by]
         judge = "loss" if output != "loss" else loss
         _require(frame, (judge,), named, ours)
+        if judge != loss:
+            frame, texts_of_it = _numeric(frame, [judge])
+            frame, unsound = _sound(frame, (judge,), judge, None, texts_of_it, named, drop_invalid, mapping)
+            dropped += unsound
         table_checks.check_settings(frame, told_apart_by, judge, best_by, named)
         # Models of other sizes are other sweeps, also where the law does not read a size.
         named_sizes = [name for name in mapping if name not in (*table_checks.NO_SIZES, *best_by, judge, group, weight)]
@@ -191,10 +197,6 @@ def read_runs(
         dropped=dropped,
         read_from={**ours.read_from, **mapping, **({"loss": loss} if loss not in ("loss", output) else {})},
     )
-
-
-OUTPUTS = frozenset(output for law in LAWS.values() for output in law.outputs) - {"loss"}
-"""What laws predict besides a loss. A column of one of these names holds it, and is no loss."""
 
 
 def fitted_column(law: Any, loss: str = "loss") -> str:
@@ -258,10 +260,18 @@ TRAININGS = ("run", "run_name", "run_id", "run_uuid")
 
 
 def _of_one_training(runs: Runs, frame: Any) -> tuple[str, ...]:
-    """That rows of one training count as independent runs, where a column names them alike."""
+    """That rows of one training count as independent runs, or rows of several as one group, by the column that names
+    trainings."""
     column = next((name for name in TRAININGS if name in frame.columns), None)
     if column is None:
         return ()
+    names, groups = frame[column].nunique(), len(np.unique(runs.group))
+    if names == len(frame) > groups:
+        return (
+            f"Rows that differ in tokens alone are one group, {groups} in all, as checkpoints of a training share "
+            f"luck; the column {column} names every row another training. If they are, {command('--group', column)} "
+            f"counts each by itself, and intervals rest on more groups.",
+        )
     split = frame.assign(_group=runs.group).groupby(column, sort=False)["_group"].nunique()
     if not (split > 1).any():
         return ()
@@ -275,7 +285,10 @@ def _theirs_or_ours(name: str, frame: Any) -> str:
     """A column by its own name, or by ours where the table has it under another."""
     if name in frame.columns:
         return name
-    return next((str(c) for c in frame.columns if our_name(str(c)) == name), name)
+    ours = our_name(name)
+    if ours in frame.columns:
+        return ours
+    return next((str(c) for c in frame.columns if our_name(str(c)) in (name, ours)), name)
 
 
 def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:

@@ -26,9 +26,10 @@ from moejax.wording import listed, some
 
 NEAREST_VALUES = 3
 """Values of a setting, on either side of the best run's, whose runs the quadratic is fitted to."""
-NEAR_LOSS = 0.01
-"""Share of the lowest loss above which a run is not near the optimum: a quadratic does not describe it, nor a run that
-diverged."""
+NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
+"""Share of the lowest loss above which settings are not near the optimum: a quadratic does not describe them, nor a run
+that diverged. The next is taken where the one before leaves no more settings than the quadratic has coefficients: on
+coarse grids, and where runs scatter by as much as a step of the grid moves the loss."""
 FLATTEST = 1e-12
 """Share of the loss that its quadratic must rise by, over the settings that were tried, to be told from a plane."""
 
@@ -87,20 +88,30 @@ class _Quadratic:
     """Ends of the settings that were tried, less ``middle``."""
 
 
-def _near(x: np.ndarray, losses: np.ndarray) -> Bool[np.ndarray, " runs"]:
-    """The runs near the best one: few values of every setting away, and little worse."""
-    best = int(np.argmin(losses))
-    near = losses <= losses[best] * (1 + NEAR_LOSS)
-    for values in x.T:
-        tried = np.unique(values)
-        near &= np.abs(np.searchsorted(tried, values) - np.searchsorted(tried, values[best])) <= NEAREST_VALUES
-    return near
+def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
+    """The runs near the best settings, which are few values of every setting away and little worse; and these.
+
+    Seeds of the same settings are in or out together, by their mean: a lucky one alone would be near.
+    """
+    tried, number = np.unique(x, axis=0, return_inverse=True)
+    number = number.ravel()
+    means = np.bincount(number, losses) / np.bincount(number)
+    best, least = int(np.argmin(means)), _monomials(x[:1]).shape[1]
+    around = np.ones(len(tried), bool)
+    for values in tried.T:
+        ordered = np.unique(values)
+        around &= np.abs(np.searchsorted(ordered, values) - np.searchsorted(ordered, values[best])) <= NEAREST_VALUES
+    near = around
+    for share in NEAR_LOSS:
+        near = around & (means <= means[best] * (1 + share))
+        if near.sum() > least:
+            break
+    return near[number], tried[best]
 
 
 def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
-    """The quadratic of the runs near the best of a group, or why there is none."""
-    near = _near(x, losses)
-    middle = x[int(np.argmin(losses))]
+    """The quadratic of the runs near the best settings of a group, or why there is none."""
+    near, middle = _near(x, losses)
     around, found = x[near] - middle, losses[near]
     terms = _monomials(around)
     if len(found) < terms.shape[1] or np.linalg.matrix_rank(terms) < terms.shape[1]:

@@ -95,6 +95,7 @@ def best_by(
     notes = [
         f"Dropped: {len(frame) - len(best)} of {len(frame)} rows, which are not the best by {listed(settings)} of "
         f"their {', '.join(alike)}; {len(best)} are kept."
+        + (" The best of several seeds is the luckiest: leave seed out of --best-by." if "seed" in settings else "")
     ]
     return best, (*notes, *_at_ends(frame, best, alike, settings))
 
@@ -129,6 +130,9 @@ def _at_ends(frame: Any, best: Any, alike: Sequence[str], settings: Sequence[str
     """Where the best lies at an end of what was tried, which may hide a better one."""
     at_ends = []
     for name in settings:
+        if our_name(name) == "seed":
+            # Seeds have no order.
+            continue
         try:
             values = frame[name].astype("float64")
         except (TypeError, ValueError):
@@ -196,11 +200,14 @@ def check_table(
 def duplicates(frame: Any, inputs: Sequence[str], loss: str) -> Any:
     """Which rows repeat an earlier row's sizes and loss to the digit: most often one run that was listed twice.
 
-    Without sizes that is none: equal losses say nothing.
+    Without sizes that is none: equal losses say nothing. Nor do those of runs that differ in a seed or a setting, or
+    in the loss where something else is fitted, as the best learning rates of a sweep are.
     """
     if not inputs:
         return np.zeros(len(frame), bool)
-    return frame.duplicated([*inputs, loss])
+    apart = ("seed", "loss", *SETTINGS)
+    others = [str(c) for c in frame.columns if our_name(str(c)) in apart and str(c) not in (*inputs, loss)]
+    return frame.duplicated([*inputs, loss, *others])
 
 
 def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None, tuned: bool) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ _FUNCTIONS: dict[str, Any] = {
     "sqrt": jnp.sqrt,
     "sigmoid": jax.nn.sigmoid,
 }
+LOGARITHMS = ("log", "ln", "log2", "log10")
 _BASES = {"log2": 2.0, "log10": 10.0}
 
 
@@ -391,6 +392,8 @@ class _Signs:
     def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
         self.read = read
         self.signs: dict[str, Sign] = {}
+        self.logarithms = 0
+        """How many logarithms what is looked at is inside: there a power is a factor, and none is likelier to fall."""
         for tree in trees:
             self.sum(tree, inside=False)
 
@@ -434,8 +437,10 @@ class _Signs:
                     self.note(text, positive)
                 case Power(base, exponent):
                     self.power(base, exponent, below, inside)
-                case Apply(_, argument):
+                case Apply(function, argument):
+                    self.logarithms += function in LOGARITHMS
                     self.sum(argument, inside=True)
+                    self.logarithms -= function in LOGARITHMS
                 case Least(several) | Greatest(several):
                     for one in several:
                         self.sum(one, inside)
@@ -445,6 +450,7 @@ class _Signs:
     def power(self, base: Tree, exponent: Tree, below: bool, inside: bool) -> None:
         columns_below = all(under for tree, under in _factors(base) if self.reads(tree))
         falls = below != isinstance(exponent, Negative) if not columns_below else True
+        falls = falls and not self.logarithms
         self.note_all(exponent, falls and not any(isinstance(one, Sum) for one in _each(exponent)))
         for tree, _ in _factors(base):
             # What is raised to a power that is fitted must be above 0.
@@ -497,7 +503,7 @@ class _Dimensions:
     def shifted(self, term: Tree, bearer: str) -> bool:
         """Note what ``b*log(N)`` adds to the number beside it in another unit; whether the term is such."""
         factors = [*_factors(term)]
-        logs = [tree for tree, below in factors if isinstance(tree, Apply) and tree.function.startswith(("log", "ln"))]
+        logs = [tree for tree, below in factors if isinstance(tree, Apply) and tree.function in LOGARITHMS]
         slopes = [tree for tree, _ in factors if tree not in logs]
         if len(logs) != 1 or len(slopes) > 1 or any(below for _, below in factors):
             return False

@@ -68,7 +68,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         sanity_checks=concluded.sanity_checks,
         laws=concluded.analysed.laws,
         selection=selection,
-        best_law=next((law for law in concluded.analysed.laws if selection and law.name == selection.simplest), None),
+        best_law=next((law for law in concluded.analysed.laws if selection and law.name == selection.preferred), None),
         decisions=concluded.analysed.decisions,
         limits=concluded.analysed.limits,
         count=len(found.runs),

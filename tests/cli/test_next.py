@@ -158,6 +158,23 @@ def test_every_example_names_options_that_exist():
         parser.parse_args(shlex.split(line)[2:])
 
 
+def test_a_coefficient_below_0_is_asked_by_its_size(table, capsys):
+    form = ["next", str(table), "--form", "loss = k*N^a*D^b", "--flops", "1e20", "--k", "2", "--starts", "64"]
+    assert main([*form, "--target", "a", "--arch", "dense-6.1b", "--json"]) == 0
+    said = capsys.readouterr()
+    (law,) = json.loads(said.out)["laws"].values()
+    assert law["answers"]["|a| (|a|)"] > 0
+    assert "has no answer" not in said.err
+
+
+def test_tokens_per_parameter_of_what_is_proposed_are_near_the_tables(table, capsys):
+    assert main(words(table, "--target", LARGE, "--arch", "dense-6.1b", "--json", "--reach", "2")) == 0
+    ratios = [run["tokens"] / run["params_active"] for run in json.loads(capsys.readouterr().out)["runs"]]
+    known = [d / n for n, d in SIZES]
+    assert min(known) / 2 <= min(ratios)
+    assert max(ratios) <= max(known) * 2
+
+
 def test_every_mode_of_a_posterior_is_planned_for_and_said_to_be(table, capsys):
     assert main(words(table, "--target", LARGE, "--arch", "dense-6.1b", "--json", "--modes")) == 0
     said = json.loads(capsys.readouterr().out)

@@ -86,3 +86,28 @@ def test_runs_of_weight_0_take_no_part():
     runs = family([-0.3, 0.0, 0.3, 0.6])
     wrong = runs.only(np.arange(len(runs)) % 4 < 3)
     assert budget_losses(wrong).counts.tolist() == [3] * 5
+
+
+def grid(noise=0.0, seed=0):
+    """Six sizes by six ratios of tokens to parameters: budgets of few runs at the corners, far from their best size."""
+    size, ratio = (each.ravel() for each in np.meshgrid(2e7 * 2.0 ** np.arange(6), 5 * 2.0 ** np.arange(6)))
+    flops = 6 * size**2 * ratio
+    loss = law(size, flops) * np.exp(noise * np.random.default_rng(seed).normal(size=len(size)))
+    return runs_from(Design(flops=flops, params_active=size, tokens=size * ratio), loss, group=range(len(size)))
+
+
+def test_budgets_whose_best_size_was_not_tried_take_no_part():
+    found = budget_losses(grid())
+    flops = found.runs.design.flops
+    assert len(found.left_out) > 0
+    assert sorted([*flops, *found.left_out]) == pytest.approx(np.unique(grid().design.flops.round(-8)))
+    least = np.array([law(TRIED, one).min() for one in flops])
+    assert found.runs.loss == pytest.approx(least, rel=1e-3)
+    # Where the corners would have been worse than the best by several times that.
+    lowest = grid().where(grid().design.flops < 1.5e16)
+    assert lowest.loss[0] > 1.01 * law(TRIED, lowest.design.flops[0]).min()
+
+
+def test_what_noise_alone_puts_beyond_the_sizes_is_kept():
+    left_out = [len(budget_losses(family([-0.3, 0.0, 0.3], 0.003, seed)).left_out) for seed in range(20)]
+    assert np.mean(left_out) < 0.5

@@ -59,8 +59,28 @@ def test_laws_as_good_as_each_other_are_a_tie_and_the_simplest_is_named(found):
     plain = as_good(other, best)
     tied = dataclasses.replace(found, laws=(best, plain))
     assert len(other.fit.coefficients) < len(best.fit.coefficients)
-    assert (tied.selection.trusted, tied.selection.simplest) == (None, "chinchilla")
+    assert (tied.selection.trusted, tied.selection.preferred) == (None, "chinchilla")
     assert "the simplest of them is chinchilla, of 5 coefficients" in tied.verdict
+
+
+def test_of_a_tie_the_law_that_has_both_the_lowest_error_and_the_lowest_aicc_is_preferred(found):
+    best, other = found.laws
+    for more, preferred in ((0.5, best.name), (-0.5, "chinchilla")):
+        fit = dataclasses.replace(other.fit, aicc=best.fit.aicc + more)
+        tied = dataclasses.replace(found, laws=(best, dataclasses.replace(other, held_out=best.held_out, fit=fit)))
+        assert (tied.selection.trusted, tied.selection.preferred) == (None, preferred)
+        both = f"{best.name} has both the lowest held-out error and the lowest AICc"
+        assert (both in tied.verdict) == (preferred == best.name)
+
+
+def test_a_law_whose_aicc_is_7_higher_is_not_preferred(found):
+    best, other = found.laws
+    fit = dataclasses.replace(other.fit, aicc=best.fit.aicc + 7)
+    third = dataclasses.replace(best, name="third", fit=dataclasses.replace(best.fit, aicc=best.fit.aicc - 0.1))
+    laws = (best, third, dataclasses.replace(other, held_out=best.held_out, fit=fit))
+    tied = dataclasses.replace(found, laws=laws)
+    assert tied.selection.preferred != "chinchilla"
+    assert "all runs together speak against chinchilla" in tied.verdict
 
 
 def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_error_decides(found):
@@ -70,7 +90,7 @@ def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_erro
     assert worse.errors.rmse > close.errors.rmse
     for laws in ((worse, close, best), (best, close, worse)):
         selection = choose(laws, found.beyond)
-        assert selection.simplest == "chinchilla"
+        assert selection.preferred == "chinchilla"
         assert (
             "the simplest of them are chinchilla and kaplan, of 5 coefficients each, and of these chinchilla has"
             in (selection.sentence)
@@ -81,7 +101,7 @@ def test_the_simplest_of_a_tie_is_one_that_these_runs_determine_and_the_law_to_f
     best, other = found.laws
     lost = dataclasses.replace(other.fit, unidentified={"irreducible": "nothing depends on it"})
     tied = dataclasses.replace(found, laws=(best, dataclasses.replace(other, held_out=best.held_out, fit=lost)))
-    assert tied.selection.simplest == tied.next_law == best.name
+    assert tied.selection.preferred == tied.next_law == best.name
     assert f"the simplest of those that these runs determine is {best.name}" in tied.verdict
 
 

@@ -162,6 +162,17 @@ def test_a_coefficient_near_0_whose_sign_was_assumed_is_said_and_its_scale_is_no
     assert not [words for words in either.warnings if "sign" in words]
 
 
+def test_a_fit_that_ends_where_an_assumed_sign_stops_it_names_the_option_for_the_other():
+    frame = table().assign(lr=lambda known: 3 * known["params"] ** -0.25 * known["width"] ** 0.3)
+    law = law_of_formula(LR, frame)
+    stopped = moejax.fit(read_runs(frame, LR), law, starts=Sobol(64))
+    assert "c" in stopped.unidentified
+    assert "--either c searches both" in " ".join(stopped.warnings)
+    either = moejax.fit(read_runs(frame, LR), law_of_formula(LR, frame, signs={"c": "any"}), starts=Sobol(64))
+    assert either.coefficients["c"] == pytest.approx(-0.3, rel=1e-4)
+    assert "--either" not in " ".join(either.warnings)
+
+
 @pytest.mark.parametrize("covariance", ["sandwich", "gauss_newton"])
 def test_an_effect_that_a_grid_hides_is_in_the_interval(covariance):
     tried, rows = 10.0 ** np.arange(-5, 0), []

@@ -100,7 +100,7 @@ def test_without_a_falling_rate_no_annealed_loss_has_a_range_and_a_constant_one_
     assert "not determined" in constant_only(trunk)
     assert not knows_drops(found)
     annealed = predict_curve(found, rates("wsd"), np.array([STEPS])).iloc[0]
-    assert "rate never falls" in annealed["reason"]
+    assert "do not tell what a falling rate gains" in annealed["reason"]
     assert np.isnan(annealed["low"])
     constant = predict_curve(found, rates("constant", 2 * STEPS), np.array([2 * STEPS])).iloc[0]
     truth = curve("constant", steps=2 * STEPS).loss[-1]

@@ -635,6 +635,22 @@ def test_the_minimum_of_a_sweep_lies_between_what_was_tried_and_has_its_error():
     assert abs(np.log(best["lr"] / 1e-3) + best["offset"]).max() > 0.2
 
 
+def test_a_coarse_grid_whose_steps_are_as_large_as_the_noise_has_a_minimum_all_the_same():
+    generator, found = np.random.default_rng(1), []
+    for size in 2e7 * 2.0 ** np.arange(6):
+        for tokens in size * np.array([10.0, 20, 40]):
+            for lr in 3e-4 * 2.0 ** np.arange(6):
+                loss = (1.7 + 400 / size**0.34) * np.exp(0.012 * np.log(lr / (12 / size**0.5)) ** 2)
+                for seed in range(3):
+                    row = {"params_active": size, "tokens": tokens, "lr": lr, "seed": seed}
+                    found.append(row | {"loss": loss * np.exp(0.004 * generator.normal())})
+    frame = read_runs(pd.DataFrame(found), "lr = k*params_active^a", best_by=["lr"], smooth=True).frame
+    assert len(frame) == 18
+    errors = np.log(frame["lr"] / 12 * np.sqrt(frame["params_active"]))
+    assert errors.std() < 0.15
+    assert 0.5 < errors.std() / frame["lr_standard_error"].median() < 2
+
+
 def test_a_law_of_the_best_loss_weighs_sweeps_by_their_precision():
     frame = bowls()
     few = frame[(frame["params_active"] > 1e8) | frame["seed"].eq(0)]

@@ -42,6 +42,7 @@ FORMULAS = {
     "loss = E + A/max(N, M, 2*P)^alpha + B/min(D, T)^beta": "++aa++a+",
     "loss = E + A/min(N, 1/r)^alpha + B/(D + T)^beta": "++a++a+",
     "lr = k*(width + w)^a*min(D^b, T)": "+aaaa",
+    "loss = (E + A/N^alpha)*exp(c*log(width/(k*N^p*D^q))^2)": "+++aaaa",
 }
 
 

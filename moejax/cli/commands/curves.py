@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.best is not None:
         _check_best(arguments.best, fitted, fixed)
     with out_folder(arguments.out), progress() as show:
-        how = {"blocks": arguments.blocks, "fixed": fixed, "seed": arguments.seed}
+        how = {"blocks": arguments.blocks, "fixed": fixed, "seed": arguments.seed, "starts": arguments.starts}
         result = fit_curves(fitted, arguments.law, **how, progress=show)
         held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
         answers = {text: _last(result, rates, level) for text, rates in schedules.items()}

@@ -11,7 +11,7 @@ from moejax.cli.number import MOST_STARTS, pairs
 from moejax.errors import UserError
 from moejax.fit.column_names import law_of_formula
 from moejax.fit.fit_law import EVERY_START, Search
-from moejax.fit.objective import PENALTIES, RESIDUALS
+from moejax.fit.objective import named_penalty
 from moejax.fit.starts import GRIDS, Sobol
 from moejax.laws import LAWS
 from moejax.laws.formula import parse as parse_formula
@@ -86,19 +86,7 @@ def _signs_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 def penalty_of(arguments: argparse.Namespace) -> Any:
     """What ``--penalty``, ``--residual`` and ``--delta`` ask for."""
-    for given, known, option in (
-        (arguments.penalty, PENALTIES, "--penalty"),
-        (arguments.residual, RESIDUALS, "--residual"),
-    ):
-        if given not in known:
-            raise UserError(f"{option} {given} is not known; choose {' or '.join(known)}.")
-    options = {} if arguments.delta is None else {"delta": arguments.delta}
-    if arguments.delta is not None and not arguments.delta > 0:
-        raise UserError(f"--delta is {arguments.delta}; it must be above 0.")
-    try:
-        return PENALTIES[arguments.penalty](residual=arguments.residual, **options)
-    except TypeError as error:
-        raise UserError(f"--penalty {arguments.penalty} has no --delta; leave it out.") from error
+    return named_penalty(arguments.penalty, arguments.residual, arguments.delta)
 
 
 def fixed_of(arguments: argparse.Namespace) -> dict[str, float]:

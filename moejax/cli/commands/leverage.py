@@ -78,7 +78,7 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
     undefined = any(row["leverage"] is None for row in rows)
     notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", found.budgets, strict=True)]
     notes += ["Undefined where A's loss lies below all that B's loss-compute curve reaches."] * undefined
-    return rows, notes, [*_of_curves(found), *_luck(found), *_far(found)]
+    return rows, notes, [*_of_curves(found), *_one_sided(found), *_luck(found), *_far(found)]
 
 
 def _of_curves(found: Between) -> list[str]:
@@ -109,9 +109,31 @@ def _in_words(found: BudgetLosses) -> str:
         how = f"of each of {every} budgets {minimum if smoothed else lowest}"
     else:
         how = f"of {smoothed} of {every} budgets {minimum}, of the others {lowest}"
-    ends = int(found.at_an_end.sum())
-    beyond = f" At {ends} the minimum is at the smallest or largest size: a lower loss may lie beyond." if ends else ""
-    return f"{how}; {_runs(found)} a budget.{beyond}"
+    return f"{how}; {_runs(found)} a budget.{_left_out(found)}"
+
+
+def _left_out(found: BudgetLosses) -> str:
+    if not len(found.left_out):
+        return ""
+    flops = [format(each) for each in found.left_out]
+    which = f"at {listed(flops)}" if len(flops) < 4 else f"of {flops[0]} to {flops[-1]}"
+    return (
+        f" {counted(len(flops), 'budget')} {which} FLOPs took no part: the best size lies beyond the sizes that were "
+        f"tried."
+    )
+
+
+def _one_sided(found: Between) -> list[str]:
+    """That a budget's loss is not the least there is, where only small or only large sizes were tried."""
+    said = []
+    for name, one in zip("AB", found.budgets, strict=True):
+        if ends := int(one.at_an_end.sum()):
+            said.append(
+                f"{name}: at {ends} of {counted(len(one.counts), 'budget')} the lowest loss is at the smallest or the "
+                f"largest size that was tried, so a lower one may lie beyond and {name} may be better than is told. "
+                f"Train sizes on both sides of the best, or fit a law and ask `moejax leverage … --law FIT`."
+            )
+    return said
 
 
 def _runs(found: BudgetLosses) -> str:

@@ -20,7 +20,7 @@ from moejax.experimental_design.candidates import like, of_table
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import propose
 from moejax.experimental_design.summary import study_text, summary
-from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
+from moejax.fit.estimands import above_0, coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.read_runs import read_runs
 from moejax.folder import write_text
 from moejax.laws import LAWS
@@ -98,7 +98,7 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
         return prediction_estimand(law, given)
     alone = coefficient_estimands(law, fixed) if not given else []
     (found, *_) = find(what, [*alone, *decision_estimands(law, given)], law)
-    return found
+    return above_0(law, [found])[0]
 
 
 def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:

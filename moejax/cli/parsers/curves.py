@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stretches of a curve, of two points or more, that count as one draw each; 1 where curves are many (8)",
     )
     add_level(trust, "ranges")
+    trust.add_argument(
+        "--starts", type=count(1), default=128, metavar="COUNT", help="points that the search starts from (%(default)s)"
+    )
     trust.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of the starts (%(default)s)")
     asking = parser.add_argument_group("asking the fitted law")
     add_repeated(
