@@ -175,12 +175,11 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
     if source.kind_of(path):
         return None
     path = Path(path)
+    if not path.exists():
+        raise UserError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
     if path.is_dir():
         raise UserError(source.no_runs(path))
-    reader = _by_suffix(path, _READERS)
-    if not path.is_file():
-        raise UserError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
-    return reader
+    return _by_suffix(path, _READERS)
 
 
 def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Path:
@@ -245,7 +244,8 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def with_flat_cells(frame: DataFrame) -> DataFrame:
-    """The table with lists and mappings in cells as their text, which can be compared and grouped by.
+    """The table with lists in cells as their text, which can be compared and grouped by, and of mappings the entries
+    as columns: of ``{"config": {"lr": 1e-3}}`` a column ``config.lr``.
 
     Raises:
       UserError: it is no table, or two of its columns have one name.
@@ -257,8 +257,24 @@ def with_flat_cells(frame: DataFrame) -> DataFrame:
     nested = [name for name in frame.columns if frame[name].dtype == object and frame[name].map(_is_nested).any()]
     flat = frame.copy()
     for name in nested:
-        flat[name] = frame[name].map(lambda cell: str(cell) if _is_nested(cell) else cell)
+        for column, values in _entries(frame[name]).items():
+            if column not in flat.columns:
+                flat[column] = values
+        if not frame[name].map(lambda cell: isinstance(cell, dict)).all() or name in COLUMNS:
+            flat[name] = frame[name].map(lambda cell: str(cell) if _is_nested(cell) else cell)
+        else:
+            flat = flat.drop(columns=name)
     return flat
+
+
+def _entries(cells: Series) -> DataFrame:
+    """The entries of mappings in cells, those of mappings inside them too; none if they are too many to be columns."""
+    import pandas as pd
+
+    found = pd.DataFrame(
+        [source.flat(cell, f"{cells.name}.") if isinstance(cell, dict) else {} for cell in cells], index=cells.index
+    )
+    return found if len(found.columns) <= source.MOST_COLUMNS else found.iloc[:, :0]
 
 
 def _is_nested(cell: Any) -> bool:

@@ -333,6 +333,7 @@ _INVERSES: tuple[dict[str, str], ...] = (
     {"params_total": "params_active * expansion"},
     {"params_active": "params_total / expansion"},
     {"expert_hidden": "2 * model_dim / granularity"},
+    {"flops": "6 * params_active * tokens"},
 )
 """Fields of a Design by columns that ``Design`` derives from them, as ``--map`` computes them."""
 

@@ -24,7 +24,7 @@ from moejax.fit.identify import identify, slopes_of_log_loss
 from moejax.fit.metrics import information_criteria, metrics, predict
 from moejax.fit.noise import log_residuals, noise, outliers
 from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
-from moejax.fit.runs import Runs
+from moejax.fit.runs import SHARES, Runs
 from moejax.fit.starts import Sobol, Starts, WarmStart
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
@@ -85,9 +85,6 @@ AGREES = 1e-4
 
 EXACT = 1e-9
 """So does one whose penalty is this share of that of predicting one loss for all: the runs follow the law exactly."""
-
-SHARES = ("error", "accuracy")
-"""Outputs that are shares of answers, where they are not in percent."""
 
 CONVERGED = 1e-6
 """Gradient norm below which a fit is at its optimum, relative to an objective above 1."""
@@ -295,8 +292,9 @@ def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
     if objective.output not in objective.law.outputs:
         raise UserError(
             f"{called(objective.law)} predicts {' and '.join(objective.law.outputs)}, and what would be fitted is the "
-            f"{objective.output}; choose another law, or name the column that holds one of its outputs by that "
-            f"output's name (--map {next(iter(objective.law.outputs))}=COLUMN)."
+            f"{objective.output}; choose another law, or name the column that holds one of its outputs "
+            f"(--loss {next(iter(objective.law.outputs))}, with --map {next(iter(objective.law.outputs))}=COLUMN where "
+            f"it has another name)."
         )
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:

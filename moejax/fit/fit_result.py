@@ -509,6 +509,7 @@ class FitResult:
             [f"RMSE{unit}", m.rmse, ".5f" if self.output == "loss" else ".4g"],
             [f"MAE{unit}", m.mae, ".5f" if self.output == "loss" else ".4g"],
             [f"RMSE, log {self.output.replace('_', ' ')}", m.rmse_log, ".5f"],
+            *([["scatter of the loss law, log loss", self.loss_scatter, ".5f"]] if self.loss_scatter else []),
             ["largest error", m.max_relative_error, percent(3)],
             ["R²", m.r_squared, ".5f"],
             ["Huber, mean", m.huber, ".4g"],

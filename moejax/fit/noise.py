@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ CHANCE = 0.01
 """How likely it may be that any run at all of a table without outliers is listed as one."""
 NEGLIGIBLE = 1e-4
 """A residual of log loss that is smaller is never out of family: losses are printed to four digits."""
+AT_STEP = " at step "
+"""In the name of a point of a curve."""
 SHOWN = 5
 """Runs that a sentence names one by one."""
 
@@ -107,8 +110,15 @@ def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float
     ]
     more = f" and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
     what = ("is", "it", "its") if len(outliers) == 1 else ("are", "them", "their")
+    curves = Counter(one.name.rpartition(AT_STEP)[0] for one in outliers if AT_STEP in one.name)
+    if curves and (curve := curves.most_common(1)[0])[1] > 1:
+        remedy = (
+            f"Several points of {curve[0]} are less likely to be wrong than the law's form to fail there: fit another "
+            f"law of curves too (--law), and compare."
+        )
+    else:
+        remedy = f"Look at {what[2]} logs, and leave out what diverged or is written wrongly."
     return (
         f"Out of the others' family {what[0]} {', '.join(parts)}{more}. R² {r_squared:.3f}, RMSE, AICc and BIC count "
-        f"{what[1]}, so compare no laws by these; the noise hardly does. Look at {what[2]} logs, and leave out what "
-        f"diverged or is written wrongly.",
+        f"{what[1]}, so compare no laws by these; the noise hardly does. {remedy}",
     )

@@ -26,7 +26,7 @@ from moejax.fit.column_names import (
     quoted,
     with_our_names,
 )
-from moejax.fit.runs import Runs, runs_from
+from moejax.fit.runs import SHARES, Runs, runs_from
 from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
@@ -34,7 +34,7 @@ from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
-from moejax.wording import command, listed, nearest, shown, some, told
+from moejax.wording import command, counted, listed, nearest, shown, some, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +180,13 @@ def read_runs(
     unsure = () if trust_units else gaps(believed, told_apart_by)
     if output == "loss":
         unsure = (*unsure, *check_losses(frame, loss, {**ours.read_from, **mapping}.get(loss, loss)))
+    elif output in SHARES and (above := int((frame[loss] > 1).sum())):
+        unsure = (
+            *unsure,
+            f"{counted(above, 'row')} of {len(frame)} {'has' if above == 1 else 'have'} {loss} above 1, which no share "
+            f"of answers is: ranges know no end at 1. If it is in percent, {map_option(loss, f'{loss} / 100')} makes "
+            f"it a share.",
+        )
     return ReadRuns(
         runs=runs,
         rows=frame.index.to_numpy() + 1,

@@ -102,6 +102,10 @@ class Runs:
         return replace(self, weight=np.where(kept, self.weight, 0.0))
 
 
+SHARES = ("error", "accuracy")
+"""Outputs that are shares of answers, where they are not in percent."""
+
+
 def runs_from(
     design: Design,
     loss: Any,

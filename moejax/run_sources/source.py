@@ -45,7 +45,11 @@ class SourceKind:
 
 
 def source(text: str) -> Path | str:
-    """For ``add_argument("runs", type=source)``: a path, or a text with a prefix such as ``wandb:`` as it is."""
+    """For ``add_argument("runs", type=source)``: a path, or a text with a prefix such as ``wandb:`` as it is.
+
+    An address of a database, ``sqlite:///mlflow.db``, is MLflow's.
+    """
+    text = f"mlflow:{text}" if text.startswith("sqlite:") else text
     return text if has_prefix(text) or "://" in text else Path(text)
 
 
@@ -56,6 +60,7 @@ def has_prefix(text: str | Path) -> bool:
 
 def with_condition(text: str) -> tuple[Path | str, str]:
     """``RUNS:CONDITION`` as the source and the condition, which is empty if none is given."""
+    text = str(source(text)) if text.startswith("sqlite:") else text
     prefix = f"{_prefix(text)}:" if has_prefix(text) else ""
     address = re.match(r"(https?://[^/:#]+(:\d+)?|sqlite:)?", text.removeprefix(prefix))
     begins = prefix + (address[0] if address else "")
@@ -177,19 +182,20 @@ def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
 def _row(run: TrackedRun) -> dict[str, Any]:
     """A run's cells; where a setting has the name of a metric, it stands under ``config.NAME``."""
     row: dict[str, Any] = {"run": run.name, **run.about, **run.metrics}
-    for name, value in _flat(run.settings).items():
+    for name, value in flat(run.settings).items():
         row[f"config.{name}" if name in row else name] = value
     return row
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level, under the names of all levels with a dot between them; lists as their text."""
+    found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            found.update(flat(value, f"{prefix}{name}."))
         else:
-            flat[f"{prefix}{name}"] = str(value) if isinstance(value, list | tuple) else value
-    return flat
+            found[f"{prefix}{name}"] = str(value) if isinstance(value, list | tuple) else value
+    return found
 
 
 def _as_numbers(column: Any) -> Any:

@@ -126,3 +126,32 @@ def test_every_example_names_options_that_exist():
     command.add_arguments(parser)
     for line in command.EXAMPLE.splitlines():
         parser.parse_args(shlex.split(line)[2:])
+
+
+def test_rows_that_are_in_both_families_are_counted_and_flops_that_follow_are_offered(table, tmp_path, capsys):
+    assert main(["leverage", str(table), f"{table}:num_experts == 0"]) == 0
+    assert "5 rows of" in (said := capsys.readouterr().out)
+    assert "are in A and in B" in said
+    rows = [{"params_active": n, "tokens": 20 * n, "loss": 3 - n / 1e9} for n in (1e7, 2e7, 4e7, 8e7)]
+    sizes = write(rows, tmp_path / "sizes.csv")
+    assert main(["leverage", str(sizes), str(sizes)]) == 2
+    assert "--map 'flops=6 * params_active * tokens'" in capsys.readouterr().err
+
+
+def test_budgets_that_took_no_part_are_named(tmp_path, capsys):
+    rows = []
+    for experts, gain in ((0, 1.0), (8, 2.0)):
+        for size in 2e7 * 2.0 ** np.arange(6):
+            for ratio in 5 * 2.0 ** np.arange(6):
+                tokens = size * ratio
+                loss = 1.7 + 400 / (gain * size) ** 0.34 + 410 / tokens**0.28
+                row = {"num_experts": experts, "top_k": min(experts, 1), "params_active": size, "tokens": tokens}
+                rows.append(row | {"flops": 6 * size * tokens, "loss": loss})
+    grid = write(rows, tmp_path / "grid.csv")
+    assert main(["leverage", f"{grid}:num_experts > 0", f"{grid}:num_experts == 0", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["leverage"]
+    # Twice the effective parameters at every size: twice the FLOPs at equal loss, less the tokens' share.
+    assert np.ptp([row["leverage"] for row in said]) < 0.2
+    assert all(row["low"] < row["leverage"] < row["high"] for row in said)
+    assert main(["leverage", f"{grid}:num_experts > 0", f"{grid}:num_experts == 0"]) == 0
+    assert "took no part: the best size lies beyond the sizes that were tried" in capsys.readouterr().out

@@ -103,7 +103,8 @@ def get_config():
     config.name = "mine"
     {what}
     data = dict(source="web", sequence_length=64, validation_tokens=4096)
-    config.recipe = dict(budgets_tokens={budgets}, batch_tokens=4096, data=data, optimizer=dict(warmup_tokens=8192){more})
+    config.recipe = dict(budgets_tokens={budgets}, batch_tokens=4096, data=data, optimizer=dict(warmup_tokens=8192))
+    config.recipe.ema_decay = {ema}
     return config
 """
 TITLED = re.compile(r"^```python title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -115,10 +116,10 @@ SHOWN_FILES = {
 """Configs that a page shows whole, by the name that it gives them."""
 FILES = {
     **SHOWN_FILES,
-    "dense.py": CONFIG.format(what="config.architecture = dense", budgets=[16_384], more=""),
-    "mixture.py": CONFIG.format(what="config.architecture = mixture", budgets=[65_536], more=", ema_decay=0.99"),
+    "dense.py": CONFIG.format(what="config.architecture = dense", budgets=[16_384], ema=0.0),
+    "mixture.py": CONFIG.format(what="config.architecture = mixture", budgets=[65_536], ema=0.99),
     "FILE.py": CONFIG.format(
-        what="config.models = dict(dense=dense, E4=mixture)", budgets=[262_144, 524_288, 1_048_576], more=""
+        what="config.models = dict(dense=dense, E4=mixture)", budgets=[262_144, 524_288, 1_048_576], ema=0.0
     ),
 }
 """Configs of the reader's."""

@@ -1,5 +1,7 @@
 """A prediction's range holds what is measured as often as it says."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
@@ -44,3 +46,11 @@ def test_the_mean_of_several_runs_falls_into_a_narrower_range_than_one():
 def test_a_level_that_is_no_share_is_refused():
     with pytest.raises(ValueError, match=r"above 0 and at most 0\.9999"):
         predict_runs(known_fit(), known_runs(), known_resamples(), known_runs().design, level=90.0)
+
+
+def test_resamples_of_no_more_groups_than_coefficients_say_nothing_of_a_run():
+    fit, runs = known_fit(), known_runs()
+    few = dataclasses.replace(known_resamples(), draws=fit.free)
+    by_errors, by_few = (predict_runs(fit, runs, resampled, runs.design) for resampled in (None, few))
+    np.testing.assert_array_equal(by_errors.low, by_few.low)
+    assert not np.array_equal(by_errors.low, predict_runs(fit, runs, known_resamples(), runs.design).low)

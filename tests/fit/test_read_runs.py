@@ -483,6 +483,7 @@ def test_a_column_of_ours_is_not_offered_for_another():
 def test_fields_that_follow_from_what_a_table_derived_of_them_have_a_remedy_that_reads_them():
     right = pd.DataFrame({"top_k": [3.0, 8.0, 5.0], "num_shared_experts": [1.0, 0.0, 2.5], "model_dim": 64.0})
     right = right.assign(params_active=[1e8, 2e8, 3e8], params_total=[3e8, 2e8, 9e8], expert_hidden=[32.0, 64.0, 16.0])
+    right = right.assign(tokens=[2e9, 4e9, 1e10], flops=lambda f: 6 * f["params_active"] * f["tokens"])
     design = design_from({name: right[name].to_numpy() for name in right})
     named = {*re.findall(r"[a-z_]{3,}", " ".join(map(str, column_names._INVERSES))), "loss"} - {"round"}
     every = right.assign(loss=3.0, **{name: getattr(design, name) for name in named - {*right, "loss"}})
@@ -649,6 +650,74 @@ def test_a_coarse_grid_whose_steps_are_as_large_as_the_noise_has_a_minimum_all_t
     errors = np.log(frame["lr"] / 12 * np.sqrt(frame["params_active"]))
     assert errors.std() < 0.15
     assert 0.5 < errors.std() / frame["lr_standard_error"].median() < 2
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_a_sweep_with_a_loss_that_is_empty_is_refused_whatever_is_fitted(smooth):
+    frame = bowls()
+    frame.loc[3, "loss"] = np.nan
+    for law in ("lr = k*params_active^a", Chinchilla):
+        with pytest.raises(ValueError, match=r"loss is empty or not finite in 1 of \d+ rows \(row 4\)"):
+            read_runs(frame, law, best_by=["lr", "bs"], smooth=smooth)
+        read = read_runs(frame, law, best_by=["lr", "bs"], smooth=smooth, drop_invalid=True)
+        assert any("row 4" in note for note in read.dropped)
+
+
+def test_runs_that_differ_in_a_seed_or_a_setting_or_in_their_loss_are_none_listed_twice():
+    frame = pd.concat([grid(), grid()], ignore_index=True)
+    apart = {"seed": [0] * 30 + [1] * 30, "lr": [1e-3] * 30 + [2e-3] * 30}
+    assert any("repeat an earlier row's sizes and loss exactly" in note for note in read_runs(frame, Chinchilla).notes)
+    for name, values in apart.items():
+        notes = read_runs(frame.assign(**{name: values}), Chinchilla, drop_duplicates=True)
+        assert len(notes.runs) == 60
+    rates = bowls().assign(seed=0)
+    rates["seed"] = np.arange(len(rates)) % 2
+    read = read_runs(rates, "lr = k*params_active^a", best_by=["lr", "bs"])
+    assert not any("listed twice" in note for note in read.notes)
+
+
+def test_a_seed_is_no_sweep_and_the_best_of_seeds_is_said_to_be_lucky():
+    notes = " ".join(read_runs(bowls(), Chinchilla, best_by=["lr", "bs", "seed"]).notes)
+    assert "The best of several seeds is the luckiest" in notes
+    assert "seed in" not in notes
+
+
+def test_a_setting_is_named_by_its_own_name_or_by_another_in_use():
+    frame = bowls().rename(columns={"lr": "learning_rate"})
+    assert len(read_runs(frame, Chinchilla, best_by="lr").runs) == len(
+        read_runs(frame, Chinchilla, best_by=["learning_rate"]).runs
+    )
+
+
+def test_separate_trainings_that_count_as_one_group_are_said():
+    frame = grid().assign(run_name=[f"run{i}" for i in range(30)])
+    (note,) = [one for one in read_runs(frame, Chinchilla).notes if "--group run_name" in one]
+    assert "the column run_name names every row another training" in note
+    by_name = read_runs(frame, Chinchilla, group="run_name")
+    assert len(np.unique(by_name.runs.group)) == 30
+    assert not any("--group" in one for one in by_name.notes)
+
+
+def test_scores_in_percent_are_said():
+    frame = pd.DataFrame({"loss": [3.0, 2.5, 2.2], "accuracy": [25.0, 40.0, 61.0]})
+    notes = read_runs(frame, "accuracy_from_loss").notes
+    assert any("3 rows of 3 have accuracy above 1" in note and "accuracy / 100" in note for note in notes)
+    assert not any(
+        "above 1" in one
+        for one in read_runs(
+            frame, "accuracy_from_loss", where=["loss > 0"], mapping={"accuracy": "accuracy / 100"}
+        ).notes
+    )
+
+
+def test_a_law_of_sizes_is_of_the_columns_inside_nested_ones():
+    rows = [
+        {"config": {"model": {"n_params": n}, "tokens": d}, "metrics": {"val": {"loss": loss}}, "tags": ["a"]}
+        for n, d, loss in zip(grid()["params_active"], grid()["tokens"], grid()["loss"], strict=True)
+    ]
+    read = read_runs(pd.DataFrame(rows), Chinchilla)
+    np.testing.assert_allclose(read.runs.loss, grid()["loss"])
+    np.testing.assert_allclose(read.runs.design.tokens, grid()["tokens"])
 
 
 def test_a_law_of_the_best_loss_weighs_sweeps_by_their_precision():

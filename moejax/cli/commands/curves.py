@@ -115,7 +115,8 @@ def _schedule(text: str, curves: Curves) -> Any:
         final_share=numbers.get("final_share", 0.0),
         shape=shape,
     )
-    return np.asarray(jax.vmap(rates)(np.arange(steps)), np.float64)
+    with float64():
+        return np.asarray(jax.vmap(rates)(np.arange(steps)), np.float64)
 
 
 def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:

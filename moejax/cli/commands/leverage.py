@@ -64,12 +64,14 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
     families = []
     for text in (arguments.a, arguments.b):
         path, condition = with_condition(text)
-        if not has_prefix(path) and not Path(path).exists():
+        if not has_prefix(path) and "://" not in str(path) and not Path(str(path).partition("#")[0]).exists():
             raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
         given = argparse.Namespace(**vars(arguments))
         given.runs, given.where = path, [*arguments.where, *([condition] if condition else [])]
-        families.append(read_table(given, ("flops",), (*SIZES, *MIXTURES)).runs)
-    a, b = families
+        families.append((path, read_table(given, ("flops",), (*SIZES, *MIXTURES))))
+    (first, read), (second, other) = families
+    a, b = read.runs, other.runs
+    shared = len(np.intersect1d(read.rows, other.rows)) if first == second else 0
     at = None if arguments.flops is None else np.asarray(arguments.flops)
     found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
     rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
@@ -78,7 +80,11 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
     undefined = any(row["leverage"] is None for row in rows)
     notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", found.budgets, strict=True)]
     notes += ["Undefined where A's loss lies below all that B's loss-compute curve reaches."] * undefined
-    return rows, notes, [*_of_curves(found), *_one_sided(found), *_luck(found), *_far(found)]
+    in_both = [
+        f"{counted(shared, 'row')} of {first} {'is' if shared == 1 else 'are'} in A and in B: what both have is no "
+        f"gain of one over the other. Give each family a condition that the other's rows do not meet."
+    ]
+    return rows, notes, [*in_both * bool(shared), *_of_curves(found), *_one_sided(found), *_luck(found), *_far(found)]
 
 
 def _of_curves(found: Between) -> list[str]:
