@@ -33,7 +33,7 @@ from scalebench_laws import FORMS, Form
 from moejax.experimental_design.criterion import posterior_arrays
 from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
-from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, PosteriorModes
+from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, Noise, PosteriorModes
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Penalty, Squared
@@ -242,7 +242,10 @@ class Purchase:
     """Coefficients of the largest law of the task."""
 
     def __post_init__(self) -> None:
-        self.searches = [PosteriorModes(p.law, p.pool, p.target.design, seed=self.seed) for p in self.group.problems]
+        self.searches = [
+            PosteriorModes(p.law, p.pool, p.target.design, flops=self.group.cost[p.run], seed=self.seed)
+            for p in self.group.problems
+        ]
         self.runs = len(self.group.cost)
         self.rows = len(self.group.problems[0].run) // self.runs
         """Rows of a run, in each law's table."""
@@ -250,14 +253,14 @@ class Purchase:
         """Outputs of a run, each with its own law or part of one, and not rival modes of one law."""
         self.free = max(len(search.middle) for search in self.searches) // self.rows
         self.trained = np.zeros(self.runs, bool)
-        self.found: tuple[bytes, list[tuple[list[Mode], float]]] = (b"", [])
+        self.found: tuple[bytes, list[tuple[list[Mode], Noise]]] = (b"", [])
 
     @property
     def spent(self) -> float:
         """Share of the pool's cost."""
         return float(self.group.cost[self.trained].sum() / self.group.cost.sum())
 
-    def modes(self) -> list[tuple[list[Mode], float]]:
+    def modes(self) -> list[tuple[list[Mode], Noise]]:
         """Modes and noise of every law by the runs so far, searched from those of before too."""
         if self.found[0] != self.trained.tobytes():
             near = [[mode.point for mode in modes] for modes, _ in self.found[1]] or [[] for _ in self.searches]
@@ -286,7 +289,7 @@ class Purchase:
         posteriors = []
         for search, problem in zip(self.searches, self.group.problems, strict=True):
             draws = [Mode(point=point, share=1 / MOST) for point in [search.middle, *search.starts[: FOLLOWED - 1]]]
-            seen = search.posteriors(draws, np.zeros(len(problem.run), bool), PILOT_NOISE)
+            seen = search.posteriors(draws, np.zeros(len(problem.run), bool), Noise(level=PILOT_NOISE))
             seen = [one for one in seen if np.isfinite(one.slopes).all() and np.isfinite(one.answer_slopes).all()]
             posteriors += self.of_outputs(problem, [*seen, *seen, *seen][:MOST])
         if not posteriors:
@@ -353,7 +356,7 @@ def _outcome(purchase: Purchase) -> dict[str, Any]:
         "cost": purchase.spent,
         "mean": purchase.predicted(mean=True),
         "largest": purchase.predicted(mean=False),
-        "noise": [noise for _, noise in purchase.modes()] if purchase.trained.any() else [],
+        "noise": [[noise.level, noise.growth] for _, noise in purchase.modes()] if purchase.trained.any() else [],
     }
 
 
@@ -395,7 +398,7 @@ def run(folder: Path, name: str, law: int, seed: int) -> dict[str, Any]:
         row[kind] = [
             score(problems, [values for group in results for values in group[i][kind]]) for i in range(len(shares) + 1)
         ]
-    for kind in ("runs", "cost"):
+    for kind in ("runs", "cost", "noise"):
         row[kind] = [[group[i][kind] for group in results] for i in range(len(shares) + 1)]
     return row | {"seconds": time.process_time() - began}
 

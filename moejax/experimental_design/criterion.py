@@ -63,7 +63,7 @@ def posterior_arrays(
                 own = other.noise * np.sqrt(1 - other.shared)
                 pairs[f"{i} {j}"] = {
                     "cross_term": old @ other.scores,
-                    "apart": (true.predicted - other.predicted) / own,
+                    "apart": np.sqrt(other.candidate_weights) * (true.predicted - other.predicted) / own,
                     "model_apart": (other.model_runs**2).T @ old / own,
                 }
     known = {"laws": laws, "pairs": pairs, "ratio": ratio, "model": first.model, "model_runs": runs}

@@ -50,6 +50,8 @@ class LaplacePosterior:
     """Inverse covariance of the coordinates, from the prior and a fit to the runs so far."""
     slopes: Float[np.ndarray, "candidates free"]
     """Gradient of a candidate's log loss, over the noise that no other run shares."""
+    candidate_weights: Float[np.ndarray, " candidates"]
+    """Of how many runs of ``noise`` each candidate counts: of less than 1 where it scatters farther."""
     predicted: Float[np.ndarray, " candidates"]
     """Log loss."""
     scores: Float[np.ndarray, "runs free"]
@@ -99,6 +101,7 @@ def laplace_posterior(
     weight: float = 1.0,
     fixed: Mapping[str, float] | None = None,
     output: str = "loss",
+    candidate_weights: Float[np.ndarray, " candidates"] | None = None,
 ) -> LaplacePosterior:
     """What runs tell of a law around a point.
 
@@ -106,9 +109,10 @@ def laplace_posterior(
       law: the fitted law, or the one to be linear around.
       candidates: fields with an entry per candidate.
       answers: positive numbers taken from a law.
-      noise: standard deviation of log loss between runs of one design.
+      noise: standard deviation of log loss between runs of one design and of weight 1.
       shared: the share of its variance that runs of one group have in common.
       fixed: coefficients that are given.
+      candidate_weights: of how many runs each candidate counts; 1 if not given.
 
     Raises:
       UserError: the noise is not above 0.
@@ -135,6 +139,7 @@ def laplace_posterior(
     root, own = np.sqrt(runs.weight), noise * np.sqrt(1 - shared)
     rows = root[:, None] * old / own
     scores = _scores(rows, root, runs.group, shared / (1 - shared))
+    weights = np.ones(count) if candidate_weights is None else candidate_weights
     model, groups = models(runs, candidates, count)
     return LaplacePosterior(
         law=law,
@@ -142,7 +147,8 @@ def laplace_posterior(
         noise=noise,
         shared=shared,
         precision=scores.T @ rows + np.eye(len(point)) / PRIOR**2,
-        slopes=slopes / own,
+        slopes=np.sqrt(weights)[:, None] * slopes / own,
+        candidate_weights=weights,
         predicted=predicted,
         scores=root[:, None] * scores / own,
         fitted=fitted,

@@ -4,6 +4,9 @@ A fit by runs alone needs as many as the law has coefficients, and one that is l
 for the only one. With a prior around the middle of where a fit's starts lie, fewer runs suffice, and every mode that
 the runs leave is kept, with its share of the posterior by Laplace's approximation: a plan is then made for all of them,
 and a run is also worth what it tells of which mode holds (``criterion.py``).
+
+No law holds everywhere, and what a law misses at cheap runs is no luck of theirs: a thousand of them would be believed.
+Where the runs say so, the noise therefore grows towards cheaper runs (``Noise``), and a plan buys dearer ones.
 """
 
 from __future__ import annotations
@@ -38,6 +41,12 @@ LEAST_SHARE = 0.01
 """Of the posterior, that a mode must have to be kept."""
 STEPS = 100
 """The most that a search takes."""
+GROWTHS = (0.0, 0.3, 1.0, 3.0)
+"""How noise may grow with the logarithm of how much cheaper a run is than the dearest (``Noise``)."""
+EVIDENCE = 3.0
+"""Of the logarithm, that growing noise must have over even noise to be believed."""
+TRIED, TRIED_STEPS = 8, 30
+"""Ends that are followed for each of ``GROWTHS``, and how far, twice."""
 LOWEST = 0.1
 """Share of the typical loss below which logarithms are continued by their tangent."""
 APART = 1.0
@@ -52,6 +61,20 @@ ASKED = 128
 STEEPEST = 1e3
 """The most that a log loss moves by a standard deviation of the prior, in a plan. Exponentials of powers move by 1e10
 around the middle of the prior, and the inverse of such information has no digits left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """How far log losses scatter around a law, what it misses included."""
+
+    level: float
+    """Standard deviation of the dearest runs."""
+    growth: float = 0.0
+    """The variance of a run of C FLOPs is 1 + (growth · ln(dearest / C))² times that of the dearest."""
+
+    def weights(self, below: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+        """Of how many runs like the dearest each counts, by the logarithm of how much cheaper it is."""
+        return 1 / (1 + (self.growth * np.maximum(below, 0.0)) ** 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +93,7 @@ class PosteriorModes:
       law: its class.
       pool: what could be trained; its losses are read only of runs that are marked as trained.
       target: where losses are asked, if anywhere; laws by which they would be absurd there are no modes (``FACTOR``).
+      flops: what each of the pool costs, in any unit; without, noise is even.
       fixed: coefficients that are given.
     """
 
@@ -79,12 +103,15 @@ class PosteriorModes:
         pool: Runs,
         target: Design | None = None,
         *,
+        flops: Float[np.ndarray, " pool"] | None = None,
         fixed: Mapping[str, float] | None = None,
         seed: int = 0,
     ):
         fixed = dict(fixed or {})
         self.objective = FitObjective(law, Squared(), tuple(sorted(fixed)), pool.output)
         self.loss = pool.loss
+        self.dearest = 1.0 if flops is None else float(np.max(flops))
+        self.below = np.zeros(len(pool)) if flops is None else np.log(self.dearest / np.asarray(flops, float))
         self.data = data_of(self.objective, replace(pool, loss=np.ones(len(pool))), fixed)
         self.data = {name: value for name, value in self.data.items() if name not in ("loss", "scale", "design")}
         asked = known(target) if target else {name: np.zeros(0) for name in known(pool.design)}
@@ -126,32 +153,57 @@ class PosteriorModes:
         trained: Bool[np.ndarray, " pool"],
         noise: float | None = None,
         near: Sequence[Float[np.ndarray, " free"]] = (),
-    ) -> tuple[list[Mode], float]:
+    ) -> tuple[list[Mode], Noise]:
         """The modes by the trained runs, the largest first, and the noise.
 
         Args:
-          noise: standard deviation of log loss; if not given, what the best mode leaves.
+          noise: standard deviation of log loss, alike of all runs; if not given, what the best mode leaves, growing
+            towards cheaper runs if these say so.
           near: points to start from besides.
         """
         rows, seen = self._seen(trained)
         if not self.sized:
             # From the first runs; coordinates are the same ever after.
             self.data["typical"], self.sized = np.float64(np.exp(np.mean(seen))), True
-        level = noise or USUAL_NOISE
+        level = Noise(level=noise or USUAL_NOISE)
         points = np.concatenate([self.starts, *(np.asarray(p)[None] for p in near)])
         value = np.nan_to_num(self._squares(points, rows, seen, level), nan=np.inf, posinf=np.inf)
         begun = points[np.argsort(value)[:FOLLOWED]]
         begun = np.concatenate([begun[: FOLLOWED - len(near)], *(np.asarray(p)[None] for p in near)])
-        # The first search is for a noise that is not known, and no more than that is asked of it.
-        for steps in (STEPS,) if noise else (STEPS // 3, STEPS):
-            points, value = least_squares(
-                functools.partial(self._residuals, rows=rows, seen=seen, noise=level), begun, max_steps=steps
-            )
-            if noise is None:
-                level = self._noise(points[int(np.argmin(value))], rows, seen, level)
-            begun = points
-        value = self._squares(points, rows, seen, level)
-        return self._distinct(points, value, rows, level), level
+        if noise is None:
+            # A first search is for a noise that is not known, and no more than that is asked of it.
+            begun, value = self._followed(begun, rows, seen, level, STEPS // 3)
+            level = self._growing(begun[np.argsort(value)], rows, seen, level)
+        points, value = self._followed(begun, rows, seen, level, STEPS)
+        if noise is None:
+            level = self._noise(points[int(np.argmin(value))], rows, seen, level)
+        return _shares(self._ends(points, rows, seen, level)), level
+
+    def _followed(
+        self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise, steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Points to the bottom, and twice the negative logarithm of the posterior there."""
+        residuals = functools.partial(self._residuals, rows=rows, seen=seen, noise=noise)
+        return least_squares(residuals, points, max_steps=steps)
+
+    def _growing(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
+        """The noise of the growth for which there is most evidence."""
+        found, points = [], points[:TRIED]
+        for growth in GROWTHS if np.ptp(self.below[rows]) > 0 else GROWTHS[:1]:
+            own = self._noise(points[0], rows, seen, replace(noise, growth=growth))
+            for _ in range(2):
+                points, value = self._followed(points, rows, seen, own, TRIED_STEPS)
+                points = points[np.argsort(value)]
+                own = self._noise(points[0], rows, seen, own)
+            most = max(evidence for _, evidence, _ in self._ends(points, rows, seen, own))
+            # As the level is expected before any run.
+            most -= USUAL_RUNS * (np.log(own.level) + 0.5 * (USUAL_NOISE / own.level) ** 2)
+            found.append((most + np.sum(np.log(self._roots(own, rows))) - EVIDENCE * (growth > 0), own))
+        return max(found, key=lambda one: one[0])[1]
+
+    def _roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
+        """One over the standard deviation of each run's log loss."""
+        return np.sqrt(noise.weights(self.below[rows])) / noise.level
 
     def _seen(self, trained: Bool[np.ndarray, " pool"]) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the trained runs, and their log losses."""
@@ -164,32 +216,38 @@ class PosteriorModes:
         return np.sum(np.concatenate(chunks) ** 2, axis=1)
 
     def _residuals(
-        self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: float
+        self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
     ) -> tuple[np.ndarray, np.ndarray]:
         """What the runs, the losses that are asked for and the prior of the coordinates contribute, and the slopes."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
-        runs = slice(len(rows))
+        runs, root = slice(len(rows)), self._roots(noise, rows)
         asked = values[:, len(rows) :]
         outside = asked - np.clip(asked, *_expected(seen))
         steepness = slopes[:, len(rows) :] * (outside != 0)[..., None]
         eye = np.broadcast_to(np.diag(1 / self.spread), (len(points), points.shape[1], points.shape[1]))
-        parts = [(values[:, runs] - seen) / noise, outside / EDGE, (points - self.middle) / self.spread]
-        return np.concatenate(parts, axis=1), np.concatenate([slopes[:, runs] / noise, steepness / EDGE, eye], axis=1)
+        parts = [(values[:, runs] - seen) * root, outside / EDGE, (points - self.middle) / self.spread]
+        slopes = slopes[:, runs] * root[:, None]
+        return np.concatenate(parts, axis=1), np.concatenate([slopes, steepness / EDGE, eye], axis=1)
 
-    def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: float) -> float:
+    def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
+        """The same noise at the level that a point leaves."""
         values, slopes = self.log_losses(point[None], rows)
-        information = slopes[0].T @ slopes[0] / noise**2
+        scaled = slopes[0] * self._roots(noise, rows)[:, None]
+        information = scaled.T @ scaled
         used = np.trace(np.linalg.solve(information + np.diag(self.spread**-2), information))
-        square = np.sum((values[0] - seen) ** 2)
-        return float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / (USUAL_RUNS + max(len(rows) - used, 0.0))))
+        square = np.sum(noise.weights(self.below[rows]) * (values[0] - seen) ** 2)
+        runs = USUAL_RUNS + max(len(rows) - used, 0.0)
+        return replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
 
-    def _distinct(self, points: np.ndarray, value: np.ndarray, rows: np.ndarray, noise: float) -> list[Mode]:
-        kept: list[tuple[np.ndarray, float, np.ndarray]] = []
+    def _ends(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> list[_End]:
+        """The points that differ, each with its evidence and its precision."""
+        value, kept = self._squares(points, rows, seen, noise), list[_End]()
         for i in np.argsort(value):
             if not np.isfinite(value[i]) or (kept and value[i] - value.min() > -2 * np.log(LEAST_SHARE) + 10):
                 break
             _, slopes = self.log_losses(points[i][None], rows)
-            precision = slopes[0].T @ slopes[0] / noise**2 + np.diag(self.spread**-2)
+            scaled = slopes[0] * self._roots(noise, rows)[:, None]
+            precision = scaled.T @ scaled + np.diag(self.spread**-2)
             evidence = -0.5 * value[i] - 0.5 * np.linalg.slogdet(precision)[1]
             if not np.isfinite(evidence):
                 continue
@@ -201,12 +259,7 @@ class PosteriorModes:
                 f"No start of {self.objective.law.__name__} ends where it has finite losses and slopes for "
                 f"{len(rows)} runs; check their sizes and losses."
             )
-        logs = np.array([one for _, one, _ in kept])
-        shares = np.exp(logs - logs.max())
-        shares /= shares.sum()
-        order = [i for i in np.argsort(-shares)[:MOST] if shares[i] >= LEAST_SHARE]
-        total = shares[order].sum()
-        return [Mode(point=kept[i][0], share=float(shares[i] / total)) for i in order]
+        return kept
 
     def losses(self, logs: np.ndarray) -> np.ndarray:
         """Losses from their logarithms, also where these are continued below."""
@@ -214,7 +267,7 @@ class PosteriorModes:
         return np.where(logs > np.log(lowest), np.exp(logs), lowest * (1 + logs - np.log(lowest)))
 
     def expected_losses(
-        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: float
+        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: Noise
     ) -> Float[np.ndarray, " answers"]:
         """The target's losses averaged over the posterior, where the largest mode is but its likeliest point.
 
@@ -234,7 +287,7 @@ class PosteriorModes:
         return np.tensordot(shares / shares.sum(), self.losses(np.stack(means)), 1)
 
     def posteriors(
-        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: float
+        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: Noise
     ) -> list[LaplacePosterior]:
         """The posterior around each mode, of the pool's runs as candidates and the target's losses as answers."""
         pool, rows = np.arange(len(self.loss)), np.flatnonzero(trained)
@@ -242,19 +295,20 @@ class PosteriorModes:
         values, slopes = self.log_losses(np.stack([mode.point for mode in modes]), every)
         size = np.linalg.norm(slopes * self.spread, axis=-1, keepdims=True)
         slopes = slopes * (STEEPEST / np.maximum(size, STEEPEST))
-        found = []
+        found, root = [], self._roots(noise, pool)
         for mode, value, slope in zip(modes, values, slopes, strict=True):
-            own = slope[rows] / noise
+            own = slope[rows] * root[rows, None]
             found.append(
                 LaplacePosterior(
                     law=None,
                     weight=mode.share,
-                    noise=noise,
+                    noise=noise.level,
                     shared=0.0,
                     precision=own.T @ own + np.diag(self.spread**-2),
-                    slopes=slope[pool] / noise,
+                    slopes=slope[pool] * root[:, None],
+                    candidate_weights=noise.weights(self.below),
                     predicted=value[pool],
-                    scores=own / noise,
+                    scores=own * root[rows, None],
                     fitted=value[rows],
                     model=np.zeros(len(pool), int),
                     model_runs=np.zeros((len(rows), 1)),
@@ -264,6 +318,20 @@ class PosteriorModes:
                 )
             )
         return found
+
+
+_End = tuple[np.ndarray, float, np.ndarray]
+"""Where a search ended, its evidence, and the precision there."""
+
+
+def _shares(ends: Sequence[_End]) -> list[Mode]:
+    """The modes that ends are, the largest first."""
+    logs = np.array([evidence for _, evidence, _ in ends])
+    shares = np.exp(logs - logs.max())
+    shares /= shares.sum()
+    order = [i for i in np.argsort(-shares)[:MOST] if shares[i] >= LEAST_SHARE]
+    total = shares[order].sum()
+    return [Mode(point=ends[i][0], share=float(shares[i] / total)) for i in order]
 
 
 def _expected(seen: np.ndarray) -> tuple[float, float]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+from jaxtyping import Float
 
 from moejax.errors import UserError
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
-from moejax.experimental_design.posterior_modes import PosteriorModes
+from moejax.experimental_design.posterior_modes import Noise, PosteriorModes
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import above_0, coefficient_estimands
 from moejax.fit.fit_law import fit_law
@@ -18,6 +21,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.variance_components import VarianceComponents, variance_components
 from moejax.laws import PUBLISHED
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class Proposal:
     """By law, what coefficients that the runs left open were taken to be, from a published set of constants."""
     by_modes: tuple[str, ...] = ()
     """Laws that were not fitted: the runs were planned for every mode of their posterior."""
+    growth: Mapping[str, float] = field(default_factory=dict)
+    """By law of ``by_modes``, how noise grows towards cheaper runs (``Noise.growth``), where it does."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
@@ -71,10 +77,13 @@ def propose(
       UserError: as ``fit_law`` and ``choose_runs``.
     """
     around, fixed = dict(around or {}), dict(fixed or {})
+    spent = _flops(runs)
     kept, searches = int((runs.weight > 0).sum()), {}
     for name, law in laws.items():
         if name not in around and (modes or kept < len(coefficient_estimands(law, tuple(fixed)))):
-            searches[name] = PosteriorModes(law, runs, candidates.design, fixed=fixed, seed=options.get("seed", 0))
+            searches[name] = PosteriorModes(
+                law, runs, candidates.design, flops=spent, fixed=fixed, seed=options.get("seed", 0)
+            )
     fits = {
         name: fit_law(law, runs, fixed=fixed, **options)
         for name, law in laws.items()
@@ -90,10 +99,11 @@ def propose(
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
     scatters = [variance_components(fit, runs) for fit in fits.values()]
-    of = {name: name for name in laws}
+    of, growths = {name: name for name in laws}, dict[str, Noise]()
     for name, search in searches.items():
         found, left = search.modes(runs.weight > 0, noise)
-        scatters.append(VarianceComponents(noise=left, shared=None))
+        scatters.append(VarianceComponents(noise=left.level, shared=None))
+        growths[name] = left
         labels = [name, *(f"{name} (mode {number})" for number in range(2, len(found) + 1))]
         of |= dict.fromkeys(labels, name)
         at |= {label: search.law(mode) for label, mode in zip(labels, found, strict=True)}
@@ -101,11 +111,19 @@ def propose(
     scatter = min(scatters, key=lambda one: one.noise, default=VarianceComponents(noise=0.0, shared=None))
     noise = scatter.noise if noise is None else noise
 
+    def weighted(name: str) -> tuple[Runs, Any]:
+        """The runs, and the weights of the candidates, where noise grows towards cheaper runs."""
+        if name not in growths or spent is None or not growths[name].growth:
+            return runs, None
+        weights = [growths[name].weights(np.log(spent.max() / flops)) for flops in (spent, candidates.flops)]
+        return replace(runs, weight=runs.weight * weights[0]), weights[1]
+
     def posteriors_for(asked: Mapping[str, Sequence[Functional]]) -> dict[str, LaplacePosterior]:
+        known = {name: weighted(name) for name in laws}
         return {
             label: laplace_posterior(
                 at[label],
-                runs,
+                known[name][0],
                 candidates.design,
                 asked[name],
                 noise=noise,
@@ -113,6 +131,7 @@ def propose(
                 weight=shares[label],
                 fixed=fixed,
                 output=runs.output,
+                candidate_weights=known[name][1],
             )
             for label, name in of.items()
         }
@@ -138,8 +157,19 @@ def propose(
         fits=fits,
         assumed=assumed,
         by_modes=tuple(searches),
+        growth={name: one.growth for name, one in growths.items() if one.growth},
         instead=instead,
     )
+
+
+def _flops(runs: Runs) -> Float[np.ndarray, " runs"] | None:
+    """What each run cost, if the table says it or its sizes and tokens do."""
+    design = runs.design
+    if design.flops is not None:
+        return np.asarray(design.flops, float)
+    if design.params_active is None or design.tokens is None:
+        return None
+    return FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active, float) * np.asarray(design.tokens, float)
 
 
 def _as_published(fit: FitResult) -> dict[str, float]:

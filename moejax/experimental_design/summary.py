@@ -14,6 +14,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.experimental_design.candidates import Candidates
+from moejax.experimental_design.posterior_modes import Noise
 from moejax.experimental_design.propose import Proposal
 from moejax.laws.accounting import params
 from moejax.laws.design import known, value_of
@@ -142,6 +143,12 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     plan = proposal.plan
     for name in proposal.by_modes:
         yield f"{name}: planned for every mode of its posterior, which has a prior, and not around a fit."
+        if growth := proposal.growth.get(name):
+            times = float(Noise(level=1.0, growth=growth).weights(np.log([10.0]))[0] ** -0.5)
+            yield (
+                f"{name}: the cheaper a run, the farther it lies from the law, {times:.2g} times as far at a tenth of "
+                f"the largest run's FLOPs as there: cheap runs count for less."
+            )
     for name, fit in proposal.fits.items():
         yield from (f"{name}: {sentence}" for sentence in fit.warnings)
         if values := proposal.assumed.get(name):
@@ -248,6 +255,7 @@ def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> d
     sizes = known(chosen.design)
     return {
         "noise": proposal.noise,
+        "noise_growth": dict(proposal.growth),
         "intraclass_correlation": proposal.shared,
         "laws": {
             name: {

@@ -243,9 +243,10 @@ def _result(
 ) -> FitResult:
     with float64():
         law = jax.tree.map(float, law_at(objective, point, data))
+    predicted = predict(law, runs, objective.output)
+    _check_above_0(objective, predicted[runs.weight > 0])
     known = identify(objective, data, runs.weight, point, start)
     errors = metrics(law, runs, objective.output)
-    predicted = predict(law, runs, objective.output)
     residual = log_residuals(predicted, runs.loss, runs.weight)
     scatter = noise(residual, runs.weight, len(objective.free))
     with float64():
@@ -279,6 +280,18 @@ def _result(
         noise=max(scatter, runs.coarseness),
         outliers=outliers(predicted, runs.loss, runs.weight, len(objective.free), runs.names),
     )
+
+
+def _check_above_0(objective: FitObjective, predicted: np.ndarray) -> None:
+    """Raise ``UserError`` where a fit predicts what has no logarithm: every error and range is of logarithms."""
+    if wrong := int((~(np.isfinite(predicted) & (predicted > 0))).sum()):
+        remedy = "give more --starts, or another law"
+        if getattr(objective.penalty, "residual", "log") != "log":
+            remedy = f"give --residual log, by which no search ends there; or {remedy}"
+        raise UserError(
+            f"The search ended where {called(objective.law)} predicts no {objective.output} above 0 of {wrong} of "
+            f"{counted(len(predicted), 'run')}: {remedy}."
+        )
 
 
 def _number(name: str, value: Any) -> float:

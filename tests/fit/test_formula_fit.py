@@ -251,3 +251,10 @@ def test_an_exponent_that_grows_with_size_is_fitted_in_plain_units_and_predicts_
     with float64():
         plain = np.asarray(outputs(objective.law_at(point, data), read.runs.design, "loss"))
     assert plain == pytest.approx(centred, rel=1e-5)
+
+
+def test_a_search_that_ends_where_the_law_predicts_0_is_a_sentence():
+    frame = table().assign(loss=lambda known: 3 - 0.1 * np.log(known["params"]))
+    form = "loss = exp(a - b*N)"
+    with pytest.raises(ValueError, match=r"predicts no loss above 0 of \d+ of 24 runs: give --residual log"):
+        moejax.fit(frame, form, penalty="squared", residual="nats", starts=4, fixed={"b": 1.0})
