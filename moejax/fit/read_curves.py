@@ -24,6 +24,7 @@ from moejax.fit.read_runs import mapped
 from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import Points, sums_of_curve
+from moejax.run_sources import source as run_source
 from moejax.storage import is_remote, open_storage, reaching
 from moejax.wording import counted, did_you_mean, listed, shown, some, told
 
@@ -32,6 +33,8 @@ METRICS = "metrics.jsonl"
 NOT_FINITE = ("nan", "inf", "-inf")
 """What it has for the loss of a step whose update was skipped."""
 TRUNK = "trunk"
+TRACKED = "by step"
+"""Of a table whose metrics a tracker kept each at steps of its own."""
 NAMES = {
     "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
     "tokens": ("tokens", "tokens_seen", "num_tokens"),
@@ -184,6 +187,9 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
     """Name, place and rows of each table of a source."""
     if not isinstance(source, str | Path):
         return [("", "The table", run_table.with_flat_cells(source).reset_index(drop=True))]
+    source = run_source.source(str(source))
+    if tracker := _tracker(source):
+        return [(name, f"{source}, run {name}", frame) for name, frame in tracker]
     if is_remote(source):
         return _stored_tables(str(source).rstrip("/"))
     path = Path(source)
@@ -194,6 +200,23 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
     if not logs:
         raise UserError(f"{path} has no {METRICS} below it; name a training's folder, a study's, or tables of curves.")
     return [(log.parent.name, str(log), run_table.read_as_it_is(log).reset_index(drop=True)) for log in logs]
+
+
+def _tracker(source: str | Path) -> list[tuple[str, Any]]:
+    """The runs of a tracker's folder or database, with their metrics by step; none of a training's own folder."""
+    path = Path(str(source).partition("#")[0])
+    if not run_source.has_prefix(source):
+        if is_remote(source):
+            return []
+        own = path.is_dir() and next(path.rglob(METRICS), None) is not None
+        if own or not path.exists() or not run_source.kind_of(source):
+            return []
+    found = run_source.histories(source)
+    if not found:
+        raise UserError(f"{source} has no run with metrics by step.")
+    for _, frame in found:
+        frame.attrs[TRACKED] = True
+    return found
 
 
 def _stored_tables(url: str) -> list[tuple[str, str, Any]]:
@@ -231,6 +254,9 @@ def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: lis
             f"{place} has no column of {missing}; its columns are "
             f"{listed([str(column) for column in frame.columns])}. Name it (--map COLUMN_OF_OURS=COLUMN)."
         )
+    frame, own = _points_of_the_curve(place, frame, columns, notes)
+    if own is not None:
+        return [_curve(name, place, frame, columns, warmup, notes, own=own)]
     if "phase" in frame.columns and "steps_done" in frame.columns:
         return _of_phases(name, place, frame, columns, warmup, notes)
     if columns["run"] is None or columns["run"] == columns["loss"]:
@@ -243,6 +269,26 @@ def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: lis
         )
     parts = frame.groupby(columns["run"], sort=False)
     return [_curve(str(run), f"{place}, run {run}", part, columns, warmup, notes) for run, part in parts]
+
+
+def _points_of_the_curve(place: str, frame: Any, columns: Mapping[str, Any], notes: list[str]) -> tuple[Any, Any]:
+    """The rows that say something of the curve, and, of a tracker's, those that have a loss.
+
+    Where others are logged in rows of their own, as evaluations are, these have neither loss nor rate. A tracker keeps
+    each metric at steps of its own: a rate between two that were logged is between them.
+    """
+    rate, loss = (pd.notna(frame[columns[name]]) for name in ("lr", "loss"))
+    tracked = frame.attrs.get(TRACKED, False)
+    if (empty := int((~rate & ~loss).sum())) and not tracked:
+        notes.append(f"{place}: {counted(empty, 'row')} with neither loss nor rate left out.")
+    if not tracked:
+        return frame[rate | loss], None
+    if rate.sum() == 0 or loss.sum() == 0:
+        raise UserError(f"{place} has no {columns['lr']} with {columns['loss']}: one of them was never logged.")
+    step = frame["step"].to_numpy(float)
+    frame = frame.assign(**{columns["lr"]: np.interp(step, step[rate], frame[columns["lr"]][rate].astype(float))})
+    kept = frame[rate | loss]
+    return kept, kept.index[loss[rate | loss]]
 
 
 def _of_phases(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.tracked_run import TrackedRun
+from moejax.run_sources.tracked_run import History, TrackedRun
 from moejax.stored import foreign_json
 from moejax.wording import did_you_mean, says, shown
 
@@ -53,6 +53,40 @@ def read(text: str) -> Iterable[TrackedRun]:
     if not path.exists():
         raise UserError(f"There is no MLflow store at {path}; name its database (mlflow.db), folder or server.")
     return _of_files(path, experiment) if path.is_dir() else _of_database(path, experiment)
+
+
+def histories(text: str) -> Iterator[tuple[str, History]]:
+    """The metrics by step of the runs that ``read`` reads, from a database or a folder.
+
+    Raises:
+      UserError: as ``read``, or it is a server.
+    """
+    place = text.partition("#")[0]
+    if place.startswith(("http://", "https://")):
+        raise UserError(f"Of the MLflow server at {place} no curves are read; name its database or folder.")
+    path = Path(place.removeprefix("sqlite:///"))
+    for run in read(text):
+        key = run.about["run_id"]
+        yield run.name, _history_of_files(path, key) if path.is_dir() else _history_of_database(path, key)
+
+
+def _history_of_database(path: Path, key: str) -> History:
+    found: dict[str, dict[int, float]] = {}
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        for name, step, cell, nan in database.execute(
+            "select key, step, value, is_nan from metrics where run_uuid = ? order by step, timestamp", [key]
+        ):
+            found.setdefault(name, {})[int(step)] = math.nan if nan or cell is None else float(cell)
+    return found
+
+
+def _history_of_files(path: Path, key: str) -> History:
+    (folder,) = (file.parent for pattern in (f"{key}/meta.yaml", f"*/{key}/meta.yaml") for file in path.glob(pattern))
+    found = {}
+    for name, text in _values(folder / "metrics").items():
+        lines = sorted(_lines(text, folder / "metrics" / name))
+        found[name] = {step: value for step, _, value in lines}
+    return found
 
 
 def _chosen(experiments: dict[str, str], chosen: str, where: str) -> dict[str, str]:
@@ -140,9 +174,15 @@ def _values(folder: Path) -> dict[str, str]:
 
 def _latest(text: str, path: Path) -> float:
     """The value at the largest step, of several the last written; a line is ``milliseconds value step``."""
+    return max(_lines(text, path))[2]
+
+
+def _lines(text: str, path: Path) -> list[tuple[int, int, float]]:
+    """Step, milliseconds and value of each line."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     try:
-        return max((int(cells[2]) if len(cells) > 2 else 0, int(cells[0]), float(cells[1])) for cells in lines)[2]
+        found = [(int(cells[2]) if len(cells) > 2 else 0, int(cells[0]), float(cells[1])) for cells in lines]
+        return found or [(0, 0, float("no line"))]
     except (ValueError, IndexError) as error:
         raise UserError(f"{path} has a line that is no `milliseconds value step`; remove or mend it.") from error
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.tracked_run import TrackedRun
+from moejax.run_sources.tracked_run import History, TrackedRun
 from moejax.table_file import MOST_CELLS, MOST_COLUMNS
 from moejax.wording import counted, some
 
@@ -42,6 +42,8 @@ class SourceKind:
     """The runs, or a table of them, from what stands after the prefix, or from a path."""
     is_file: Callable[[Path], bool]
     """Whether a file's name and place show that the folder above is of this kind."""
+    histories: Callable[[str], Iterable[tuple[str, History]]] | None = None
+    """The name of each run, and its metrics by step; None where these are not read."""
 
 
 def source(text: str) -> Path | str:
@@ -84,9 +86,9 @@ def kinds() -> Mapping[str, SourceKind]:
     from moejax.run_sources import hugging_face, mlflow, tensorboard, wandb
 
     return {
-        "mlflow": SourceKind("MLflow", mlflow.read, mlflow.is_file),
+        "mlflow": SourceKind("MLflow", mlflow.read, mlflow.is_file, mlflow.histories),
         "wandb": SourceKind("Weights & Biases", wandb.read, wandb.is_file),
-        "tensorboard": SourceKind("TensorBoard", tensorboard.read, tensorboard.is_file),
+        "tensorboard": SourceKind("TensorBoard", tensorboard.read, tensorboard.is_file, tensorboard.histories),
         "hf": SourceKind("Hugging Face datasets", hugging_face.read, hugging_face.is_file),
     }
 
@@ -144,6 +146,32 @@ def read(source: Path | str) -> DataFrame:
     copy = frame.copy()
     copy.attrs = dict(frame.attrs)
     return copy
+
+
+def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
+    """The name of each run of a tracker, and a table of its metrics, a row a step; those without any are left out.
+
+    Raises:
+      UserError: it is no tracker's, cannot be read, or is of one whose metrics by step are not read.
+    """
+    import pandas as pd
+
+    prefix = kind_of(source)
+    if not prefix:
+        raise UserError(no_runs(source))
+    kind = kinds()[prefix]
+    if kind.histories is None:
+        raise UserError(
+            f"{source}: of {kind.title} the last value of each metric is read, and no curves; export the history of "
+            f"its runs as CSV."
+        )
+    found = []
+    for name, metrics in kind.histories(str(source).removeprefix(f"{prefix}:")):
+        steps = sorted({step for points in metrics.values() for step in points})
+        cells = {metric: [points.get(step) for step in steps] for metric, points in metrics.items() if metric != "step"}
+        if steps:
+            found.append((name, pd.DataFrame({"step": steps, **cells})))
+    return found
 
 
 def no_runs(folder: Path | str) -> str:

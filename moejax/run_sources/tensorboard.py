@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.tracked_run import TrackedRun
+from moejax.run_sources.tracked_run import History, TrackedRun
 
 EVENTS = "events.out.tfevents."
 NUMBERS = {1: ("<f4", "float_val"), 2: ("<f8", "double_val"), 3: ("<i4", "int_val"), 9: ("<i8", "int64_val")}
@@ -27,12 +27,7 @@ def read(text: str) -> Iterator[TrackedRun]:
     Raises:
       UserError: the folder has no events, a file is damaged, or tensorboardX is not installed.
     """
-    folder = Path(text)
-    if importlib.util.find_spec("tensorboardX") is None:
-        raise UserError("TensorBoard's events need tensorboardX, which is missing: pip install 'moejax[tensorboard]'.")
-    files = sorted(path for path in folder.rglob(f"{EVENTS}*") if path.is_file())
-    if not files:
-        raise UserError(f"{folder} has no events of TensorBoard (files {EVENTS}*).")
+    folder, files = _event_files(text)
     runs: dict[Path, tuple[dict[str, Any], dict[str, Any]]] = {}
     cut: set[Path] = set()
     for place in dict.fromkeys(path.parent for path in files):
@@ -59,6 +54,34 @@ def read(text: str) -> Iterator[TrackedRun]:
         name = str(place.relative_to(folder))
         about = {"status": "events end within a record" if place in cut else "events are whole"}
         yield TrackedRun(folder.resolve().name if name == "." else name, settings, metrics, about, place not in cut)
+
+
+def _event_files(text: str) -> tuple[Path, list[Path]]:
+    folder = Path(text)
+    if importlib.util.find_spec("tensorboardX") is None:
+        raise UserError("TensorBoard's events need tensorboardX, which is missing: pip install 'moejax[tensorboard]'.")
+    files = sorted(path for path in folder.rglob(f"{EVENTS}*") if path.is_file())
+    if not files:
+        raise UserError(f"{folder} has no events of TensorBoard (files {EVENTS}*).")
+    return folder, files
+
+
+def histories(text: str) -> Iterator[tuple[str, History]]:
+    """Every run's scalars by step; of a step that was written twice the last.
+
+    Raises:
+      UserError: as ``read``.
+    """
+    folder, files = _event_files(text)
+    for place in dict.fromkeys(path.parent for path in files):
+        metrics: dict[str, dict[int, float]] = {}
+        for path in (path for path in files if path.parent == place):
+            for event in _events(path):
+                for value in () if event is None else event.summary.value:
+                    if (number := _number(value)) is not None:
+                        metrics.setdefault(value.tag, {})[event.step] = float(number)
+        name = str(place.relative_to(folder))
+        yield folder.resolve().name if name == "." else name, metrics
 
 
 def _events(path: Path) -> Iterator[Any]:

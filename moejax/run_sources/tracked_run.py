@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+History = Mapping[str, Mapping[int, float]]
+"""Metrics by name, of each the value at a step."""
+
 
 @dataclass(frozen=True)
 class TrackedRun:

@@ -117,3 +117,18 @@ def test_what_a_cell_holds_that_is_no_loss_is_said(cell, said, tmp_path, capsys)
     (tmp_path / "curve.csv").write_text("\n".join(["step,lr,loss", *rows]) + "\n")
     assert main(["curves", str(tmp_path / "curve.csv")]) == 2
     assert f"{said}, not a loss above 0 and at most 1e+06 (1 such row)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_fit_that_was_written_is_asked_again_and_predicts_what_it_was_not_fitted_to(file, tmp_path, capsys):
+    fitted = ["curves", str(file), "--warmup", str(WARMUP), "--hold-out", "w*", "--out", str(tmp_path / "fit")]
+    asked = ["--predict", "steps=8K,decay_share=.2"]
+    assert main([*fitted, *asked, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    again = ["curves", str(file), "--warmup", str(WARMUP), "--law", str(tmp_path / "fit"), *asked, "--json"]
+    assert main([*again, "--out", str(tmp_path / "again")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for part in ("law", "held_out", "predictions", "curves"):
+        assert found[part] == before[part]
+    assert "fitted before to 3 curves" in " ".join((tmp_path / "again/summary.txt").read_text().split())
+    assert main([*again, "--fix", "irreducible=2"]) == 2
+    assert "is fitted already" in capsys.readouterr().err

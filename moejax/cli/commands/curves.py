@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
 from moejax.errors import UserError
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import FitResult, read_plain
 from moejax.fit.loss_curves import (
     HeldOutCurve,
     fit_curves,
@@ -32,6 +33,7 @@ from moejax.float64 import float64
 from moejax.folder import write_text
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
+from moejax.laws import CURVE_LAWS, called
 from moejax.laws.predict import beyond_in_words
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
@@ -56,26 +58,53 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for note in read.notes:
         say(note)
+    kept = _saved(arguments)
     kept_out = read.matching(arguments.hold_out) if arguments.hold_out else ()
+    if kept is not None:
+        kept_out = tuple(name for name in read.names if name in kept_out or name not in kept.curves)
     fitted, tested = read.without(kept_out), read.only(kept_out)
-    if not fitted.curves:
+    if not fitted.curves and kept is None:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
-    schedules = {text: _schedule(text, fitted) for text in arguments.predict}
+    # What a schedule does not say is as of the first curve.
+    like = fitted if fitted.curves else read
+    schedules = {text: _schedule(text, like) for text in arguments.predict}
     fixed = fixed_of(arguments)
     if arguments.best is not None:
-        _check_best(arguments.best, fitted, fixed)
+        _check_best(arguments.best, like, fixed if kept is None else kept.fit.coefficients)
     with out_folder(arguments.out), progress() as show:
         how = {"blocks": arguments.blocks, "fixed": fixed, "seed": arguments.seed, "starts": arguments.starts}
-        result = fit_curves(fitted, arguments.law, **how, progress=show)
+        result = fit_curves(fitted, arguments.law, **how, progress=show) if kept is None else kept.fit
         held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
         answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
-        best = _best(result, fitted, arguments.best) if arguments.best is not None else None
-        summary = _summary(result, fitted, held_out, answers, best, level)
+        best = _best(result, like, arguments.best) if arguments.best is not None else None
+        summary = _summary(result, like, held_out, answers, best, level, kept)
         if arguments.out:
             written = _write(arguments.out, summary, result, read, held_out, best, level)
             say(f"Wrote {listed(written)} to {arguments.out}.")
     render.show(summary, as_json=arguments.json)
     return 0
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A fit that was written before, and the names of the curves that it is of."""
+
+    fit: FitResult
+    curves: tuple[str, ...]
+
+
+def _saved(arguments: argparse.Namespace) -> _Saved | None:
+    """The fit that ``--law`` names; None where it names a law to be fitted."""
+    path = Path(arguments.law)
+    path = path / "fit.json" if path.is_dir() else path
+    if not path.is_file():
+        return None
+    fit = FitResult.load(path)
+    if type(fit.law) not in CURVE_LAWS.values():
+        raise UserError(f"{path} is a fit of {called(type(fit.law))}, and of no law of curves.")
+    if given := [name for name in ("fix", "blocks") if getattr(arguments, name)]:
+        raise UserError(f"--{given[0]} is of a fit, and {path} is fitted already; name a law in its place to fit it.")
+    return _Saved(fit, tuple(read_plain(path).get("curves", ())))
 
 
 SCHEDULE = ("steps", "decay_share", "decay_shape", "final_share", "warmup", "peak")
@@ -149,6 +178,7 @@ def _summary(
     answers: dict[str, dict[str, Any]],
     best: BestSchedule | None,
     level: float,
+    kept: _Saved | None,
 ) -> Result:
     base, data = result.summary(level), {}
     tables = list(base.tables)
@@ -185,13 +215,15 @@ def _summary(
             "final_share": best.final_share,
             "gains": {name: dict(zip(("gain", "low", "high"), gain, strict=True)) for name, gain in gains.items()},
         }
-    said, count = constant_only(fitted), counted(len(fitted.curves), "curve")
+    names = fitted.names if kept is None else kept.curves
+    said = constant_only(fitted) if kept is None else ""
+    how = f"fitted {'' if kept is None else 'before '}to {counted(len(names), 'curve')}"
     return Result(
-        title=f"{type(result.law).__name__}, fitted to {count} ({result.metrics.runs} points)",
+        title=f"{type(result.law).__name__}, {how} ({result.metrics.runs} points)",
         warnings=[*([said] if said else []), *base.warnings],
         tables=tables,
         notes=notes,
-        data={**base.data, "curves": list(fitted.names), **finite(data)},
+        data={**base.data, "curves": list(names), **finite(data)},
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +36,7 @@ from moejax.run_table import read_as_it_is
 from moejax.say import say
 from moejax.stored import foreign_json, write_json
 from moejax.train.training import Recipe
+from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,10 +72,23 @@ def run(arguments: argparse.Namespace) -> int:
         what = ", ".join(arguments.target)
         say(f"! The fitted law has no answer to {what} yet: planned for its coefficients.")
     result = summary(proposal, titles, inputs)
+    if arguments.best_by:
+        result = replace(result, warnings=[_swept(arguments.best_by, laws), *result.warnings])
     if arguments.out:
         _write(arguments, proposal, result.data, recipe)
     render.show(result, as_json=arguments.json)
     return 0
+
+
+def _swept(settings: str, laws: Mapping[str, type]) -> str:
+    """That a row of the table stands for a sweep, and a run to train for one run of it."""
+    names = listed([name.strip() for name in settings.split(",")])
+    own = [name for law in laws.values() for name in law.outputs if name != "loss"]
+    what = f"and one run alone has no best {own[0]}" if own else "and at another setting a run lies above the law"
+    return (
+        f"Every run of the table is the best of a sweep over {names}; FLOPs here are those of one run. Sweep {names} "
+        f"of those to train too, or set it by its law: a sweep of five costs five times these FLOPs, {what}."
+    )
 
 
 def _laws(arguments: argparse.Namespace) -> dict[str, type]:

@@ -18,7 +18,8 @@ moejax curves runs/quickstart --only 'small/*'
 moejax curves cosine.csv constant.csv wsd.csv --warmup 2000 --hold-out wsd --out curves
 moejax curves curves.csv --map step=iteration --map loss=val_loss --law momentum
 moejax curves curves.csv --predict steps=48K,decay_share=.2 --predict steps=96K,decay_share=1,decay_shape=cosine
-moejax curves curves.csv --best 48K --out curves"""
+moejax curves curves.csv --best 48K --out curves
+moejax curves new.csv --law curves/fit.json --predict steps=96K,decay_share=.2"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="CURVES",
         help="tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, of several runs, run; "
-        "metrics.jsonl, or a folder with some, of a training or a study; also s3://… and gs://…",
+        "metrics.jsonl, or a folder with some, of a training or a study; also s3://… and gs://…; TensorBoard's folders "
+        "and MLflow's databases and folders",
     )
-    parser.add_argument("--law", default="multi_power", metavar="NAME", help="multi_power or momentum (%(default)s)")
+    parser.add_argument(
+        "--law",
+        default="multi_power",
+        metavar="NAME",
+        help="multi_power or momentum, or a folder or fit.json of this command, to ask without a fit (%(default)s)",
+    )
     reading = parser.add_argument_group("reading")
     add_repeated(reading, "--map", "OURS=THEIRS", "a column by theirs, or by arithmetic on theirs")
     reading.add_argument("--loss", metavar="COLUMN", help="the losses, such as validation_loss (loss)")
@@ -69,10 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for files that are not there, and what cannot be asked."""
     # fsspec takes a while to import, and only this command's own check needs it.
+    from moejax.run_sources.source import has_prefix
     from moejax.storage import is_remote
 
     for path in arguments.curves:
-        if not is_remote(path) and not Path(path).exists():
+        if (
+            not is_remote(path)
+            and not has_prefix(path)
+            and "://" not in path
+            and not Path(path.partition("#")[0]).exists()
+        ):
             raise UserError(f"There is no {path}; name tables of curves, or folders with metrics.jsonl.")
     if arguments.blocks is not None and arguments.blocks < 1:
         raise UserError("--blocks is 0; a curve is at least one stretch.")

@@ -1,0 +1,113 @@
+"""Loss curves are read where trackers keep them, each metric at steps of its own."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from known_curves import curves, table
+
+from moejax.fit.read_curves import read_curves
+
+EVERY = table(curves(("constant", "cosine"), noise=5e-4, every=80))
+
+
+def logged():
+    """What a training logs of each curve: metric, step, value."""
+    for name, own in EVERY.groupby("run", sort=False):
+        for row in own.itertuples():
+            yield name, "train/loss", row.step, row.loss
+            yield name, "train/lr", row.step, row.lr
+            yield name, "eval/loss", row.step + 1, row.loss + 0.05
+
+
+def tensorboard(folder):
+    writers = {name: pytest.importorskip("tensorboardX").SummaryWriter(str(folder / name)) for name in EVERY["run"]}
+    for name, metric, step, value in logged():
+        writers[name].add_scalar(metric, value, step)
+    for writer in writers.values():
+        writer.close()
+    return folder
+
+
+def database(path):
+    with sqlite3.connect(path) as store:
+        store.executescript(
+            "create table experiments (experiment_id integer, name text, lifecycle_stage text);"
+            "create table runs (run_uuid text, name text, status text, start_time integer, lifecycle_stage text, "
+            "experiment_id integer);"
+            "create table params (key text, value text, run_uuid text);"
+            "create table tags (key text, value text, run_uuid text);"
+            "create table latest_metrics (key text, value real, is_nan integer, run_uuid text);"
+            "create table metrics (key text, value real, timestamp integer, run_uuid text, step integer, "
+            "is_nan integer);"
+            "insert into experiments values (1, 'sweep', 'active');"
+        )
+        for name in EVERY["run"].unique():
+            store.execute("insert into runs values (?, ?, 'FINISHED', 0, 'active', 1)", (f"id-{name}", name))
+        for name, metric, step, value in logged():
+            # Each was logged twice, and the later counts.
+            for at, written in ((2, value), (1, 9.0)):
+                store.execute(
+                    "insert into metrics values (?, ?, ?, ?, ?, 0)", (metric, written, at, f"id-{name}", step)
+                )
+    store.close()
+    return path
+
+
+def files(folder):
+    (folder / "7").mkdir(parents=True)
+    (folder / "7/meta.yaml").write_text("artifact_location: x\nlifecycle_stage: active\nname: sweep\n")
+    for name in EVERY["run"].unique():
+        (folder / "7" / name / "metrics/train").mkdir(parents=True)
+        (folder / "7" / name / "metrics/eval").mkdir()
+        about = f"artifact_uri: x\nlifecycle_stage: active\nrun_name: {name}\nstatus: 3\n"
+        (folder / "7" / name / "meta.yaml").write_text(about)
+    for name, metric, step, value in logged():
+        with (folder / "7" / name / "metrics" / metric).open("a") as file:
+            file.write(f"5 {value!r} {step}\n")
+    return folder
+
+
+@pytest.mark.parametrize("tracker", [tensorboard, database, files])
+def test_curves_of_a_tracker_are_those_of_the_table(tracker, tmp_path):
+    place = tracker(tmp_path / "store.db")
+    expected = {curve.name: curve for curve in read_curves(EVERY).curves}
+    found = read_curves(place)
+    assert {curve.name for curve in found.curves} == set(expected)
+    for curve in found.curves:
+        np.testing.assert_array_equal(curve.steps, expected[curve.name].steps)
+        np.testing.assert_allclose(curve.loss, expected[curve.name].loss, rtol=1e-6)
+        np.testing.assert_allclose(curve.rates, expected[curve.name].rates, rtol=1e-5, atol=1e-9)
+
+
+def test_a_metric_at_other_steps_than_the_rate_has_the_rate_between(tmp_path):
+    place = database(tmp_path / "mlflow.db")
+    (cosine,) = read_curves(f"{place}#sweep", loss="eval/loss", only=["cosine"]).curves
+    (trained,) = read_curves(place, only=["cosine"]).curves
+    np.testing.assert_array_equal(cosine.steps, trained.steps + 1)
+    np.testing.assert_allclose(cosine.loss, trained.loss + 0.05)
+    np.testing.assert_allclose(cosine.rates[: len(trained.rates)], trained.rates, rtol=0.01, atol=1e-6)
+
+
+def test_evaluations_in_rows_of_their_own_are_left_out_and_counted(tmp_path):
+    own = EVERY[EVERY["run"] == "cosine"]
+    lines = [json.dumps({"step": r.step, "learning_rate": r.lr, "loss": r.loss}) for r in own.itertuples()]
+    lines[3:3] = ['{"step": 240, "eval_loss": 3.1}', '{"step": 320, "eval_loss": 3.0}']
+    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    read = read_curves(tmp_path / "log.jsonl")
+    assert any("2 rows with neither loss nor rate left out" in note for note in read.notes)
+    np.testing.assert_allclose(read.curves[0].loss, own["loss"])
+
+
+def test_a_tracker_whose_curves_are_not_read_says_so(tmp_path):
+    with pytest.raises(ValueError, match="no curves; export the history of its runs as CSV"):
+        read_curves("wandb:entity/project")
+    with pytest.raises(ValueError, match="no curves are read; name its database or folder"):
+        read_curves("mlflow:http://localhost:1")
+    rate_alone = database(tmp_path / "rates.db")
+    with sqlite3.connect(rate_alone) as store:
+        store.execute("update metrics set value = null, is_nan = 1 where key = 'train/loss'")
+    store.close()
+    with pytest.raises(ValueError, match="one of them was never logged"):
+        read_curves(rate_alone)
