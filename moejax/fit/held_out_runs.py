@@ -15,10 +15,12 @@ import numpy as np
 import pandas as pd
 import scipy.special
 
-from moejax.fit.holdout import HeldOut
+from moejax.fit.holdout import HeldOut, pooled
+from moejax.fit.holdout import to_json as errors_of
 from moejax.fit.prediction import predict_runs
 from moejax.interval import in_percent
 from moejax.json_text import finite
+from moejax.laws.chained_law import ChainedLaw
 from moejax.run_table import DataFrame
 from moejax.wording import counted
 
@@ -84,8 +86,10 @@ def held_out_runs(
     parts = []
     for split in splits:
         tested = split.runs
+        # The covariance of a chain is in its fit: that of two fits to runs of their own.
+        fitted = None if isinstance(split.fit.law, ChainedLaw) else split.fitted
         found = predict_runs(
-            split.fit, split.fitted, None, tested.design, level, covariance=covariance, by=by, weight=tested.weight
+            split.fit, fitted, None, tested.design, level, covariance=covariance, by=by, weight=tested.weight
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             # No range is narrower than the rounding of a number: runs by formula are met to the last digit.
@@ -113,6 +117,12 @@ def held_out_runs(
             )
         )
     return pd.concat(parts, ignore_index=True)
+
+
+def found(splits: Sequence[HeldOut], predicted: DataFrame) -> dict[str, Any]:
+    """The errors of every split, of all together if there are several, and the runs, as plain data of a fit."""
+    together = {"held_out_together": finite(pooled(splits))} if len(splits) > 1 else {}
+    return {"held_out": errors_of(splits), **together, "held_out_runs": to_json(predicted)}
 
 
 def coverage(table: DataFrame) -> Coverage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,13 +142,24 @@ def hold_out(
     Raises:
       UserError: the law cannot be fitted to what a split leaves.
     """
+    return hold_out_of(lambda split: fit_law(law, runs.only(~split.held_out), **options), runs, splits, progress)
+
+
+def hold_out_of(
+    fit_without: Callable[[Split], FitResult], runs: Runs, splits: Iterable[Split], progress: Progress | None = None
+) -> list[HeldOut]:
+    """The same of any fit to what a split leaves.
+
+    Raises:
+      UserError: as ``fit_without``, with the split.
+    """
     tested_splits, splits = [], list(splits)
     for number, split in enumerate(splits):
         if progress is not None:
             progress("holding out", number, len(splits))
         fitted, held_out = runs.only(~split.held_out), split.held_out & (runs.weight > 0)
         try:
-            fit = fit_law(law, fitted, **options)
+            fit = fit_without(split)
         except ValueError as error:
             raise UserError(f"With {split.name} held out: {told(error)}") from error
         tested = runs.where(held_out)

@@ -182,3 +182,24 @@ def test_the_command_fits_decides_predicts_and_is_asked_again(tmp_path, monkeypa
     assert "--loss-law fits two laws, one on the other, and has no --bootstrap" in capsys.readouterr().err
     assert main(["design", "--law", "./err", "--flops", "1e23"]) == 2
     assert "neither a loss nor a leverage" in capsys.readouterr().err
+
+
+def test_the_scores_of_the_largest_runs_are_held_out_with_their_losses(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    asked = ["fit", "runs.csv", "--law", "error_from_loss", "--loss-law", "chinchilla", "--starts", "128"]
+    predicted = []
+    for wrong in (1.0, 1.2):
+        frame = table(seed=2)
+        largest = frame["params_active"] > 5e8
+        frame.loc[largest, ["loss", "error"]] *= wrong
+        frame.to_csv("runs.csv", index=False)
+        assert main([*asked, "--hold-out", "params_active:5e8", "--out", "err"]) == 0
+        assert "held_out.csv to err." in capsys.readouterr().err
+        held = pd.read_csv("err/held_out.csv")
+        assert len(held) == largest.sum()
+        assert held["measured"].to_numpy() == pytest.approx(frame["error"][largest].to_numpy())
+        predicted.append(held[["predicted", "low", "high"]].to_numpy())
+        if wrong == 1.0:
+            assert ((held["low"] < held["measured"]) & (held["measured"] < held["high"])).mean() > 0.7
+    np.testing.assert_allclose(predicted[0], predicted[1], rtol=1e-6)
+    assert (tmp_path / "err/fit.json").exists()

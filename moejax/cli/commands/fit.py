@@ -53,11 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         write_fit(arguments.out, summary(result, level, **found), result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
-            found["held_out"] = holdout.to_json(held_out)
-            if len(held_out) > 1:
-                found["held_out_together"] = finite(holdout.pooled(held_out))
             predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
-            found["held_out_runs"] = held_out_runs.to_json(predicted)
+            found |= held_out_runs.found(held_out, predicted)
             write_fit(arguments.out, summary(result, level, **found), result, read, predicted)
         try:
             resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
@@ -73,10 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
     if stopped:
         say("", "Stopped; with --out DIR the same command would go on from there.")
     if arguments.out:
-        names = ["fit.json", "summary.txt", "predictions.csv", *([] if predicted is None else [HELD_OUT])]
-        say(f"Wrote {listed(names)} to {arguments.out}.")
+        say(written(arguments.out, predicted))
     render.show(said, as_json=arguments.json)
     return STOPPED if stopped else 0
+
+
+def written(folder: Path, held_out: DataFrame | None) -> str:
+    """What ``write_fit`` wrote, in words."""
+    names = ["fit.json", "summary.txt", "predictions.csv", *([] if held_out is None else [HELD_OUT])]
+    return f"Wrote {listed(names)} to {folder}."
 
 
 HELD_OUT = "held_out.csv"

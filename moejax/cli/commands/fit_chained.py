@@ -7,19 +7,23 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from moejax import run_table
-from moejax.cli.commands.fit import write_fit
+from moejax.cli.commands.fit import write_fit, written
 from moejax.cli.commands.fit_answers import answer, asked_of
 from moejax.cli.commands.fit_options import law_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.predict import named_law
-from moejax.cli.commands.run_table_options import read_table, read_without_words
+from moejax.cli.commands.run_table_options import read_table, read_without_words, splits_of
 from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
+from moejax.fit import held_out_runs, holdout
 from moejax.fit.chain import chain, with_loss_design
 from moejax.fit.column_names import is_formula, law_of_formula
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
 from moejax.fit.summary import summary
 from moejax.interval import check_level
 from moejax.laws import LAWS
@@ -45,22 +49,33 @@ def run(arguments: argparse.Namespace) -> int:
         "search": search_of(arguments),
         "seed": arguments.seed,
     }
-    how = {"covariance": asked.covariance, "by": arguments.by}
+    how, splits = {"covariance": asked.covariance, "by": arguments.by}, splits_of(read, arguments)
     with out_folder(arguments.out), progress() as show:
-        of_loss, of_score = (
-            with_uncertainty(fit_law(law, one.runs, progress=show, **options), one.runs, **how, dropped=one.dropped)
-            for law, one in ((loss_law, losses), (score_law, scores))
-        )
-        result = chain(of_loss, of_score, read.runs)
-        found = {
+
+        def fitted(without: np.ndarray) -> FitResult:
+            """Both laws, chained, by the rows of the scores that are not left out."""
+            of_loss, of_score = (
+                with_uncertainty(fit_law(law, runs, progress=show, **options), runs, **how, dropped=one.dropped)
+                for law, one, runs in (
+                    (loss_law, losses, losses.runs.only(~np.isin(losses.rows, scores.rows[without]))),
+                    (score_law, scores, scores.runs.only(~without)),
+                )
+            )
+            return chain(of_loss, of_score, read.runs.only(~without))
+
+        result, predicted = fitted(np.zeros(len(read.runs), bool)), None
+        found: dict[str, Any] = {
             "notes": list(dict.fromkeys((*scores.notes, *losses.notes))),
             "read": {"loss": result.output, "group": arguments.group, "weight": arguments.weight},
             **answer(asked, result, read, None, level, arguments.by),
         }
+        if held_out := holdout.hold_out_of(lambda split: fitted(split.held_out), read.runs, splits, show):
+            predicted = held_out_runs.held_out_runs(held_out, read.rows, level)
+            found |= held_out_runs.found(held_out, predicted)
         said = summary(result, level, **found)
-        write_fit(arguments.out, said, result, read)
+        write_fit(arguments.out, said, result, read, predicted)
     if arguments.out:
-        say(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.")
+        say(written(arguments.out, predicted))
     render.show(said, as_json=arguments.json)
     return 0
 

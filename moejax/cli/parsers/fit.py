@@ -30,7 +30,7 @@ RECIPES = {
 OF_EVERY_RECIPE = ("seed", "json", "out")
 OF_RECIPES_ALONE = ("pilot", "correct", "shares")
 """Options that no fit of one law reads."""
-NOT_OF_TWO_LAWS = ("bootstrap", "profile", "influence", "hold_out", "each", "folds", "fix", "best_by", "budget")
+NOT_OF_TWO_LAWS = ("bootstrap", "profile", "influence", "fix", "best_by", "budget")
 """Options of the fit of one law alone."""
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
