@@ -260,7 +260,10 @@ def with_flat_cells(frame: DataFrame) -> DataFrame:
         for column, values in _entries(frame[name]).items():
             if column not in flat.columns:
                 flat[column] = values
-        if not frame[name].map(lambda cell: isinstance(cell, dict)).all() or name in COLUMNS:
+        if (
+            not frame[name].map(lambda cell: isinstance(cell, dict)).all()
+            or getattr(COLUMNS.get(name), "kind", "") == "json"
+        ):
             flat[name] = frame[name].map(lambda cell: str(cell) if _is_nested(cell) else cell)
         else:
             flat = flat.drop(columns=name)

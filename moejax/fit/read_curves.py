@@ -7,6 +7,7 @@ only; between two of them the rate is taken as linear, or, where it is flat to b
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +34,8 @@ METRICS = "metrics.jsonl"
 NOT_FINITE = ("nan", "inf", "-inf")
 """What it has for the loss of a step whose update was skipped."""
 TRUNK = "trunk"
-TRACKED = "by step"
-"""Of a table whose metrics a tracker kept each at steps of its own."""
+TRACKED = "not finite"
+"""Of a table whose metrics a tracker kept each at steps of its own: how many values of each are no finite number."""
 NAMES = {
     "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
     "tokens": ("tokens", "tokens_seen", "num_tokens"),
@@ -72,6 +73,12 @@ class LossCurve:
     """Where it is known."""
     is_cut: bool = False
     """Whether its steps are stretches of tokens, as nothing says how many a step had."""
+
+    @property
+    def data_hash(self) -> str:
+        """Of what was measured and its schedule: equal for the same curve under any name."""
+        content = b"".join(np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.loss))
+        return hashlib.sha256(content).hexdigest()[:16]
 
     @property
     def peak(self) -> float:
@@ -214,8 +221,6 @@ def _tracker(source: str | Path) -> list[tuple[str, Any]]:
     found = run_source.histories(source)
     if not found:
         raise UserError(f"{source} has no run with metrics by step.")
-    for _, frame in found:
-        frame.attrs[TRACKED] = True
     return found
 
 
@@ -275,20 +280,34 @@ def _points_of_the_curve(place: str, frame: Any, columns: Mapping[str, Any], not
     """The rows that say something of the curve, and, of a tracker's, those that have a loss.
 
     Where others are logged in rows of their own, as evaluations are, these have neither loss nor rate. A tracker keeps
-    each metric at steps of its own: a rate between two that were logged is between them.
+    each metric at steps of its own: a loss without a rate has that of the schedule that the logged ones make.
     """
     rate, loss = (pd.notna(frame[columns[name]]) for name in ("lr", "loss"))
-    tracked = frame.attrs.get(TRACKED, False)
-    if (empty := int((~rate & ~loss).sum())) and not tracked:
-        notes.append(f"{place}: {counted(empty, 'row')} with neither loss nor rate left out.")
-    if not tracked:
+    if not frame.attrs.get(TRACKED, False):
+        if empty := int((~rate & ~loss).sum()):
+            notes.append(f"{place}: {counted(empty, 'row')} with neither loss nor rate left out.")
         return frame[rate | loss], None
-    if rate.sum() == 0 or loss.sum() == 0:
-        raise UserError(f"{place} has no {columns['lr']} with {columns['loss']}: one of them was never logged.")
-    step = frame["step"].to_numpy(float)
-    frame = frame.assign(**{columns["lr"]: np.interp(step, step[rate], frame[columns["lr"]][rate].astype(float))})
-    kept = frame[rate | loss]
-    return kept, kept.index[loss[rate | loss]]
+    if diverged := frame.attrs[TRACKED].get(columns["loss"], 0):
+        notes.append(f"{place}: {counted(diverged, 'step')} without a finite loss left out.")
+    step = frame["step"].to_numpy(np.int64)
+    known = rate.to_numpy() & (step > 0)
+    if known.sum() < 2 or not loss.any():
+        few = columns["loss"] if not loss.any() else columns["lr"]
+        raise UserError(
+            f"{place} has {counted(int(min(known.sum(), loss.sum())), 'step')} with {few}; a curve is losses, and a "
+            f"schedule that was logged at two steps or more."
+        )
+    logged = frame[columns["lr"]].to_numpy(float)
+    schedule, first, last = _rates(place, step[known], logged[known], None, []), step[known][0], step[known][-1]
+    within = (step >= first) & (step <= last)
+    if outside := int((loss.to_numpy() & ~within).sum()):
+        notes.append(
+            f"{place}: {outside:,} of {int(loss.sum()):,} losses, before the first rate that was logged (step "
+            f"{first:,}) or after the last ({last:,}), left out."
+        )
+    filled = np.where(rate, logged, schedule[np.clip(step, 1, last) - 1])
+    kept = frame.assign(**{columns["lr"]: filled})[within & (rate | loss)]
+    return kept, kept.index[loss[kept.index]]
 
 
 def _of_phases(

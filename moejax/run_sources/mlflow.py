@@ -72,11 +72,17 @@ def histories(text: str) -> Iterator[tuple[str, History]]:
 
 def _history_of_database(path: Path, key: str) -> History:
     found: dict[str, dict[int, float]] = {}
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        for name, step, cell, nan in database.execute(
-            "select key, step, value, is_nan from metrics where run_uuid = ? order by step, timestamp", [key]
-        ):
-            found.setdefault(name, {})[int(step)] = math.nan if nan or cell is None else float(cell)
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            for name, step, cell, nan in database.execute(
+                "select key, step, value, is_nan from metrics where run_uuid = ? order by step, timestamp", [key]
+            ):
+                value = math.nan if nan or cell is None else _number(cell, f"{name} of the run {key}")
+                found.setdefault(name, {})[int(step or 0)] = value
+    except (sqlite3.Error, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} has no metrics by step that can be read ({says('sqlite', error)}).") from error
     return found
 
 

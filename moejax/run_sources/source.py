@@ -14,6 +14,7 @@ A run becomes a row: its name, its settings (nested ones joined by dots), and th
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -151,6 +152,8 @@ def read(source: Path | str) -> DataFrame:
 def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     """The name of each run of a tracker, and a table of its metrics, a row a step; those without any are left out.
 
+    In its ``attrs`` "not finite" says how many values of each metric are no finite number; they are empty.
+
     Raises:
       UserError: it is no tracker's, cannot be read, or is of one whose metrics by step are not read.
     """
@@ -169,8 +172,13 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     for name, metrics in kind.histories(str(source).removeprefix(f"{prefix}:")):
         steps = sorted({step for points in metrics.values() for step in points})
         cells = {metric: [points.get(step) for step in steps] for metric, points in metrics.items() if metric != "step"}
-        if steps:
-            found.append((name, pd.DataFrame({"step": steps, **cells})))
+        if not steps:
+            continue
+        frame = pd.DataFrame({"step": steps, **cells}).replace([math.inf, -math.inf], math.nan)
+        frame.attrs["not finite"] = {
+            metric: sum(not math.isfinite(value) for value in points.values()) for metric, points in metrics.items()
+        }
+        found.append((name, frame))
     return found
 
 

@@ -132,3 +132,16 @@ def test_a_fit_that_was_written_is_asked_again_and_predicts_what_it_was_not_fitt
     assert "fitted before to 3 curves" in " ".join((tmp_path / "again/summary.txt").read_text().split())
     assert main([*again, "--fix", "irreducible=2"]) == 2
     assert "is fitted already" in capsys.readouterr().err
+    # Other curves under the same names are none of those that it was fitted to.
+    other = pd.read_csv(file)
+    other.assign(loss=other["loss"] + 0.5).to_csv(tmp_path / "other.csv", index=False)
+    assert main(["curves", str(tmp_path / "other.csv"), *again[2:]]) == 0
+    assert {one["name"] for one in json.loads(capsys.readouterr().out)["held_out"]} == set(other["run"])
+
+
+def test_a_folder_called_as_a_law_is_not_taken_for_it(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    fitted = ["curves", str(file), "--warmup", str(WARMUP), "--out", "momentum"]
+    assert main(fitted) == 0
+    assert main(["curves", str(file), "--warmup", str(WARMUP), "--law", "momentum"]) == 0
+    assert "Momentum, fitted to 4 curves" in capsys.readouterr().out

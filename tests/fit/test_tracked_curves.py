@@ -83,11 +83,40 @@ def test_curves_of_a_tracker_are_those_of_the_table(tracker, tmp_path):
 
 def test_a_metric_at_other_steps_than_the_rate_has_the_rate_between(tmp_path):
     place = database(tmp_path / "mlflow.db")
-    (cosine,) = read_curves(f"{place}#sweep", loss="eval/loss", only=["cosine"]).curves
-    (trained,) = read_curves(place, only=["cosine"]).curves
-    np.testing.assert_array_equal(cosine.steps, trained.steps + 1)
-    np.testing.assert_allclose(cosine.loss, trained.loss + 0.05)
-    np.testing.assert_allclose(cosine.rates[: len(trained.rates)], trained.rates, rtol=0.01, atol=1e-6)
+    read = read_curves(f"{place}#sweep", loss="eval/loss", only=["cosine"])
+    (cosine,), (trained,) = read.curves, read_curves(place, only=["cosine"]).curves
+    # Nothing says what the rate was after the last that was logged.
+    assert any("after the last" in note and f"1 of {len(trained.steps)} losses" in note for note in read.notes)
+    np.testing.assert_array_equal(cosine.steps, trained.steps[:-1] + 1)
+    np.testing.assert_allclose(cosine.loss, trained.loss[:-1] + 0.05)
+    np.testing.assert_allclose(cosine.rates, trained.rates[: len(cosine.rates)], rtol=0.01, atol=1e-6)
+
+
+def test_a_rate_that_is_logged_rarely_jumps_where_it_is_flat_to_both_sides(tmp_path):
+    place = database(tmp_path / "mlflow.db")
+    with sqlite3.connect(place) as store:
+        store.execute("update metrics set value = case when step < 2000 then 1e-3 else 1e-4 end where key = 'train/lr'")
+        store.execute("delete from metrics where key = 'train/lr' and (step - 280) % 800 != 0")
+    store.close()
+    (curve,) = read_curves(place, only=["constant"]).curves
+    assert set(curve.rates.round(9)) == {1e-3, 1e-4}
+    assert (np.diff(curve.rates) < 0).sum() == 1
+
+
+def test_losses_that_are_not_finite_are_counted_and_metrics_without_a_step_are_of_none(tmp_path):
+    place = database(tmp_path / "mlflow.db")
+    with sqlite3.connect(place) as store:
+        store.execute("update metrics set value = null, is_nan = 1 where key = 'train/loss' and step > 3500")
+        store.execute("insert into metrics values ('test', 1.0, 1, 'id-cosine', null, 0)")
+    store.close()
+    read = read_curves(place, only=["cosine"])
+    assert any("steps without a finite loss left out" in note for note in read.notes)
+    assert read.curves[0].steps.max() <= 3500
+    with sqlite3.connect(place) as store:
+        store.execute("drop table metrics")
+    store.close()
+    with pytest.raises(ValueError, match="has no metrics by step that can be read"):
+        read_curves(place)
 
 
 def test_evaluations_in_rows_of_their_own_are_left_out_and_counted(tmp_path):
@@ -109,5 +138,5 @@ def test_a_tracker_whose_curves_are_not_read_says_so(tmp_path):
     with sqlite3.connect(rate_alone) as store:
         store.execute("update metrics set value = null, is_nan = 1 where key = 'train/loss'")
     store.close()
-    with pytest.raises(ValueError, match="one of them was never logged"):
+    with pytest.raises(ValueError, match="0 steps with train/loss; a curve is losses"):
         read_curves(rate_alone)

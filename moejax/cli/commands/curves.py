@@ -33,7 +33,7 @@ from moejax.float64 import float64
 from moejax.folder import write_text
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
-from moejax.laws import CURVE_LAWS, called
+from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS, called
 from moejax.laws.predict import beyond_in_words
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     kept = _saved(arguments)
     kept_out = read.matching(arguments.hold_out) if arguments.hold_out else ()
     if kept is not None:
-        kept_out = tuple(name for name in read.names if name in kept_out or name not in kept.curves)
+        known = {curve.name for curve in read.curves if curve.data_hash in kept.hashes}
+        kept_out = tuple(name for name in read.names if name in kept_out or name not in known)
     fitted, tested = read.without(kept_out), read.only(kept_out)
     if not fitted.curves and kept is None:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
@@ -91,11 +92,15 @@ class _Saved:
 
     fit: FitResult
     curves: tuple[str, ...]
+    hashes: tuple[str, ...]
+    """Of the curves (``LossCurve.data_hash``)."""
 
 
 def _saved(arguments: argparse.Namespace) -> _Saved | None:
     """The fit that ``--law`` names; None where it names a law to be fitted."""
     path = Path(arguments.law)
+    if arguments.law.lower() in (*CURVE_LAWS, *ALIASES_OF_CURVES):
+        return None
     path = path / "fit.json" if path.is_dir() else path
     if not path.is_file():
         return None
@@ -104,7 +109,8 @@ def _saved(arguments: argparse.Namespace) -> _Saved | None:
         raise UserError(f"{path} is a fit of {called(type(fit.law))}, and of no law of curves.")
     if given := [name for name in ("fix", "blocks") if getattr(arguments, name)]:
         raise UserError(f"--{given[0]} is of a fit, and {path} is fitted already; name a law in its place to fit it.")
-    return _Saved(fit, tuple(read_plain(path).get("curves", ())))
+    plain = read_plain(path)
+    return _Saved(fit, tuple(plain.get("curves", ())), tuple(plain.get("curve_hashes", ())))
 
 
 SCHEDULE = ("steps", "decay_share", "decay_shape", "final_share", "warmup", "peak")
@@ -216,6 +222,7 @@ def _summary(
             "gains": {name: dict(zip(("gain", "low", "high"), gain, strict=True)) for name, gain in gains.items()},
         }
     names = fitted.names if kept is None else kept.curves
+    hashes = [curve.data_hash for curve in fitted.curves] if kept is None else list(kept.hashes)
     said = constant_only(fitted) if kept is None else ""
     how = f"fitted {'' if kept is None else 'before '}to {counted(len(names), 'curve')}"
     return Result(
@@ -223,7 +230,7 @@ def _summary(
         warnings=[*([said] if said else []), *base.warnings],
         tables=tables,
         notes=notes,
-        data={**base.data, "curves": list(names), **finite(data)},
+        data={**base.data, "curves": list(names), "curve_hashes": hashes, **finite(data)},
     )
 
 

@@ -130,9 +130,15 @@ def _left_out(found: BudgetLosses) -> str:
 
 
 def _one_sided(found: Between) -> list[str]:
-    """That a budget's loss is not the least there is, where only small or only large sizes were tried."""
+    """That a budget's loss need not be the least there is, by the sizes that were tried."""
     said = []
     for name, one in zip("AB", found.budgets, strict=True):
+        if one.size and not one.smoothed.any():
+            said.append(
+                f"{name}: no budget has three sizes near its lowest loss, so nothing says that its runs are the best "
+                f"for their FLOPs. The leverage and its interval are of the sizes that were trained: of a family that "
+                f"was trained at worse ones it is too small."
+            )
         if ends := int(one.at_an_end.sum()):
             said.append(
                 f"{name}: at {ends} of {counted(len(one.counts), 'budget')} the lowest loss is at the smallest or the "
