@@ -12,13 +12,13 @@ from moejax.fit.column_names import is_formula, law_of_formula
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.objective import named_penalty
+from moejax.fit.objective import PENALTIES, Penalty, named_penalty
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
 from moejax.laws.formula_law import formula_law
 from moejax.laws.predict import law_class
 from moejax.say import say
-from moejax.wording import listed
+from moejax.wording import listed, shown
 
 
 def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResult:
@@ -77,6 +77,8 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             raise UserError(unknown(f"The option {name!r}", name, sorted(reading | fitting | penalty)))
     fit_options = {name: value for name, value in options.items() if name in fitting}
     asked = {name: value for name, value in options.items() if name in penalty}
+    if not isinstance(asked.get("penalty", ""), str | Penalty | None):
+        raise UserError(f"penalty is {shown(asked['penalty'])}; give one of {', '.join(PENALTIES)}.")
     if asked and not isinstance(asked.get("penalty", ""), str):
         if len(asked) > 1:
             raise UserError(

@@ -134,6 +134,10 @@ def fit_law(
       UserError: the runs hold no output of the law or lack a field that it reads, a fixed coefficient is unknown, or
         no start has a finite objective.
     """
+    if not (isinstance(seed, int) and seed >= 0):
+        raise UserError(f"seed is {shown(seed)}; give a whole number from 0 on.")
+    if isinstance(starts, int) and starts < 1:
+        raise UserError(f"starts is {starts}; a search starts from one point or more.")
     start_at: Any = Sobol(starts, seed=seed) if isinstance(starts, int) else starts or Sobol(seed=seed)
     if not callable(start_at):
         raise UserError(f"starts is {shown(starts)}; give a number of them, or starts of moejax.fit.starts.")

@@ -106,6 +106,7 @@ def read_runs(
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
+    where = [where] if isinstance(where, str) else where
     frame, selected = select(mapped(ours.frame, mapping, named), where, named)
     notes = (*about, *ours.notes, *selected)
     if isinstance(law, str):

@@ -77,7 +77,9 @@ def histories(text: str) -> Iterator[tuple[str, History]]:
         metrics: dict[str, dict[int, float]] = {}
         for path in (path for path in files if path.parent == place):
             for event in _events(path):
-                for value in () if event is None else event.summary.value:
+                if event is None:
+                    break
+                for value in event.summary.value:
                     if (number := _number(value)) is not None:
                         metrics.setdefault(value.tag, {})[event.step] = float(number)
         name = str(place.relative_to(folder))

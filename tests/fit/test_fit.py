@@ -49,3 +49,21 @@ def test_runs_that_are_read_already_take_no_option_of_reading():
     read = moejax.read_runs(swept(), "chinchilla")
     with pytest.raises(ValueError, match=r"these runs are read already; give it to moejax\.read_runs"):
         moejax.fit(read, "chinchilla", best_by=["lr"])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"penalty": 3}, "penalty is 3; give one of"),
+        ({"seed": -1}, "seed is -1; give a whole number"),
+        ({"starts": 0}, "starts is 0; a search starts from one point"),
+    ],
+)
+def test_numbers_that_cannot_be_are_sentences(options, says):
+    with pytest.raises(ValueError, match=says):
+        moejax.fit(swept(), "chinchilla", **options)
+
+
+def test_a_single_condition_needs_no_list():
+    found = moejax.fit(swept(), "chinchilla", where="lr == 1e-3", starts=32)
+    assert found.metrics.runs == len(SIZES)
