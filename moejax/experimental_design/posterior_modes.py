@@ -51,6 +51,9 @@ LOWEST = 0.1
 """Share of the typical loss below which logarithms are continued by their tangent."""
 APART = 1.0
 """Two ends are one mode if they are nearer than this many of the posterior's standard deviations."""
+WIDER = 2.0
+"""The prior's standard deviation over half the box of a fit's starts: a narrow one draws the constants of few runs to
+its middle."""
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
 """How far log losses scatter around a law before any were seen, and how many runs that counts for."""
 FACTOR, EDGE = 2.0, 0.1
@@ -120,7 +123,8 @@ class PosteriorModes:
         answers = _length(self.design) - len(pool)
         self.asked = len(pool) + np.unique(np.linspace(0, answers - 1, min(answers, ASKED)).round().astype(int))
         self.starts = Sobol(DRAWN, seed=seed)(self.objective, {**self.data})
-        self.middle, self.spread = middle_and_spread(self.objective)
+        self.middle, spread = middle_and_spread(self.objective)
+        self.spread = WIDER * spread
         self.sized = False
         self._last: tuple[bytes, Any] = (b"", None)
 

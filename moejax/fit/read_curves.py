@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.read_runs import mapped
+from moejax.fit.read_runs import mapped, select
 from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import Points, sums_of_curve
@@ -147,6 +147,7 @@ def read_curves(
     loss: str | None = None,
     only: Sequence[str] = (),
     warmup: int | None = None,
+    where: Sequence[str] = (),
 ) -> Curves:
     """Loss curves from files, folders of trainings or of a study, or a pandas DataFrame.
 
@@ -157,7 +158,9 @@ def read_curves(
     Args:
       sources: one or several; also in an object store (``s3://…``, ``gs://…``).
       mapping: our column (step, tokens, lr, loss, run) by theirs, or by arithmetic on theirs.
-      loss: the column of losses, such as ``validation_loss``, where it is not one of ``NAMES``.
+      loss: the column of losses, such as ``validation_loss``, where it is not one of ``NAMES``; rows without one say
+        the rate alone.
+      where: conditions on the columns that a row must meet, as ``read_runs`` has them.
       only: patterns of names; all curves if not given.
       warmup: updates in which the rate rose from 0, where it is not logged from the beginning.
 
@@ -168,15 +171,25 @@ def read_curves(
     found: list[LossCurve] = []
     notes: list[str] = []
     for source in sources if isinstance(sources, list | tuple) else [sources]:
-        for name, place, frame in _tables(source):
+        for name, place, frame in _tables(source, notes):
             flat = run_table.with_flat_cells(frame)
-            found += _curves_of(name, place, mapped(flat, mapping, place), warmup, notes)
+            found += _curves_of(
+                name, place, _chosen(flat, mapping, where, place, notes), warmup, notes, loss is not None
+            )
     twice = [name for name in dict.fromkeys(c.name for c in found) if sum(c.name == name for c in found) > 1]
     if twice:
         raise UserError(f"Two curves are called {twice[0]!r}; give them other names, or put them in other files.")
     _check_lengths(found)
     read = Curves(curves=tuple(found), notes=tuple(dict.fromkeys(notes)))
     return read.only(read.matching(only)) if only else read
+
+
+def _chosen(frame: Any, mapping: Mapping[str, str], where: Sequence[str], place: str, notes: list[str]) -> Any:
+    """The rows that meet all conditions, with our columns."""
+    chosen, said = select(mapped(frame, mapping, place), where, place)
+    chosen.attrs = dict(frame.attrs)
+    notes += said
+    return chosen.reset_index(drop=True) if where else chosen
 
 
 def _check_lengths(curves: Sequence[LossCurve]) -> None:
@@ -190,15 +203,15 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
                 )
 
 
-def _tables(source: Any) -> list[tuple[str, str, Any]]:
+def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, Any]]:
     """Name, place and rows of each table of a source."""
     if not isinstance(source, str | Path):
         return [("", "The table", run_table.with_flat_cells(source).reset_index(drop=True))]
     source = run_source.source(str(source))
-    if tracker := _tracker(source):
+    if tracker := _tracker(source, notes):
         return [(name, f"{source}, run {name}", frame) for name, frame in tracker]
     if is_remote(source):
-        return _stored_tables(str(source).rstrip("/"))
+        return _stored_tables(str(source).rstrip("/"), notes)
     path = Path(source)
     if not path.is_dir():
         name = path.parent.name if path.name == METRICS else path.name.partition(".")[0]
@@ -209,7 +222,7 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
     return [(log.parent.name, str(log), run_table.read_as_it_is(log).reset_index(drop=True)) for log in logs]
 
 
-def _tracker(source: str | Path) -> list[tuple[str, Any]]:
+def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, Any]]:
     """The runs of a tracker's folder or database, with their metrics by step; none of a training's own folder."""
     path = Path(str(source).partition("#")[0])
     if not run_source.has_prefix(source):
@@ -219,12 +232,13 @@ def _tracker(source: str | Path) -> list[tuple[str, Any]]:
         if own or not path.exists() or not run_source.kind_of(source):
             return []
     found = run_source.histories(source)
+    notes += [f"{source}, {note}" for _, frame in found for note in frame.attrs.get("notes", ())]
     if not found:
         raise UserError(f"{source} has no run with metrics by step.")
     return found
 
 
-def _stored_tables(url: str) -> list[tuple[str, str, Any]]:
+def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, Any]]:
     """The tables of curves in an object store, which are copied here to be read."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
@@ -238,15 +252,20 @@ def _stored_tables(url: str) -> list[tuple[str, str, Any]]:
                     (here / log).parent.mkdir(parents=True, exist_ok=True)
                     storage.get_file(log, str(here / log))
         try:
-            return [(name, place.replace(str(here), url), frame) for name, place, frame in _tables(here)]
+            return [(name, place.replace(str(here), url), frame) for name, place, frame in _tables(here, notes)]
         except UserError as error:
             raise UserError(told(error).replace(str(here), url)) from error
 
 
-def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: list[str]) -> list[LossCurve]:
+def _curves_of(
+    name: str, place: str, frame: Any, warmup: int | None, notes: list[str], sparse: bool
+) -> list[LossCurve]:
+    """The curves of a table; ``sparse`` if not every row that has a rate must have a loss."""
     frame, columns = frame.copy(), {}
+    # A nested metric is a column with a dot: train.loss.
+    named = {str(column).replace(".", "/"): column for column in frame.columns}
     for ours, theirs in NAMES.items():
-        columns[ours] = next((column for column in theirs if column in frame.columns), None)
+        columns[ours] = next((named[column] for column in theirs if column in named), None)
     if columns["lr"] is None:
         raise UserError(
             f"{place} has no column of learning rates (lr or learning_rate); its columns are "
@@ -259,13 +278,18 @@ def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: lis
             f"{place} has no column of {missing}; its columns are "
             f"{listed([str(column) for column in frame.columns])}. Name it (--map COLUMN_OF_OURS=COLUMN)."
         )
-    frame, own = _points_of_the_curve(place, frame, columns, notes)
-    if own is not None:
-        return [_curve(name, place, frame, columns, warmup, notes, own=own)]
     if "phase" in frame.columns and "steps_done" in frame.columns:
         return _of_phases(name, place, frame, columns, warmup, notes)
-    if columns["run"] is None or columns["run"] == columns["loss"]:
-        return [_curve(name or "curve", place, frame, columns, warmup, notes)]
+    if not sparse and len(several := [named[one] for one in NAMES["loss"] if one in named]) > 1:
+        notes.append(f"{place} has {listed(map(str, several))}: the curve is of {several[0]}; --loss names another.")
+    missing = frame.attrs.get(TRACKED, {} if sparse else None)
+
+    def curve(called: str, where: str, rows: Any) -> LossCurve:
+        rows, own = _points_of_the_curve(where, rows, columns, missing, notes)
+        return _curve(called, where, rows, columns, warmup, notes, own=own)
+
+    if frame.attrs.get(TRACKED) is not None or columns["run"] is None or columns["run"] == columns["loss"]:
+        return [curve(name or "curve", place, frame)]
     nameless = np.flatnonzero(frame[columns["run"]].isna())
     if len(nameless):
         raise UserError(
@@ -273,23 +297,30 @@ def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: lis
             f"the run of every row."
         )
     parts = frame.groupby(columns["run"], sort=False)
-    return [_curve(str(run), f"{place}, run {run}", part, columns, warmup, notes) for run, part in parts]
+    return [curve(str(run), f"{place}, run {run}", part) for run, part in parts]
 
 
-def _points_of_the_curve(place: str, frame: Any, columns: Mapping[str, Any], notes: list[str]) -> tuple[Any, Any]:
-    """The rows that say something of the curve, and, of a tracker's, those that have a loss.
+def _points_of_the_curve(
+    place: str, frame: Any, columns: Mapping[str, Any], missing: Mapping[str, int] | None, notes: list[str]
+) -> tuple[Any, Any]:
+    """The rows that say something of the curve, and those that have a loss, where not every row must.
 
     Where others are logged in rows of their own, as evaluations are, these have neither loss nor rate. A tracker keeps
-    each metric at steps of its own: a loss without a rate has that of the schedule that the logged ones make.
+    each metric at steps of its own, and evaluations that ``--loss`` names are fewer than steps: a loss without a rate
+    has that of the schedule that the logged ones make.
+
+    Args:
+      missing: how many values of each metric are no finite number, where not every row must have a loss.
     """
     rate, loss = (pd.notna(frame[columns[name]]) for name in ("lr", "loss"))
-    if not frame.attrs.get(TRACKED, False):
+    steps = None if columns["step"] is None else _numbers(frame[columns["step"]])
+    if missing is None or steps is None or not np.isfinite(steps).all():
         if empty := int((~rate & ~loss).sum()):
             notes.append(f"{place}: {counted(empty, 'row')} with neither loss nor rate left out.")
         return frame[rate | loss], None
-    if diverged := frame.attrs[TRACKED].get(columns["loss"], 0):
+    if diverged := missing.get(columns["loss"], 0):
         notes.append(f"{place}: {counted(diverged, 'step')} without a finite loss left out.")
-    step = frame["step"].to_numpy(np.int64)
+    step = steps.astype(np.int64)
     known = rate.to_numpy() & (step > 0)
     if known.sum() < 2 or not loss.any():
         few = columns["loss"] if not loss.any() else columns["lr"]
@@ -297,13 +328,19 @@ def _points_of_the_curve(place: str, frame: Any, columns: Mapping[str, Any], not
             f"{place} has {counted(int(min(known.sum(), loss.sum())), 'step')} with {few}; a curve is losses, and a "
             f"schedule that was logged at two steps or more."
         )
-    logged = frame[columns["lr"]].to_numpy(float)
+    logged = _numbers(frame[columns["lr"]])
     schedule, first, last = _rates(place, step[known], logged[known], None, []), step[known][0], step[known][-1]
     within = (step >= first) & (step <= last)
     if outside := int((loss.to_numpy() & ~within).sum()):
         notes.append(
             f"{place}: {outside:,} of {int(loss.sum()):,} losses, before the first rate that was logged (step "
             f"{first:,}) or after the last ({last:,}), left out."
+        )
+    apart, near = (np.median(np.diff(step[one])) for one in (known, loss.to_numpy() & within))
+    if apart > 4 * near and np.ptp(logged[known]) > 0:
+        notes.append(
+            f"{place} logs a rate every {apart:,.0f} steps and a loss every {near:,.0f}: the rate between is taken as "
+            f"linear, or as one jump, which may be wrong. Log it as often."
         )
     filled = np.where(rate, logged, schedule[np.clip(step, 1, last) - 1])
     kept = frame.assign(**{columns["lr"]: filled})[within & (rate | loss)]

@@ -185,8 +185,12 @@ def read_runs(
         unsure = (
             *unsure,
             f"{counted(above, 'row')} of {len(frame)} {'has' if above == 1 else 'have'} {loss} above 1, which no share "
-            f"of answers is: ranges know no end at 1. If it is in percent, {map_option(loss, f'{loss} / 100')} makes "
-            f"it a share.",
+            f"of answers is: ranges know no end at 1. "
+            + (
+                f"If it is in percent, {map_option(loss, f'{loss} / 100')} makes it a share."
+                if above == len(frame)
+                else "The others are not: look whether all are in one unit."
+            ),
         )
     return ReadRuns(
         runs=runs,

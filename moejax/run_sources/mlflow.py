@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.tracked_run import History, TrackedRun
+from moejax.run_sources.tracked_run import History, TrackedRun, by_step, taken_back
 from moejax.stored import foreign_json
 from moejax.wording import did_you_mean, says, shown
 
@@ -55,44 +55,53 @@ def read(text: str) -> Iterable[TrackedRun]:
     return _of_files(path, experiment) if path.is_dir() else _of_database(path, experiment)
 
 
-def histories(text: str) -> Iterator[tuple[str, History]]:
+def histories(text: str) -> Iterator[History]:
     """The metrics by step of the runs that ``read`` reads, from a database or a folder.
 
     Raises:
       UserError: as ``read``, or it is a server.
     """
-    place = text.partition("#")[0]
+    place, _, experiment = text.partition("#")
     if place.startswith(("http://", "https://")):
         raise UserError(f"Of the MLflow server at {place} no curves are read; name its database or folder.")
     path = Path(place.removeprefix("sqlite:///"))
-    for run in read(text):
-        key = run.about["run_id"]
-        yield run.name, _history_of_files(path, key) if path.is_dir() else _history_of_database(path, key)
+    if path.is_dir():
+        folders = (folder for folder, _, _ in _folders(path, experiment))
+        every = ((_name(folder), _points_of_files(folder)) for folder in folders)
+    else:
+        every = ((run.name, _points_of_database(path, run.about["run_id"])) for run in read(text))
+    for name, points in every:
+        metrics, again = by_step(points)
+        yield History(name, metrics, taken_back(again))
 
 
-def _history_of_database(path: Path, key: str) -> History:
-    found: dict[str, dict[int, float]] = {}
+def _points_of_database(path: Path, key: str) -> list[tuple[str, int, float]]:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            for name, step, cell, nan in database.execute(
-                "select key, step, value, is_nan from metrics where run_uuid = ? order by step, timestamp", [key]
-            ):
-                value = math.nan if nan or cell is None else _number(cell, f"{name} of the run {key}")
-                found.setdefault(name, {})[int(step or 0)] = value
-    except (sqlite3.Error, ValueError) as error:
+            rows = database.execute(
+                "select key, step, value, is_nan from metrics where run_uuid = ? order by timestamp, step", [key]
+            ).fetchall()
+        return [
+            (name, int(step or 0), math.nan if nan or cell is None else _number(cell, f"{name} of the run {key}"))
+            for name, step, cell, nan in rows
+        ]
+    except (sqlite3.Error, ValueError, TypeError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} has no metrics by step that can be read ({says('sqlite', error)}).") from error
-    return found
 
 
-def _history_of_files(path: Path, key: str) -> History:
-    (folder,) = (file.parent for pattern in (f"{key}/meta.yaml", f"*/{key}/meta.yaml") for file in path.glob(pattern))
-    found = {}
+def _name(folder: Path) -> str:
+    tagged = _values(folder / "tags").get("mlflow.runName")
+    return str(tagged or _meta(folder).get("run_name") or folder.name)
+
+
+def _points_of_files(folder: Path) -> list[tuple[str, int, float]]:
+    points = []
     for name, text in _values(folder / "metrics").items():
-        lines = sorted(_lines(text, folder / "metrics" / name))
-        found[name] = {step: value for step, _, value in lines}
-    return found
+        lines = sorted(_lines(text, folder / "metrics" / name), key=lambda line: (line[1], line[0]))
+        points += [(name, step, value) for step, _, value in lines]
+    return points
 
 
 def _chosen(experiments: dict[str, str], chosen: str, where: str) -> dict[str, str]:
@@ -145,21 +154,26 @@ def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
             yield _run(name, key, experiments[str(experiment)], status, params, tags, metrics)
 
 
-def _of_files(path: Path, chosen: str) -> Iterator[TrackedRun]:
+def _folders(path: Path, chosen: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """The folder of every run that is not deleted, what its file says, and its experiment."""
     of_experiment = [folder for folder in (path, *sorted(path.iterdir())) if (folder / "meta.yaml").is_file()]
     found = {str(folder): about for folder in of_experiment if "name" in (about := _meta(folder))}
     active = {key: str(about["name"]) for key, about in found.items() if about.get("lifecycle_stage") == "active"}
     for key, experiment in _chosen(active, chosen, str(path)).items():
         for folder in sorted(file.parent for file in Path(key).glob("*/meta.yaml")):
             about = _meta(folder)
-            if about.get("lifecycle_stage") != "active":
-                continue
-            texts = {part: _values(folder / part) for part in ("params", "tags", "metrics")}
-            metrics = {name: _latest(text, folder / "metrics" / name) for name, text in texts["metrics"].items()}
-            number = about.get("status")
-            status = STATUS.get(number, number) if isinstance(number, int) else number
-            name = str(about.get("run_name") or "")
-            yield _run(name, folder.name, experiment, status, texts["params"], texts["tags"], metrics)
+            if about.get("lifecycle_stage") == "active":
+                yield folder, about, experiment
+
+
+def _of_files(path: Path, chosen: str) -> Iterator[TrackedRun]:
+    for folder, about, experiment in _folders(path, chosen):
+        texts = {part: _values(folder / part) for part in ("params", "tags", "metrics")}
+        metrics = {name: _latest(text, folder / "metrics" / name) for name, text in texts["metrics"].items()}
+        number = about.get("status")
+        status = STATUS.get(number, number) if isinstance(number, int) else number
+        name = str(about.get("run_name") or "")
+        yield _run(name, folder.name, experiment, status, texts["params"], texts["tags"], metrics)
 
 
 def _meta(folder: Path) -> dict[str, Any]:

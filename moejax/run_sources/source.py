@@ -43,8 +43,8 @@ class SourceKind:
     """The runs, or a table of them, from what stands after the prefix, or from a path."""
     is_file: Callable[[Path], bool]
     """Whether a file's name and place show that the folder above is of this kind."""
-    histories: Callable[[str], Iterable[tuple[str, History]]] | None = None
-    """The name of each run, and its metrics by step; None where these are not read."""
+    histories: Callable[[str], Iterable[History]] | None = None
+    """Each run's metrics by step; None where these are not read."""
 
 
 def source(text: str) -> Path | str:
@@ -169,7 +169,8 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
             f"its runs as CSV."
         )
     found = []
-    for name, metrics in kind.histories(str(source).removeprefix(f"{prefix}:")):
+    for history in kind.histories(str(source).removeprefix(f"{prefix}:")):
+        name, metrics = history.name, history.metrics
         steps = sorted({step for points in metrics.values() for step in points})
         cells = {metric: [points.get(step) for step in steps] for metric, points in metrics.items() if metric != "step"}
         if not steps:
@@ -178,6 +179,8 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
         frame.attrs["not finite"] = {
             metric: sum(not math.isfinite(value) for value in points.values()) for metric, points in metrics.items()
         }
+        if history.note:
+            frame.attrs["notes"] = (f"run {name}: {history.note}",)
         found.append((name, frame))
     return found
 

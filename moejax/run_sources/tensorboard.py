@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.tracked_run import History, TrackedRun
+from moejax.run_sources.tracked_run import History, TrackedRun, by_step, taken_back
 
 EVENTS = "events.out.tfevents."
 NUMBERS = {1: ("<f4", "float_val"), 2: ("<f8", "double_val"), 3: ("<i4", "int_val"), 9: ("<i8", "int64_val")}
@@ -66,24 +66,26 @@ def _event_files(text: str) -> tuple[Path, list[Path]]:
     return folder, files
 
 
-def histories(text: str) -> Iterator[tuple[str, History]]:
-    """Every run's scalars by step; of a step that was written twice the last.
+def histories(text: str) -> Iterator[History]:
+    """Every run's scalars by step, without those that a restart wrote again.
 
     Raises:
       UserError: as ``read``.
     """
     folder, files = _event_files(text)
     for place in dict.fromkeys(path.parent for path in files):
-        metrics: dict[str, dict[int, float]] = {}
+        points, cut = list[tuple[str, int, float]](), False
         for path in (path for path in files if path.parent == place):
             for event in _events(path):
                 if event is None:
+                    cut = True
                     break
-                for value in event.summary.value:
-                    if (number := _number(value)) is not None:
-                        metrics.setdefault(value.tag, {})[event.step] = float(number)
-        name = str(place.relative_to(folder))
-        yield folder.resolve().name if name == "." else name, metrics
+                numbers = ((value.tag, _number(value)) for value in event.summary.value)
+                points += [(tag, event.step, float(number)) for tag, number in numbers if number is not None]
+        metrics, again = by_step(points)
+        name = folder.resolve().name if place == folder else str(place.relative_to(folder))
+        notes = [taken_back(again), "its events end within a record" * cut]
+        yield History(name, metrics, "; ".join(filter(None, notes)))
 
 
 def _events(path: Path) -> Iterator[Any]:

@@ -130,12 +130,24 @@ def test_every_example_names_options_that_exist():
 
 def test_rows_that_are_in_both_families_are_counted_and_flops_that_follow_are_offered(table, tmp_path, capsys):
     assert main(["leverage", str(table), f"{table}:num_experts == 0"]) == 0
-    assert "5 rows of" in (said := capsys.readouterr().out)
-    assert "are in A and in B" in said
+    assert "5 runs of equal FLOPs and loss are in A and in B" in capsys.readouterr().out
     rows = [{"params_active": n, "tokens": 20 * n, "loss": 3 - n / 1e9} for n in (1e7, 2e7, 4e7, 8e7)]
     sizes = write(rows, tmp_path / "sizes.csv")
     assert main(["leverage", str(sizes), str(sizes)]) == 2
     assert "--map 'flops=6 * params_active * tokens'" in capsys.readouterr().err
+
+
+def test_families_whose_flops_are_counted_otherwise_are_said(tmp_path, capsys):
+    rows = [
+        {"kind": kind, "params_active": n, "tokens": 20 * n, "flops": times * 120 * n**2, "loss": 2 + 400 / n**0.34}
+        for kind, times in (("a", 3.0), ("b", 6.0))
+        for n in (1e7, 2e7, 4e7, 8e7, 1.6e8)
+    ]
+    runs = write([{**row, "flops": row["flops"] / 6} for row in rows], tmp_path / "runs.csv")
+    assert main(["leverage", f"{runs}:kind == 'a'", f"{runs}:kind == 'b'", "--trust-units"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A's FLOPs are 0.5 times 6·params_active·tokens and B's 1 times" in said
+    assert "A: no budget has three sizes near its lowest loss" in said
 
 
 def test_budgets_that_took_no_part_are_named(tmp_path, capsys):

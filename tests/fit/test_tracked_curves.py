@@ -1,9 +1,11 @@
 """Loss curves are read where trackers keep them, each metric at steps of its own."""
 
 import json
+import shutil
 import sqlite3
 
 import numpy as np
+import pandas as pd
 import pytest
 from known_curves import curves, table
 
@@ -117,6 +119,54 @@ def test_losses_that_are_not_finite_are_counted_and_metrics_without_a_step_are_o
     store.close()
     with pytest.raises(ValueError, match="has no metrics by step that can be read"):
         read_curves(place)
+
+
+def test_what_a_run_wrote_before_it_went_on_from_an_earlier_step_is_no_part_of_it(tmp_path):
+    writer = pytest.importorskip("tensorboardX").SummaryWriter
+    for attempt, (steps, worse) in enumerate([(range(100, 2100, 100), 2.0), (range(600, 900, 100), 0.0)]):
+        log = writer(str(tmp_path / "tb/run"), filename_suffix=f".{attempt}")
+        for step in steps:
+            log.add_scalar("loss", 4 - step / 1000 + worse * (step >= 600), step)
+            log.add_scalar("lr", 1e-3, step)
+        log.close()
+    read = read_curves(tmp_path / "tb")
+    (curve,) = read.curves
+    assert curve.steps.tolist() == [*range(100, 900, 100)]
+    assert curve.loss == pytest.approx(4 - curve.steps / 1000, rel=1e-6)
+    assert any("went on from an earlier step, and 30 points" in note for note in read.notes)
+
+
+def test_events_that_end_early_are_said(tmp_path):
+    file = next((tensorboard(tmp_path / "tb") / "cosine").glob("events*"))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    notes = read_curves(tmp_path / "tb").notes
+    assert any("run cosine: its events end within a record" in note for note in notes)
+
+
+def test_an_experiment_that_was_copied_is_two_curves_of_one_name(tmp_path):
+    shutil.copytree(files(tmp_path / "mlruns") / "7", tmp_path / "mlruns/8")
+    with pytest.raises(ValueError, match="Two curves are called 'constant'"):
+        read_curves(tmp_path / "mlruns")
+
+
+def test_losses_that_are_named_need_not_stand_in_every_row(tmp_path):
+    seen = EVERY.assign(val_loss=EVERY["loss"].where(EVERY["step"] % 400 == 280) + 0.1)
+    read = read_curves(seen, loss="val_loss")
+    for curve in read.curves:
+        own = EVERY[(EVERY["run"] == curve.name) & (EVERY["step"] % 400 == 280)]
+        assert curve.steps.tolist() == own["step"].tolist()
+        assert curve.loss == pytest.approx(own["loss"].to_numpy() + 0.1)
+    (trained, *_) = read_curves(EVERY).curves
+    np.testing.assert_allclose(read.curves[0].rates, trained.rates[: len(read.curves[0].rates)], atol=1e-9)
+
+
+def test_which_of_several_columns_of_losses_is_read_is_said_and_rows_are_chosen():
+    both = EVERY.assign(train_loss=EVERY["loss"] + 1, split="train")
+    read = read_curves(pd.concat([both, both.assign(split="val")]), where=["split == 'train'"])
+    assert any("the curve is of loss; --loss names another" in note for note in read.notes)
+    assert {curve.name for curve in read.curves} == set(EVERY["run"])
+    nested = [{"step": r.step, "run": r.run, "train": {"lr": r.lr, "loss": r.loss}} for r in EVERY.itertuples()]
+    np.testing.assert_allclose(read_curves(pd.DataFrame(nested)).curves[0].loss, read.curves[0].loss)
 
 
 def test_evaluations_in_rows_of_their_own_are_left_out_and_counted(tmp_path):

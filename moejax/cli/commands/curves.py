@@ -21,6 +21,7 @@ from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, f
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, read_plain
 from moejax.fit.loss_curves import (
+    STARTS,
     HeldOutCurve,
     fit_curves,
     held_out_curve,
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         loss=arguments.loss,
         only=arguments.only,
         warmup=arguments.warmup,
+        where=arguments.where,
     )
     for note in read.notes:
         say(note)
@@ -107,7 +109,8 @@ def _saved(arguments: argparse.Namespace) -> _Saved | None:
     fit = FitResult.load(path)
     if type(fit.law) not in CURVE_LAWS.values():
         raise UserError(f"{path} is a fit of {called(type(fit.law))}, and of no law of curves.")
-    if given := [name for name in ("fix", "blocks") if getattr(arguments, name)]:
+    usual = {"fix": [], "blocks": None, "starts": STARTS, "seed": 0}
+    if given := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         raise UserError(f"--{given[0]} is of a fit, and {path} is fitted already; name a law in its place to fit it.")
     plain = read_plain(path)
     return _Saved(fit, tuple(plain.get("curves", ())), tuple(plain.get("curve_hashes", ())))

@@ -17,9 +17,11 @@ from moejax.design.leverage import leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.budget_losses import MIXTURES, NEAR_LOSS, SIZES, BudgetLosses
 from moejax.fit.leverages import Between, leverage_of
+from moejax.fit.runs import Runs
 from moejax.interval import check_level, in_percent, interval
 from moejax.laws import called
 from moejax.laws.catalogue import find
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.laws.predict import beyond_in_words, check_scale
 from moejax.quantities import format, parse
@@ -68,10 +70,9 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
             raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
         given = argparse.Namespace(**vars(arguments))
         given.runs, given.where = path, [*arguments.where, *([condition] if condition else [])]
-        families.append((path, read_table(given, ("flops",), (*SIZES, *MIXTURES))))
-    (first, read), (second, other) = families
-    a, b = read.runs, other.runs
-    shared = len(np.intersect1d(read.rows, other.rows)) if first == second else 0
+        families.append(read_table(given, ("flops",), (*SIZES, *MIXTURES)).runs)
+    a, b = families
+    shared = len({*zip(a.design.flops, a.loss, strict=True)} & {*zip(b.design.flops, b.loss, strict=True)})
     at = None if arguments.flops is None else np.asarray(arguments.flops)
     found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
     rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
@@ -79,12 +80,48 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
         row |= {name: None if one != one else float(one) for name, one in zip(BEYOND, times, strict=True)}
     undefined = any(row["leverage"] is None for row in rows)
     notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", found.budgets, strict=True)]
+    if any(len(np.unique(runs.group)) < len(runs) for runs in families):
+        notes.append(
+            "Runs are taken to scatter independently. Checkpoints of one training share its luck, of which intervals "
+            "know nothing."
+        )
     notes += ["Undefined where A's loss lies below all that B's loss-compute curve reaches."] * undefined
     in_both = [
-        f"{counted(shared, 'row')} of {first} {'is' if shared == 1 else 'are'} in A and in B: what both have is no "
-        f"gain of one over the other. Give each family a condition that the other's rows do not meet."
+        f"{counted(shared, 'run')} of equal FLOPs and loss {'is' if shared == 1 else 'are'} in A and in B: what both "
+        f"have is no gain of one over the other. Give each family a condition that the other's rows do not meet."
     ]
-    return rows, notes, [*in_both * bool(shared), *_of_curves(found), *_one_sided(found), *_luck(found), *_far(found)]
+    return (
+        rows,
+        notes,
+        [
+            *in_both * bool(shared),
+            *_counted_alike(a, b),
+            *_of_curves(found),
+            *_one_sided(found),
+            *_luck(found),
+            *_far(found),
+        ],
+    )
+
+
+OTHERWISE = 1.25
+"""FLOPs that differ by more than this from the other family's, as multiples of 6·N·D, are counted in another way."""
+
+
+def _counted_alike(a: Runs, b: Runs) -> list[str]:
+    """That the families count FLOPs in different ways, where sizes and tokens tell."""
+    times = []
+    for runs in (a, b):
+        if runs.design.params_active is None or runs.design.tokens is None:
+            return []
+        least = FLOPS_PER_PARAM_AND_TOKEN * runs.design.params_active * runs.design.tokens
+        times.append(float(np.median(runs.design.flops / least)))
+    if max(times) <= OTHERWISE * min(times):
+        return []
+    return [
+        f"A's FLOPs are {times[0]:.3g} times 6·params_active·tokens and B's {times[1]:.3g} times: if they are counted "
+        f"in different ways, the leverage is off by that."
+    ]
 
 
 def _of_curves(found: Between) -> list[str]:

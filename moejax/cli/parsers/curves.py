@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading = parser.add_argument_group("reading")
     add_repeated(reading, "--map", "OURS=THEIRS", "a column by theirs, or by arithmetic on theirs")
     reading.add_argument("--loss", metavar="COLUMN", help="the losses, such as validation_loss (loss)")
+    add_repeated(reading, "--where", "CONDITION", "rows to read, such as \"split == 'train'\" (all)")
     add_repeated(reading, "--only", "PATTERN", "curves to read, such as 'small/*' (all)")
     reading.add_argument(
         "--warmup", type=count(0), metavar="STEPS", help="in which the rate rose from 0, where that is not logged"
