@@ -34,8 +34,6 @@ METRICS = "metrics.jsonl"
 NOT_FINITE = ("nan", "inf", "-inf")
 """What it has for the loss of a step whose update was skipped."""
 TRUNK = "trunk"
-TRACKED = "not finite"
-"""Of a table whose metrics a tracker kept each at steps of its own: how many values of each are no finite number."""
 NAMES = {
     "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
     "tokens": ("tokens", "tokens_seen", "num_tokens"),
@@ -282,13 +280,17 @@ def _curves_of(
         return _of_phases(name, place, frame, columns, warmup, notes)
     if not sparse and len(several := [named[one] for one in NAMES["loss"] if one in named]) > 1:
         notes.append(f"{place} has {listed(map(str, several))}: the curve is of {several[0]}; --loss names another.")
-    missing = frame.attrs.get(TRACKED, {} if sparse else None)
+    missing = frame.attrs.get(run_source.NOT_FINITE, {} if sparse else None)
 
     def curve(called: str, where: str, rows: Any) -> LossCurve:
         rows, own = _points_of_the_curve(where, rows, columns, missing, notes)
         return _curve(called, where, rows, columns, warmup, notes, own=own)
 
-    if frame.attrs.get(TRACKED) is not None or columns["run"] is None or columns["run"] == columns["loss"]:
+    if (
+        frame.attrs.get(run_source.NOT_FINITE) is not None
+        or columns["run"] is None
+        or columns["run"] == columns["loss"]
+    ):
         return [curve(name or "curve", place, frame)]
     nameless = np.flatnonzero(frame[columns["run"]].isna())
     if len(nameless):

@@ -30,6 +30,8 @@ from moejax.wording import counted, some
 DataFrame = Any
 """A ``pandas.DataFrame``."""
 
+NOT_FINITE = "not finite"
+"""In the ``attrs`` of a table of metrics by step."""
 MOST_FILES = 200_000
 """Files of a folder that are looked at to tell what it is."""
 
@@ -152,7 +154,8 @@ def read(source: Path | str) -> DataFrame:
 def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     """The name of each run of a tracker, and a table of its metrics, a row a step; those without any are left out.
 
-    In its ``attrs`` "not finite" says how many values of each metric are no finite number; they are empty.
+    Values that are no finite number are empty, and ``NOT_FINITE`` in its ``attrs`` counts them by metric; "notes" says
+    what is to be known of it.
 
     Raises:
       UserError: it is no tracker's, cannot be read, or is of one whose metrics by step are not read.
@@ -176,7 +179,7 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
         if not steps:
             continue
         frame = pd.DataFrame({"step": steps, **cells}).replace([math.inf, -math.inf], math.nan)
-        frame.attrs["not finite"] = {
+        frame.attrs[NOT_FINITE] = {
             metric: sum(not math.isfinite(value) for value in points.values()) for metric, points in metrics.items()
         }
         if history.note:
