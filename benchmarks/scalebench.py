@@ -33,7 +33,7 @@ from scalebench_laws import FORMS, Form
 from moejax.experimental_design.criterion import posterior_arrays
 from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
-from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, Noise, PosteriorModes
+from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, Noise, PosteriorModes, distance
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Penalty, Squared
@@ -243,7 +243,9 @@ class Purchase:
 
     def __post_init__(self) -> None:
         self.searches = [
-            PosteriorModes(p.law, p.pool, p.target.design, flops=self.group.cost[p.run], seed=self.seed)
+            PosteriorModes(
+                p.law, p.pool, p.target.design, apart=distance(p.pool.design, p.target.design), seed=self.seed
+            )
             for p in self.group.problems
         ]
         self.runs = len(self.group.cost)

@@ -5,8 +5,9 @@ for the only one. With a prior around the middle of where a fit's starts lie, fe
 the runs leave is kept, with its share of the posterior by Laplace's approximation: a plan is then made for all of them,
 and a run is also worth what it tells of which mode holds (``criterion.py``).
 
-No law holds everywhere, and what a law misses at cheap runs is no luck of theirs: a thousand of them would be believed.
-Where the runs say so, the noise therefore grows towards cheaper runs (``Noise``), and a plan buys dearer ones.
+No law holds everywhere, and what a law misses at small runs is no luck of theirs: a thousand of them would be believed.
+Where the runs say so, the noise therefore grows with how far a run lies from what is asked (``Noise``), and a plan buys
+nearer ones.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LEAST_SHARE = 0.01
 STEPS = 100
 """The most that a search takes."""
 GROWTHS = (0.0, 0.3, 1.0, 3.0)
-"""How noise may grow with the logarithm of how much cheaper a run is than the dearest (``Noise``)."""
+"""How noise may grow with the distance from what is asked (``Noise``)."""
 EVIDENCE = 3.0
 """Of the logarithm, that growing noise must have over even noise to be believed."""
 TRIED, TRIED_STEPS = 8, 30
@@ -71,13 +72,27 @@ class Noise:
     """How far log losses scatter around a law, what it misses included."""
 
     level: float
-    """Standard deviation of the dearest runs."""
+    """Standard deviation of the nearest run."""
     growth: float = 0.0
-    """The variance of a run of C FLOPs is 1 + (growth · ln(dearest / C))² times that of the dearest."""
+    """The variance of a run d e-folds farther from what is asked than the nearest is 1 + (growth · d)² times its."""
 
-    def weights(self, below: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-        """Of how many runs like the dearest each counts, by the logarithm of how much cheaper it is."""
-        return 1 / (1 + (self.growth * np.maximum(below, 0.0)) ** 2)
+    def weights(self, farther: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+        """Of how many runs like the nearest each counts, by how much farther it is."""
+        return 1 / (1 + (self.growth * np.maximum(farther, 0.0)) ** 2)
+
+
+def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
+    """How far each run lies from the nearest design that is asked about, in e-folds.
+
+    It is the root of the summed squares over what both know and is above 0. All are 0 where that is nothing.
+    """
+    mine, others = known(runs), known(asked)
+    both = [name for name in mine if name in others and np.ndim(mine[name]) == 1]
+    both = [name for name in both if np.all(np.asarray(mine[name]) > 0) and np.all(np.asarray(others[name]) > 0)]
+    if not both:
+        return np.zeros(_length(runs))
+    here, there = (np.stack([np.log(np.atleast_1d(one[name])) for name in both], axis=1) for one in (mine, others))
+    return np.sqrt(np.array([((there - point) ** 2).sum(axis=1).min() for point in here]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +111,7 @@ class PosteriorModes:
       law: its class.
       pool: what could be trained; its losses are read only of runs that are marked as trained.
       target: where losses are asked, if anywhere; laws by which they would be absurd there are no modes (``FACTOR``).
-      flops: what each of the pool costs, in any unit; without, noise is even.
+      apart: how far each of the pool lies from what is asked, in e-folds (``distance``); without, noise is even.
       fixed: coefficients that are given.
     """
 
@@ -106,15 +121,14 @@ class PosteriorModes:
         pool: Runs,
         target: Design | None = None,
         *,
-        flops: Float[np.ndarray, " pool"] | None = None,
+        apart: Float[np.ndarray, " pool"] | None = None,
         fixed: Mapping[str, float] | None = None,
         seed: int = 0,
     ):
         fixed = dict(fixed or {})
         self.objective = FitObjective(law, Squared(), tuple(sorted(fixed)), pool.output)
         self.loss = pool.loss
-        self.dearest = 1.0 if flops is None else float(np.max(flops))
-        self.below = np.zeros(len(pool)) if flops is None else np.log(self.dearest / np.asarray(flops, float))
+        self.farther = np.zeros(len(pool)) if apart is None else apart - np.min(apart)
         self.data = data_of(self.objective, replace(pool, loss=np.ones(len(pool))), fixed)
         self.data = {name: value for name, value in self.data.items() if name not in ("loss", "scale", "design")}
         asked = known(target) if target else {name: np.zeros(0) for name in known(pool.design)}
@@ -162,7 +176,7 @@ class PosteriorModes:
 
         Args:
           noise: standard deviation of log loss, alike of all runs; if not given, what the best mode leaves, growing
-            towards cheaper runs if these say so.
+            with the distance from what is asked if the runs say so.
           near: points to start from besides.
         """
         rows, seen = self._seen(trained)
@@ -193,7 +207,7 @@ class PosteriorModes:
     def _growing(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
         """The noise of the growth for which there is most evidence."""
         found, points = [], points[:TRIED]
-        for growth in GROWTHS if np.ptp(self.below[rows]) > 0 else GROWTHS[:1]:
+        for growth in GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]:
             own = self._noise(points[0], rows, seen, replace(noise, growth=growth))
             for _ in range(2):
                 points, value = self._followed(points, rows, seen, own, TRIED_STEPS)
@@ -207,7 +221,7 @@ class PosteriorModes:
 
     def _roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """One over the standard deviation of each run's log loss."""
-        return np.sqrt(noise.weights(self.below[rows])) / noise.level
+        return np.sqrt(noise.weights(self.farther[rows])) / noise.level
 
     def _seen(self, trained: Bool[np.ndarray, " pool"]) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the trained runs, and their log losses."""
@@ -239,7 +253,7 @@ class PosteriorModes:
         scaled = slopes[0] * self._roots(noise, rows)[:, None]
         information = scaled.T @ scaled
         used = np.trace(np.linalg.solve(information + np.diag(self.spread**-2), information))
-        square = np.sum(noise.weights(self.below[rows]) * (values[0] - seen) ** 2)
+        square = np.sum(noise.weights(self.farther[rows]) * (values[0] - seen) ** 2)
         runs = USUAL_RUNS + max(len(rows) - used, 0.0)
         return replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
 
@@ -310,7 +324,7 @@ class PosteriorModes:
                     shared=0.0,
                     precision=own.T @ own + np.diag(self.spread**-2),
                     slopes=slope[pool] * root[:, None],
-                    candidate_weights=noise.weights(self.below),
+                    candidate_weights=noise.weights(self.farther),
                     predicted=value[pool],
                     scores=own * root[rows, None],
                     fitted=value[rows],

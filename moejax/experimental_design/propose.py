@@ -13,7 +13,7 @@ from moejax.errors import UserError
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
-from moejax.experimental_design.posterior_modes import Noise, PosteriorModes
+from moejax.experimental_design.posterior_modes import Noise, PosteriorModes, distance
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import above_0, coefficient_estimands
 from moejax.fit.fit_law import fit_law
@@ -22,6 +22,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.variance_components import VarianceComponents, variance_components
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import Design
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Proposal:
     by_modes: tuple[str, ...] = ()
     """Laws that were not fitted: the runs were planned for every mode of their posterior."""
     growth: Mapping[str, float] = field(default_factory=dict)
-    """By law of ``by_modes``, how noise grows towards cheaper runs (``Noise.growth``), where it does."""
+    """By law of ``by_modes``, how noise grows with the distance from what is asked, where it does (``Noise.growth``)."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
@@ -59,6 +60,7 @@ def propose(
     noise: float | None = None,
     fixed: Mapping[str, float] | None = None,
     modes: bool = False,
+    asked: Design | None = None,
     **options: Any,
 ) -> Proposal:
     """The runs that make answers most certain.
@@ -71,18 +73,25 @@ def propose(
         runs of a group share is what that fit says.
       modes: plan for every mode of a law's posterior, not around its best fit alone. So it is, asked or not, of a law
         with more coefficients than there are runs.
+      asked: the designs whose losses are asked for, if that is what answers are; noise then grows with the distance
+        from them, and else with how much cheaper a run is than the dearest.
       options: of ``fit_law``.
 
     Raises:
       UserError: as ``fit_law`` and ``choose_runs``.
     """
     around, fixed = dict(around or {}), dict(fixed or {})
-    spent = _flops(runs)
+    apart = _apart(runs, candidates, asked)
     kept, searches = int((runs.weight > 0).sum()), {}
     for name, law in laws.items():
         if name not in around and (modes or kept < len(coefficient_estimands(law, tuple(fixed)))):
             searches[name] = PosteriorModes(
-                law, runs, candidates.design, flops=spent, fixed=fixed, seed=options.get("seed", 0)
+                law,
+                runs,
+                candidates.design,
+                apart=None if apart is None else apart[0],
+                fixed=fixed,
+                seed=options.get("seed", 0),
             )
     fits = {
         name: fit_law(law, runs, fixed=fixed, **options)
@@ -112,20 +121,20 @@ def propose(
     noise = scatter.noise if noise is None else noise
 
     def weighted(name: str) -> tuple[Runs, Any]:
-        """The runs, and the weights of the candidates, where noise grows towards cheaper runs."""
-        if name not in growths or spent is None or not growths[name].growth:
+        """The runs, and the weights of the candidates, where noise grows with the distance from what is asked."""
+        if name not in growths or apart is None or not growths[name].growth:
             return runs, None
-        weights = [growths[name].weights(np.log(spent.max() / flops)) for flops in (spent, candidates.flops)]
+        weights = [growths[name].weights(one - apart[0].min()) for one in apart]
         return replace(runs, weight=runs.weight * weights[0]), weights[1]
 
-    def posteriors_for(asked: Mapping[str, Sequence[Functional]]) -> dict[str, LaplacePosterior]:
+    def posteriors_for(wanted: Mapping[str, Sequence[Functional]]) -> dict[str, LaplacePosterior]:
         known = {name: weighted(name) for name in laws}
         return {
             label: laplace_posterior(
                 at[label],
                 known[name][0],
                 candidates.design,
-                asked[name],
+                wanted[name],
                 noise=noise,
                 shared=scatter.shared or 0.0,
                 weight=shares[label],
@@ -162,14 +171,20 @@ def propose(
     )
 
 
-def _flops(runs: Runs) -> Float[np.ndarray, " runs"] | None:
-    """What each run cost, if the table says it or its sizes and tokens do."""
+def _apart(
+    runs: Runs, candidates: Candidates, asked: Design | None
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " candidates"]] | None:
+    """How far runs and candidates lie from what is asked, in e-folds; None where nothing says."""
+    if asked is not None:
+        return distance(runs.design, asked), distance(candidates.design, asked)
     design = runs.design
     if design.flops is not None:
-        return np.asarray(design.flops, float)
-    if design.params_active is None or design.tokens is None:
+        spent = np.asarray(design.flops, float)
+    elif design.params_active is not None and design.tokens is not None:
+        spent = FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active, float) * np.asarray(design.tokens, float)
+    else:
         return None
-    return FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active, float) * np.asarray(design.tokens, float)
+    return np.log(spent.max() / spent), np.log(spent.max() / candidates.flops)
 
 
 def _as_published(fit: FitResult) -> dict[str, float]:

@@ -146,8 +146,8 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
         if growth := proposal.growth.get(name):
             times = float(Noise(level=1.0, growth=growth).weights(np.log([10.0]))[0] ** -0.5)
             yield (
-                f"{name}: the cheaper a run, the farther it lies from the law, {times:.2g} times as far at a tenth of "
-                f"the largest run's FLOPs as there: cheap runs count for less."
+                f"{name}: the farther a run lies from what is asked, the farther from the law, {times:.2g} times as "
+                f"far a factor of 10 farther: such runs count for less."
             )
     for name, fit in proposal.fits.items():
         yield from (f"{name}: {sentence}" for sentence in fit.warnings)

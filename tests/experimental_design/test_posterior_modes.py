@@ -7,7 +7,7 @@ from moejax.experimental_design.candidates import of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances
 from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import laplace_posterior
-from moejax.experimental_design.posterior_modes import EDGE, FACTOR, STEEPEST, Noise, PosteriorModes
+from moejax.experimental_design.posterior_modes import EDGE, FACTOR, STEEPEST, Noise, PosteriorModes, distance
 from moejax.experimental_design.propose import propose
 from moejax.fit.estimands import prediction_estimand
 from moejax.fit.metrics import predict
@@ -46,34 +46,43 @@ def test_with_many_runs_the_mode_is_the_law_that_made_them():
 
 
 @pytest.mark.parametrize("growth", [0.0, 1.0])
-def test_noise_grows_towards_cheap_runs_where_these_say_so(growth):
+def test_noise_grows_away_from_what_is_asked_where_runs_say_so(growth):
     design = designs(np.geomspace(3e7, 3e9, 6), np.geomspace(5e8, 5e10, 6))
-    below = np.log(design.flops.max() / design.flops)
+    target = designs([7e9], [1.4e11])
+    below = distance(design, target) - distance(design, target).min()
     grows, found, answers = Noise(level=NOISE, growth=growth), [], []
     exact = predict(HOFFMANN_2022, runs_from(design, np.ones(36)))
     for seed in range(6):
         luck = np.random.default_rng(seed).normal(size=36) * NOISE / np.sqrt(grows.weights(below))
         runs, every = runs_from(design, exact * np.exp(luck)), np.ones(36, bool)
-        search = PosteriorModes(Chinchilla, runs, designs([7e9], [1.4e11]), flops=design.flops)
+        search = PosteriorModes(Chinchilla, runs, target, apart=distance(design, target))
         modes, noise = search.modes(every)
         found.append(noise.growth)
         (best, *_) = search.posteriors(modes, every, noise)
         answers.append((best.answers[0] - np.log(float(LARGE.functional(HOFFMANN_2022)))) / best.deviations[0])
-        # A run of the fewest FLOPs tells less, by what it scatters more.
-        cheapest = np.argmin(design.flops)
-        assert best.candidate_weights[cheapest] == pytest.approx(noise.weights(below)[cheapest])
+        # The farthest run tells less, by what it scatters more.
+        farthest = np.argmax(below)
+        assert best.candidate_weights[farthest] == pytest.approx(noise.weights(below)[farthest])
     assert np.mean([one > 0 for one in found]) == pytest.approx(float(growth > 0), abs=0.2)
     assert np.sqrt(np.mean(np.square(answers))) < 2
 
 
-def test_noise_is_even_where_nothing_says_what_runs_cost_or_it_is_given():
+def test_noise_is_even_where_nothing_says_how_far_runs_are_or_it_is_given():
     design = designs(np.geomspace(3e7, 3e9, 4), [1e9, 1e10])
     below = np.log(design.flops.max() / design.flops)
     luck = np.random.default_rng(0).normal(size=8) * NOISE * (1 + 3 * below)
     runs = runs_from(design, predict(HOFFMANN_2022, runs_from(design, np.ones(8))) * np.exp(luck))
     every = np.ones(8, bool)
     assert PosteriorModes(Chinchilla, runs).modes(every)[1].growth == 0
-    assert PosteriorModes(Chinchilla, runs, flops=design.flops).modes(every, 0.01)[1] == Noise(level=0.01)
+    assert PosteriorModes(Chinchilla, runs, apart=below).modes(every, 0.01)[1] == Noise(level=0.01)
+
+
+def test_a_distance_is_in_e_folds_to_the_nearest_that_is_asked():
+    runs = design_from({"params_active": np.array([1e8, 1e9]), "x": np.array([0.0, 1.0])})
+    asked = design_from({"params_active": np.array([1e10, 1e9]), "x": np.array([1.0, 1.0])})
+    # What may be 0 has no logarithm.
+    assert distance(runs, asked) == pytest.approx([np.log(10), 0])
+    assert distance(design_from({"x": np.array([0.0, 1.0])}), asked) == pytest.approx([0, 0])
 
 
 def test_losses_of_runs_that_are_not_trained_are_not_read():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.cli.commands.architecture import load_architecture
@@ -28,7 +30,7 @@ from moejax.folder import write_text
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.design import known
+from moejax.laws.design import Design, design_from, known
 from moejax.laws.predict import law_name, published
 from moejax.quantities import parse
 from moejax.report import render
@@ -61,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             noise=arguments.noise,
             fixed=fixed,
             modes=arguments.modes,
+            asked=_designs(next(iter(asked.values()))),
             penalty=penalty_of(arguments),
             starts=starts_of(arguments),
             search=search_of(arguments),
@@ -115,6 +118,14 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
     alone = coefficient_estimands(law, fixed) if not given else []
     (found, *_) = find(what, [*alone, *decision_estimands(law, given)], law)
     return above_0(law, [found])[0]
+
+
+def _designs(answers: Sequence[Any]) -> Design | None:
+    """The designs whose losses are asked for, by what all of them name; None where something else is asked."""
+    if any(one.rule is not None or not one.given for one in answers):
+        return None
+    names = [name for name in answers[0].given if all(name in one.given for one in answers)]
+    return design_from({name: np.array([float(one.given[name]) for one in answers]) for name in names})
 
 
 def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
