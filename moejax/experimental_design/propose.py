@@ -44,7 +44,7 @@ class Proposal:
     by_modes: tuple[str, ...] = ()
     """Laws that were not fitted: the runs were planned for every mode of their posterior."""
     growth: Mapping[str, float] = field(default_factory=dict)
-    """By law of ``by_modes``, how noise grows with the distance from what is asked, where it does (``Noise.growth``)."""
+    """By law of ``by_modes``, how noise grows with the distance from what is asked (``Noise``), where it does."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
