@@ -247,8 +247,10 @@ def _result(
 ) -> FitResult:
     with float64():
         law = jax.tree.map(float, law_at(objective, point, data))
+        # In centred units: in those of the table a law that fits may overflow.
+        centred = np.asarray(objective.predicted(point, data))
     predicted = predict(law, runs, objective.output)
-    _check_above_0(objective, predicted[runs.weight > 0])
+    _check_above_0(objective, centred[runs.weight > 0])
     known = identify(objective, data, runs.weight, point, start)
     errors = metrics(law, runs, objective.output)
     residual = log_residuals(predicted, runs.loss, runs.weight)

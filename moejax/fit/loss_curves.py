@@ -87,7 +87,8 @@ def fit_curves(
     starts = options.pop("starts", None) or STARTS
     found = fit_law(cls, runs, seed=seed, **{"starts": starts, "search": SEARCH} | options)
     if "search" not in options and round(found.agreeing * found.polished) < 2:
-        found = fit_law(found.law, runs, seed=seed, starts=4 * starts, search=SECOND_SEARCH, **options)
+        more = 4 * (starts if isinstance(starts, int) else STARTS)
+        found = fit_law(found.law, runs, seed=seed, starts=more, search=SECOND_SEARCH, **options)
     return with_uncertainty(found, runs) if intervals else found
 
 
