@@ -10,6 +10,7 @@ from moejax.cli.out_folder import local
 from moejax.cli.parsers.options import add_level, add_repeated
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
+from moejax.run_sources.source import has_prefix
 
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "curves.png", "curves.svg", "curves.csv", "schedule.csv")
 HELP = "Fit a law to loss curves: what any schedule of learning rates leads to, and which is best."
@@ -77,7 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for files that are not there, and what cannot be asked."""
     # fsspec takes a while to import, and only this command's own check needs it.
-    from moejax.run_sources.source import has_prefix
     from moejax.storage import is_remote
 
     for path in arguments.curves:
