@@ -86,7 +86,12 @@ def _measure(
         costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))
         np.add.at(nats, validation.source[numbers[real]], np.asarray(costs, np.float64)[real])
         sums.append(jax.tree.map(np.asarray, routing))
-    return None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
+    return None if sums[0] is None else jax.tree.map(_sum, *sums)
+
+
+def _sum(*parts: np.ndarray) -> np.ndarray:
+    """Counts as int64: an int32 holds 268M tokens of eight experts each, and no more."""
+    return np.sum(parts, axis=0, dtype=np.int64 if parts[0].dtype.kind == "i" else None)
 
 
 def _losses(suffix: str, nats: float, targets: int, text_bytes: float | None) -> dict[str, float | None]:

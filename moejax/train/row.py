@@ -17,6 +17,7 @@ import numpy as np
 import moejax
 from moejax.data.corpus import PartRead, Summary, unique_tokens
 from moejax.errors import UserError
+from moejax.float64 import float64
 from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params, params_active_served
 from moejax.model import transformer
@@ -198,7 +199,9 @@ def _routing(sums: RoutingSums | None) -> dict[str, Any]:
     names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms")
     if sums is None:
         return dict.fromkeys((*names, "max_violation", "expert_loads"))
-    layers = {name: np.asarray(value) for name, value in jax.jit(statistics)(sums).items()}
+    with float64():
+        # Counts of a long validation are int64.
+        layers = {name: np.asarray(value) for name, value in jax.jit(statistics)(sums).items()}
     counts = np.asarray(sums.counts, np.float64)
     loads = counts * counts.shape[1] / counts.sum(axis=1, keepdims=True)
     return {

@@ -12,13 +12,15 @@ from moejax.data.config import WeightedSource
 from moejax.data.corpus import open_corpus
 from moejax.data.sources import NAMED
 from moejax.data.validation import Validation, ValidationPart
+from moejax.routing.sums import RoutingSums
 from moejax.run_table import check
 from moejax.train import metrics
-from moejax.train.evaluation import evaluate
+from moejax.train.evaluation import _sum, evaluate
 from moejax.train.loop import train
 from moejax.train.manifest import validation_losses
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
+from moejax.train.row import _routing
 from moejax.train.status import read_status
 
 
@@ -126,3 +128,20 @@ def test_what_is_not_measured_cannot_be_the_best(mixed):
     recipe = dataclasses.replace(mixed.recipe, evaluate_tokens=768)
     with pytest.raises(ValueError, match="make checkpoint_tokens a multiple of evaluate_tokens"):
         recipe.check()
+
+
+def test_a_validation_of_more_assignments_than_an_int32_holds_drops_none():
+    layers, experts, batch = 2, 8, 2**28
+    one = RoutingSums(
+        tokens=np.full(layers, batch // 8, np.int32),
+        counts=np.full((layers, experts), batch, np.int32),
+        served=np.full(layers, batch * 7, np.int32),
+        probability=np.ones((layers, experts), np.float32),
+        squared_logit=np.ones((layers, experts), np.float32),
+        squared_logsumexp=np.ones(layers, np.float32),
+        sequences=np.full(layers, 4, np.int32),
+        sequence_balance=np.ones(layers, np.float32),
+    )
+    found = _routing(jax.tree.map(_sum, *[one] * 5))
+    assert found["dropped_share"] == pytest.approx(1 / 8, rel=1e-6)
+    assert found["load_cv"] == pytest.approx(0, abs=1e-6)
