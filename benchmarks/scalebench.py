@@ -358,7 +358,9 @@ def _outcome(purchase: Purchase) -> dict[str, Any]:
         "cost": purchase.spent,
         "mean": purchase.predicted(mean=True),
         "largest": purchase.predicted(mean=False),
-        "noise": [[noise.level, noise.growth] for _, noise in purchase.modes()] if purchase.trained.any() else [],
+        "noise": [[noise.level, noise.growth, noise.tails] for _, noise in purchase.modes()]
+        if purchase.trained.any()
+        else [],
     }
 
 

@@ -6,13 +6,15 @@ the runs leave is kept, with its share of the posterior by Laplace's approximati
 and a run is also worth what it tells of which mode holds (``criterion.py``).
 
 No law holds everywhere, and what a law misses at small runs is no luck of theirs: a thousand of them would be believed.
-Where the runs say so, the noise therefore grows with how far a run lies from what is asked (``Noise``), and a plan buys
-nearer ones.
+Where the runs say so, the noise therefore grows with how far a run lies from what is asked, and a plan buys nearer
+ones; and where a few runs lie far from a law that the others follow, its tails are a Student's t's (``Noise``).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,8 +46,10 @@ STEPS = 100
 """The most that a search takes."""
 GROWTHS = (0.0, 0.3, 1.0, 3.0)
 """How noise may grow with the distance from what is asked (``Noise``)."""
+TAILS = (0.0, 4.0)
+"""Degrees of freedom of the noise's Student's t; 0 for normal noise."""
 EVIDENCE = 3.0
-"""Of the logarithm, that growing noise must have over even noise to be believed."""
+"""Of the logarithm, that growing noise must have over even noise to be believed, and heavy tails over normal ones."""
 TRIED, TRIED_STEPS = 8, 30
 """Ends that are followed for each of ``GROWTHS``, and how far, twice."""
 LOWEST = 0.1
@@ -75,10 +79,35 @@ class Noise:
     """Standard deviation of the nearest run."""
     growth: float = 0.0
     """The variance of a run d e-folds farther from what is asked than the nearest is 1 + (growth · d)² times its."""
+    tails: float = 0.0
+    """Degrees of freedom of a Student's t, of which ``level`` is the scale; 0 for normal noise."""
 
     def weights(self, farther: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
         """Of how many runs like the nearest each counts, by how much farther it is."""
         return 1 / (1 + (self.growth * np.maximum(farther, 0.0)) ** 2)
+
+    def residuals(self, off: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What has a square of -2 log of the density, but for a constant, where a run is off by so many levels; and its
+        slope."""
+        if not self.tails:
+            return off, np.ones_like(off)
+        found = np.sign(off) * np.sqrt((self.tails + 1) * np.log1p(off**2 / self.tails))
+        # Near 0 it is a straight line.
+        near = np.abs(found) < 1e-9
+        slope = (self.tails + 1) * off / (self.tails + off**2) / np.where(near, 1.0, found)
+        return found, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
+
+    def counts(self, off: np.ndarray) -> np.ndarray:
+        """Of how many runs with normal noise each counts for the level and the precision, as far off as it is."""
+        return (self.tails + 1) / (self.tails + off**2) if self.tails else np.ones_like(off)
+
+    @property
+    def log_constant(self) -> float:
+        """Logarithm of the density of a run that is not off, over that of normal noise."""
+        if not self.tails:
+            return 0.0
+        ratio = math.lgamma((self.tails + 1) / 2) - math.lgamma(self.tails / 2)
+        return ratio - 0.5 * math.log(self.tails / 2)
 
 
 def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
@@ -205,10 +234,11 @@ class PosteriorModes:
         return least_squares(residuals, points, max_steps=steps)
 
     def _growing(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
-        """The noise of the growth for which there is most evidence."""
+        """The noise of the growth and the tails for which there is most evidence."""
         found, points = [], points[:TRIED]
-        for growth in GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]:
-            own = self._noise(points[0], rows, seen, replace(noise, growth=growth))
+        growths = GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]
+        for growth, tails in itertools.product(growths, TAILS):
+            own = self._noise(points[0], rows, seen, replace(noise, growth=growth, tails=tails))
             for _ in range(2):
                 points, value = self._followed(points, rows, seen, own, TRIED_STEPS)
                 points = points[np.argsort(value)]
@@ -216,12 +246,25 @@ class PosteriorModes:
             most = max(evidence for _, evidence, _ in self._ends(points, rows, seen, own))
             # As the level is expected before any run.
             most -= USUAL_RUNS * (np.log(own.level) + 0.5 * (USUAL_NOISE / own.level) ** 2)
-            found.append((most + np.sum(np.log(self._roots(own, rows))) - EVIDENCE * (growth > 0), own))
+            most += np.sum(np.log(self._roots(own, rows)) + own.log_constant)
+            found.append((most - EVIDENCE * ((growth > 0) + (tails > 0)), own))
         return max(found, key=lambda one: one[0])[1]
 
     def _roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """One over the standard deviation of each run's log loss."""
         return np.sqrt(noise.weights(self.farther[rows])) / noise.level
+
+    def _counted(self, noise: Noise, rows: np.ndarray, off: np.ndarray) -> Float[np.ndarray, " rows"]:
+        """The same, less for runs that are farther ``off`` (in log loss) than normal noise is."""
+        root = self._roots(noise, rows)
+        return root * np.sqrt(noise.counts(off * root))
+
+    def weights(self, mode: Mode, trained: Bool[np.ndarray, " pool"], noise: Noise) -> Float[np.ndarray, " pool"]:
+        """Of how many runs of the noise's level each trained run counts under a mode; 1 for others."""
+        (rows, seen), found = self._seen(trained), np.ones(len(self.loss))
+        (values,), _ = self.log_losses(mode.point[None], rows)
+        found[rows] = (noise.level * self._counted(noise, rows, values - seen)) ** 2
+        return found
 
     def _seen(self, trained: Bool[np.ndarray, " pool"]) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the trained runs, and their log losses."""
@@ -243,17 +286,20 @@ class PosteriorModes:
         outside = asked - np.clip(asked, *_expected(seen))
         steepness = slopes[:, len(rows) :] * (outside != 0)[..., None]
         eye = np.broadcast_to(np.diag(1 / self.spread), (len(points), points.shape[1], points.shape[1]))
-        parts = [(values[:, runs] - seen) * root, outside / EDGE, (points - self.middle) / self.spread]
-        slopes = slopes[:, runs] * root[:, None]
+        off, bend = noise.residuals((values[:, runs] - seen) * root)
+        parts = [off, outside / EDGE, (points - self.middle) / self.spread]
+        slopes = slopes[:, runs] * (bend * root)[..., None]
         return np.concatenate(parts, axis=1), np.concatenate([slopes, steepness / EDGE, eye], axis=1)
 
     def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
         """The same noise at the level that a point leaves."""
         values, slopes = self.log_losses(point[None], rows)
-        scaled = slopes[0] * self._roots(noise, rows)[:, None]
+        off = values[0] - seen
+        counted = self._counted(noise, rows, off)
+        scaled = slopes[0] * counted[:, None]
         information = scaled.T @ scaled
         used = np.trace(np.linalg.solve(information + np.diag(self.spread**-2), information))
-        square = np.sum(noise.weights(self.farther[rows]) * (values[0] - seen) ** 2)
+        square = np.sum((noise.level * counted * off) ** 2)
         runs = USUAL_RUNS + max(len(rows) - used, 0.0)
         return replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
 
@@ -263,8 +309,8 @@ class PosteriorModes:
         for i in np.argsort(value):
             if not np.isfinite(value[i]) or (kept and value[i] - value.min() > -2 * np.log(LEAST_SHARE) + 10):
                 break
-            _, slopes = self.log_losses(points[i][None], rows)
-            scaled = slopes[0] * self._roots(noise, rows)[:, None]
+            values, slopes = self.log_losses(points[i][None], rows)
+            scaled = slopes[0] * self._counted(noise, rows, values[0] - seen)[:, None]
             precision = scaled.T @ scaled + np.diag(self.spread**-2)
             evidence = -0.5 * value[i] - 0.5 * np.linalg.slogdet(precision)[1]
             if not np.isfinite(evidence):
@@ -315,7 +361,8 @@ class PosteriorModes:
         slopes = slopes * (STEEPEST / np.maximum(size, STEEPEST))
         found, root = [], self._roots(noise, pool)
         for mode, value, slope in zip(modes, values, slopes, strict=True):
-            own = slope[rows] * root[rows, None]
+            counted = self._counted(noise, rows, value[rows] - self._seen(trained)[1])
+            own = slope[rows] * counted[:, None]
             found.append(
                 LaplacePosterior(
                     law=None,
@@ -326,7 +373,7 @@ class PosteriorModes:
                     slopes=slope[pool] * root[:, None],
                     candidate_weights=noise.weights(self.farther),
                     predicted=value[pool],
-                    scores=own * root[rows, None],
+                    scores=own * counted[:, None],
                     fitted=value[rows],
                     model=np.zeros(len(pool), int),
                     model_runs=np.zeros((len(rows), 1)),

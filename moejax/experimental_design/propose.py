@@ -43,8 +43,8 @@ class Proposal:
     """By law, what coefficients that the runs left open were taken to be, from a published set of constants."""
     by_modes: tuple[str, ...] = ()
     """Laws that were not fitted: the runs were planned for every mode of their posterior."""
-    growth: Mapping[str, float] = field(default_factory=dict)
-    """By law of ``by_modes``, how noise grows with the distance from what is asked (``Noise``), where it does."""
+    noises: Mapping[str, Noise] = field(default_factory=dict)
+    """By law of ``by_modes``, the noise of its modes."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
@@ -108,11 +108,11 @@ def propose(
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
     scatters = [variance_components(fit, runs) for fit in fits.values()]
-    of, growths = {name: name for name in laws}, dict[str, Noise]()
+    of, noises, run_weights = {name: name for name in laws}, dict[str, Noise](), dict[str, Any]()
     for name, search in searches.items():
         found, left = search.modes(runs.weight > 0, noise)
         scatters.append(VarianceComponents(noise=left.level, shared=None))
-        growths[name] = left
+        noises[name], run_weights[name] = left, search.weights(found[0], runs.weight > 0, left)
         labels = [name, *(f"{name} (mode {number})" for number in range(2, len(found) + 1))]
         of |= dict.fromkeys(labels, name)
         at |= {label: search.law(mode) for label, mode in zip(labels, found, strict=True)}
@@ -121,11 +121,11 @@ def propose(
     noise = scatter.noise if noise is None else noise
 
     def weighted(name: str) -> tuple[Runs, Any]:
-        """The runs, and the weights of the candidates, where noise grows with the distance from what is asked."""
-        if name not in growths or apart is None or not growths[name].growth:
+        """The runs, and the weights of the candidates, where noise is not even and normal."""
+        if name not in noises:
             return runs, None
-        weights = [growths[name].weights(one - apart[0].min()) for one in apart]
-        return replace(runs, weight=runs.weight * weights[0]), weights[1]
+        far = None if apart is None else noises[name].weights(apart[1] - apart[0].min())
+        return replace(runs, weight=runs.weight * run_weights[name]), far
 
     def posteriors_for(wanted: Mapping[str, Sequence[Functional]]) -> dict[str, LaplacePosterior]:
         known = {name: weighted(name) for name in laws}
@@ -166,7 +166,7 @@ def propose(
         fits=fits,
         assumed=assumed,
         by_modes=tuple(searches),
-        growth={name: one.growth for name, one in growths.items() if one.growth},
+        noises=noises,
         instead=instead,
     )
 

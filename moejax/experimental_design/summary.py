@@ -14,7 +14,6 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.experimental_design.candidates import Candidates
-from moejax.experimental_design.posterior_modes import Noise
 from moejax.experimental_design.propose import Proposal
 from moejax.laws.accounting import params
 from moejax.laws.design import known, value_of
@@ -143,8 +142,14 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     plan = proposal.plan
     for name in proposal.by_modes:
         yield f"{name}: planned for every mode of its posterior, which has a prior, and not around a fit."
-        if growth := proposal.growth.get(name):
-            times = float(Noise(level=1.0, growth=growth).weights(np.log([10.0]))[0] ** -0.5)
+        noise = proposal.noises[name]
+        if noise.tails:
+            yield (
+                f"{name}: a few runs lie far from the law that the others follow (a Student's t with {noise.tails:g} "
+                f"degrees of freedom): they count for less. Look at their logs, or ask whether the law holds there."
+            )
+        if noise.growth:
+            times = float(noise.weights(np.log([10.0]))[0] ** -0.5)
             yield (
                 f"{name}: the farther a run lies from what is asked, the farther from the law, {times:.2g} times as "
                 f"far a factor of 10 farther: such runs count for less."
@@ -255,7 +260,7 @@ def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> d
     sizes = known(chosen.design)
     return {
         "noise": proposal.noise,
-        "noise_growth": dict(proposal.growth),
+        "noise_of_modes": {name: dataclasses.asdict(one) for name, one in proposal.noises.items()},
         "intraclass_correlation": proposal.shared,
         "laws": {
             name: {

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from moejax.experimental_design.candidates import of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances
@@ -75,6 +76,32 @@ def test_noise_is_even_where_nothing_says_how_far_runs_are_or_it_is_given():
     every = np.ones(8, bool)
     assert PosteriorModes(Chinchilla, runs).modes(every)[1].growth == 0
     assert PosteriorModes(Chinchilla, runs, apart=below).modes(every, 0.01)[1] == Noise(level=0.01)
+
+
+def test_residuals_with_heavy_tails_are_those_of_students_density():
+    noise, off = Noise(level=1.0, tails=4.0), np.linspace(-30, 30, 301)
+    found, slopes = noise.residuals(off)
+    density = -0.5 * found**2 + noise.log_constant - 0.5 * np.log(2 * np.pi)
+    assert density == pytest.approx(scipy.stats.t(4).logpdf(off), rel=1e-9, abs=1e-9)
+    assert np.gradient(found, off)[1:-1] == pytest.approx(slopes[1:-1], rel=2e-2)
+    assert Noise(level=1.0).residuals(off)[0] == pytest.approx(off)
+
+
+@pytest.mark.parametrize("wrong", [0, 5])
+def test_a_few_runs_far_from_a_law_that_the_others_follow_do_not_draw_it(wrong):
+    design = designs(np.geomspace(3e7, 3e9, 8), np.geomspace(5e8, 5e10, 8))
+    exact = predict(HOFFMANN_2022, runs_from(design, np.ones(64)))
+    chance = np.random.default_rng(0)
+    luck = NOISE * chance.normal(size=64)
+    luck[chance.choice(64, wrong, replace=False)] += 0.1
+    runs, every = runs_from(design, exact * np.exp(luck)), np.ones(64, bool)
+    search = PosteriorModes(Chinchilla, runs, designs([7e9], [1.4e11]))
+    modes, noise = search.modes(every)
+    assert noise.tails == (4 if wrong else 0)
+    assert noise.level == pytest.approx(NOISE, rel=0.4)
+    (best, *_) = search.posteriors(modes, every, noise)
+    assert abs(best.answers[0] - np.log(float(LARGE.functional(HOFFMANN_2022)))) < 3 * best.deviations[0]
+    assert best.deviations[0] < 0.02
 
 
 def test_a_distance_is_in_e_folds_to_the_nearest_that_is_asked():
