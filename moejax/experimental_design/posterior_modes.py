@@ -51,7 +51,7 @@ TAILS = (0.0, 4.0)
 EVIDENCE = 3.0
 """Of the logarithm, that growing noise must have over even noise to be believed, and heavy tails over normal ones."""
 TRIED, TRIED_STEPS = 8, 30
-"""Ends that are followed for each of ``GROWTHS``, and how far, twice."""
+"""Ends that are followed for each of ``GROWTHS`` and ``TAILS``, and how far, twice."""
 LOWEST = 0.1
 """Share of the typical loss below which logarithms are continued by their tangent."""
 APART = 1.0
@@ -220,7 +220,7 @@ class PosteriorModes:
         if noise is None:
             # A first search is for a noise that is not known, and no more than that is asked of it.
             begun, value = self._followed(begun, rows, seen, level, STEPS // 3)
-            level = self._growing(begun[np.argsort(value)], rows, seen, level)
+            level = self._likeliest_noise(begun[np.argsort(value)], rows, seen, level)
         points, value = self._followed(begun, rows, seen, level, STEPS)
         if noise is None:
             level = self._noise(points[int(np.argmin(value))], rows, seen, level)
@@ -233,7 +233,7 @@ class PosteriorModes:
         residuals = functools.partial(self._residuals, rows=rows, seen=seen, noise=noise)
         return least_squares(residuals, points, max_steps=steps)
 
-    def _growing(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
+    def _likeliest_noise(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
         """The noise of the growth and the tails for which there is most evidence."""
         found, points = [], points[:TRIED]
         growths = GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]

@@ -84,7 +84,7 @@ def fit_curves(
             f"of a curve, never a point. Give at most {most}."
         )
     runs = runs_of(curves, blocks=blocks)
-    starts = options.pop("starts", None) or STARTS
+    starts = options.pop("starts", STARTS)
     found = fit_law(cls, runs, seed=seed, **{"starts": starts, "search": SEARCH} | options)
     if "search" not in options and round(found.agreeing * found.polished) < 2:
         more = 4 * (starts if isinstance(starts, int) else STARTS)

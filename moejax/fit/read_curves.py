@@ -338,7 +338,8 @@ def _points_of_the_curve(
             f"{place}: {outside:,} of {int(loss.sum()):,} losses, before the first rate that was logged (step "
             f"{first:,}) or after the last ({last:,}), left out."
         )
-    apart, near = (np.median(np.diff(step[one])) for one in (known, loss.to_numpy() & within))
+    measured = step[loss.to_numpy() & within]
+    apart, near = (np.median(np.diff(one)) if len(one) > 1 else np.inf for one in (step[known], measured))
     if apart > 4 * near and np.ptp(logged[known]) > 0:
         notes.append(
             f"{place} logs a rate every {apart:,.0f} steps and a loss every {near:,.0f}: the rate between is taken as "
