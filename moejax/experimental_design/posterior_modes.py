@@ -48,8 +48,11 @@ GROWTHS = (0.0, 0.3, 1.0, 3.0)
 """How noise may grow with the distance from what is asked (``Noise``)."""
 TAILS = (0.0, 4.0)
 """Degrees of freedom of the noise's Student's t; 0 for normal noise."""
-EVIDENCE = 3.0
-"""Of the logarithm, that growing noise must have over even noise to be believed, and heavy tails over normal ones."""
+GROWTH_EVIDENCE, TAILS_EVIDENCE = 3.0, 6.0
+"""Natural logarithms of evidence that growing noise must have over even noise to be believed, and heavy tails over
+normal ones: tails can also explain what a law misses at dear runs, which are the ones to follow."""
+LEVELS, SETTLED = 30, 0.01
+"""Rounds in which the level of noise with heavy tails is found at most, and the share it moves by when it is."""
 TRIED, TRIED_STEPS = 8, 30
 """Ends that are followed for each of ``GROWTHS`` and ``TAILS``, and how far, twice."""
 LOWEST = 0.1
@@ -247,7 +250,7 @@ class PosteriorModes:
             # As the level is expected before any run.
             most -= USUAL_RUNS * (np.log(own.level) + 0.5 * (USUAL_NOISE / own.level) ** 2)
             most += np.sum(np.log(self._roots(own, rows)) + own.log_constant)
-            found.append((most - EVIDENCE * ((growth > 0) + (tails > 0)), own))
+            found.append((most - GROWTH_EVIDENCE * (growth > 0) - TAILS_EVIDENCE * (tails > 0), own))
         return max(found, key=lambda one: one[0])[1]
 
     def _roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
@@ -295,13 +298,19 @@ class PosteriorModes:
         """The same noise at the level that a point leaves."""
         values, slopes = self.log_losses(point[None], rows)
         off = values[0] - seen
-        counted = self._counted(noise, rows, off)
-        scaled = slopes[0] * counted[:, None]
-        information = scaled.T @ scaled
-        used = np.trace(np.linalg.solve(information + np.diag(self.spread**-2), information))
-        square = np.sum((noise.level * counted * off) ** 2)
-        runs = USUAL_RUNS + max(len(rows) - used, 0.0)
-        return replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
+        if not np.isfinite(slopes).all():
+            return noise  # No end, as ``_ends`` says.
+        for _ in range(LEVELS):
+            before, counted = noise.level, self._counted(noise, rows, off)
+            sizes = np.linalg.svd(slopes[0] * counted[:, None] * self.spread, compute_uv=False)
+            used = np.sum(sizes**2 / (1 + sizes**2))
+            square = np.sum((noise.level * counted * off) ** 2)
+            runs = USUAL_RUNS + max(len(rows) - used, 0.0)
+            noise = replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
+            # With tails, how much a run counts depends on the level. Normal noise has its level at once.
+            if not noise.tails or abs(noise.level / before - 1) < SETTLED:
+                break
+        return noise
 
     def _ends(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> list[_End]:
         """The points that differ, each with its evidence and its precision."""

@@ -100,6 +100,9 @@ def test_a_few_runs_far_from_a_law_that_the_others_follow_do_not_draw_it(wrong):
     assert noise.tails == (4 if wrong else 0)
     assert noise.level == pytest.approx(NOISE, rel=0.4)
     (best, *_) = search.posteriors(modes, every, noise)
+    left = np.log(runs.loss) - best.predicted
+    likeliest = scipy.stats.t.fit(left, 4, floc=0, f0=4)[2] if wrong else np.std(left)
+    assert noise.level == pytest.approx(likeliest, rel=0.2)
     assert abs(best.answers[0] - np.log(float(LARGE.functional(HOFFMANN_2022)))) < 3 * best.deviations[0]
     assert best.deviations[0] < 0.02
 
