@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from known_curves import curves, table
+from mlflow_database import SCHEMA
 
 from moejax.fit.read_curves import read_curves
 
@@ -34,17 +35,7 @@ def tensorboard(folder):
 
 def database(path):
     with sqlite3.connect(path) as store:
-        store.executescript(
-            "create table experiments (experiment_id integer, name text, lifecycle_stage text);"
-            "create table runs (run_uuid text, name text, status text, start_time integer, lifecycle_stage text, "
-            "experiment_id integer);"
-            "create table params (key text, value text, run_uuid text);"
-            "create table tags (key text, value text, run_uuid text);"
-            "create table latest_metrics (key text, value real, is_nan integer, run_uuid text);"
-            "create table metrics (key text, value real, timestamp integer, run_uuid text, step integer, "
-            "is_nan integer);"
-            "insert into experiments values (1, 'sweep', 'active');"
-        )
+        store.executescript(SCHEMA)
         for name in EVERY["run"].unique():
             store.execute("insert into runs values (?, ?, 'FINISHED', 0, 'active', 1)", (f"id-{name}", name))
         for name, metric, step, value in logged():

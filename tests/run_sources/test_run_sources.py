@@ -11,6 +11,7 @@ import threading
 import zlib
 
 import pytest
+from mlflow_database import SCHEMA
 
 from moejax import run_table
 from moejax.errors import UserError
@@ -27,13 +28,7 @@ def database(path):
     """A store as MLflow's own schema has it, with a run and an experiment that are deleted."""
     with sqlite3.connect(path) as store:
         store.executescript(
-            "create table experiments (experiment_id integer, name text, lifecycle_stage text);"
-            "create table runs (run_uuid text, name text, status text, start_time integer, lifecycle_stage text, "
-            "experiment_id integer);"
-            "create table params (key text, value text, run_uuid text);"
-            "create table tags (key text, value text, run_uuid text);"
-            "create table latest_metrics (key text, value real, is_nan integer, run_uuid text);"
-            "insert into experiments values (1, 'sweep', 'active'), (2, 'old', 'deleted');"
+            f"{SCHEMA} insert into experiments values (2, 'old', 'deleted');"
             "insert into runs values ('gone', 'gone', 'FINISHED', 9, 'deleted', 1), ('other', 'o', 'FINISHED', 9, "
             "'active', 2);"
         )
