@@ -41,7 +41,7 @@ from moejax.laws.law import coefficients, require_inputs
 from moejax.laws.predict import predict as predict_one
 from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent
 from moejax.stored import read_json, write_json
-from moejax.wording import counted, listed, told
+from moejax.wording import command, counted, listed, told
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -556,6 +556,21 @@ def load(path: str | Path) -> FitResult:
     plain = read_plain(path)
     with read_by_this_version(path):
         return from_json(plain)
+
+
+def load_of_runs(path: str | Path) -> FitResult:
+    """The same of a law of runs; a law of loss curves reads a schedule, which those that ask of runs do not have.
+
+    Raises:
+      UserError: as ``load``, or the fit is of loss curves.
+    """
+    fit = load(path)
+    if type(fit.law) in CURVE_LAWS.values():
+        raise UserError(
+            f"{path} is a fit of loss curves and reads a schedule; ask it by moejax curves CURVES "
+            f"{command('--law', str(path))}, and a law of runs of moejax fit here."
+        )
+    return fit
 
 
 def read_plain(path: Path) -> dict[str, Any]:

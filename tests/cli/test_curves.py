@@ -139,6 +139,24 @@ def test_a_fit_that_was_written_is_asked_again_and_predicts_what_it_was_not_fitt
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["held_out"]} == set(other["run"])
 
 
+ASK_OF_RUNS = ("predict --law FIT --tokens 1e10", "design --law FIT --flops 1e21", "plot fit --fit FIT", "report FIT")
+
+
+@pytest.fixture(scope="module")
+def fit(file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    assert main(["curves", str(file), "--warmup", str(WARMUP), "--law", "momentum", "--out", str(folder)]) == 0
+    return folder / "fit.json"
+
+
+@pytest.mark.parametrize("words", ASK_OF_RUNS)
+def test_a_fit_of_curves_is_not_asked_of_runs(words, fit, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.replace("FIT", str(fit)).split()) == 2
+    assert f"{fit} is a fit of loss curves" in capsys.readouterr().err.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_called_as_a_law_is_not_taken_for_it(file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     fitted = ["curves", str(file), "--warmup", str(WARMUP), "--out", "momentum"]

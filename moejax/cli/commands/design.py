@@ -29,7 +29,7 @@ from moejax.design.summary import (
 )
 from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
-from moejax.fit.fit_result import FitResult, load
+from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.interval import OPEN
 from moejax.laws import LAWS, PUBLISHED
@@ -74,7 +74,7 @@ def _like(arguments: argparse.Namespace) -> Any:
 def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """Name, law, and what was published or fitted."""
     if Path(arguments.law).suffix == ".json":
-        result = load(arguments.law)
+        result = load_of_runs(arguments.law)
         for sentence in (*result.warnings, *result.dropped):
             say(f"! {sentence}")
         return type(result.law).__name__, result.law, result

@@ -15,7 +15,7 @@ from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.fit.column_names import with_our_names
-from moejax.fit.fit_result import FitResult, check_runs_of, load
+from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
 from moejax.fit.holdout import split_by
 from moejax.fit.read_runs import check_units, mapped, select
 from moejax.json_text import finite, json_text
@@ -144,7 +144,7 @@ class _Given:
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
-        self.fit = load(arguments.fit) if arguments.fit else None
+        self.fit = load_of_runs(arguments.fit) if arguments.fit else None
         self.maps_flops = "flops" in dict(pairs(arguments.map, "--map"))
         self.tables: dict[str, Any] = {}
         self.made: dict[Any, Any] = {}

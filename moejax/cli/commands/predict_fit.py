@@ -9,7 +9,7 @@ from typing import Any
 from moejax.cli.commands.predict import predicted
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.errors import UserError
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import load_of_runs
 from moejax.fit.prediction import range_in_words, range_of
 from moejax.laws.design import Design
 from moejax.laws.formula_law import FormulaLaw
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
     file = arguments.law
-    fit = load(file)
+    fit = load_of_runs(file)
     if unread := [name for name in design.columns or () if name not in fit.law.inputs]:
         letters = dict(fit.law.formula.columns) if isinstance(fit.law, FormulaLaw) else {}
         if (ours := letters.get(unread[0], "")) in DESIGN_OPTIONS:

@@ -13,7 +13,7 @@ from moejax.cli.out_folder import out_folder
 from moejax.cli.parsers.report import out_of
 from moejax.cli.progress import progress_display
 from moejax.cli.validation import fit_in
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import load_of_runs
 from moejax.json_text import json_text
 from moejax.laws.predict import law_name
 from moejax.papers.plots import ALL
@@ -62,7 +62,7 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
 
 
 def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
-    fit = load(source)
+    fit = load_of_runs(source)
     folder = out_of(source, arguments)
     with out_folder(folder), progress_display() as update:
         path = fit_report.write_fit_report(fit, source, folder, ALL, update)

@@ -12,7 +12,7 @@ from typing import Any
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.column_names import with_derived
-from moejax.fit.fit_result import FitResult, load
+from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.laws import PUBLISHED
 from moejax.laws.published import Published
 from moejax.report.explorer.state import ExplorerState
@@ -109,7 +109,7 @@ def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame]:
 def _fits(files: list[Path]) -> dict[str, AvailableLaw]:
     found = {}
     for path in files:
-        fit = load(path)
+        fit = load_of_runs(path)
         name = path.stem if path.stem != "fit" else path.resolve().parent.name
         source = f"your fit {path}, {fit.metrics.runs} runs"
         found[f"fit:{name}"] = AvailableLaw(law=fit.law, source=source, file=str(path), fit=fit, warnings=fit.warnings)
