@@ -18,6 +18,8 @@ NOT_DETERMINED = "not determined"
 """What an answer is called whose interval says nothing."""
 NOT_SET = "not set by the data"
 """What a coefficient is called that no run moves."""
+OF_ANOTHER = "of another output"
+"""What a coefficient is called on which what was fitted does not depend."""
 
 Write = Callable[[Any], str] | str
 

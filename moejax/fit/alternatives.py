@@ -60,14 +60,15 @@ def alternatives(
         chosen = int(far.argmax())
         with float64():
             law = law_at(objective, others[chosen], data)
-        found.append({name: float(one) for name, one in coefficients(law).items()})
+        own = {name: float(one) for name, one in coefficients(law).items()}
+        found.append({name: one for name, one in own.items() if name not in objective.without_effect})
         far = np.minimum(far, np.abs(others - others[chosen]).max(axis=1))
     return tuple(found)
 
 
 def laws_of(law: Any, others: Sequence[Mapping[str, float]]) -> Any:
     """One law whose coefficients have an entry for each of the others."""
-    each = {name: np.array([one[name] for one in others], np.float64) for name in coefficients(law)}
+    each = {name: np.array([one.get(name, np.nan) for one in others], np.float64) for name in coefficients(law)}
     return dataclasses.replace(law, **each)
 
 

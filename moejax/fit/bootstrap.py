@@ -205,7 +205,7 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
     intervals = {
         name: finite(interval) | {"uninformative": interval.uninformative}
         for name, interval in resampled.coefficients(level).items()
-        if name not in result.fixed
+        if name not in {*result.fixed, *result.without_effect}
     }
     few = too_few(result, resampled.draws, resampled.by)
     return {

@@ -12,12 +12,12 @@ import numpy as np
 from moejax.errors import UserError
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.holdout import Split, beyond, hold_out
+from moejax.fit.metrics import unit_of_errors
 from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, behind, by_error, choose
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
 from moejax.interval import Interval
 from moejax.json_text import finite
-from moejax.laws.law import unit_of
 from moejax.result import Column, Result, Table, percent
 from moejax.wording import listed, told
 
@@ -94,7 +94,7 @@ class Comparison:
     seed: int = 0
 
     def behind(self, law: Compared, level: float = 0.9) -> Interval:
-        """By how much a law's held-out RMSE exceeds the best law's, in nats per token, with its interval."""
+        """By how much a law's held-out RMSE exceeds the best law's, in ``unit``, with its interval."""
         return behind(law, self.laws[0], level)
 
     @functools.cached_property
@@ -105,29 +105,29 @@ class Comparison:
     @property
     def unit(self) -> str:
         """What errors are in: nats per token, for a loss."""
-        return unit_of(self.laws[0].fit.output)
+        return unit_of_errors(self.laws[0].fit.output)
 
     @property
     def verdict(self) -> str:
         """Which law to trust for extrapolation, and why, in sentences."""
         best = self.laws[0]
         nats = " nats" if best.fit.output == "loss" else ""
-        lowest = f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f}{nats})."
+        lowest = f"{best.name} predicts the held-out runs best (RMSE {best.rmse:.4f}{nats})."
         return " ".join(
             [lowest, self.selection.sentence, *self._pride(), *self._luck(), *self._reach(), *self._doubts()]
         )
 
     def _pride(self) -> list[str]:
         """The law that fits best, if that is not one to trust."""
-        proud = min(self.laws, key=lambda law: law.fit.metrics.rmse)
+        proud = min(self.laws, key=lambda law: law.fit.metrics.rmse_of(law.fit.output))
         tested = not any(split.left_open for split in proud.held_out)
-        if proud.errors.rmse <= AS_GOOD * self.laws[0].errors.rmse or not tested:
+        if proud.rmse <= AS_GOOD * self.laws[0].rmse or not tested:
             return []
-        times = proud.errors.rmse / self.laws[0].errors.rmse
+        times = proud.rmse / self.laws[0].rmse
         missed = f"misses held-out ones by {times:.1f} times the lowest error"
         silent = "gives no number for some held-out run"
         return [
-            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse:.4f}) and "
+            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse_of(proud.fit.output):.4f}) and "
             f"{missed if np.isfinite(times) else silent}: closeness of fit is no reason to trust it."
         ]
 
@@ -200,8 +200,8 @@ def summary(found: Comparison, title: str) -> Result:
         [
             law.name,
             law.fit.free,
-            law.fit.metrics.rmse,
-            law.errors.rmse,
+            law.fit.metrics.rmse_of(law.fit.output),
+            law.rmse,
             found.behind(law) if law is not found.laws[0] else "",
             law.errors.r_squared,
             law.errors.max_relative_error,

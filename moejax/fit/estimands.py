@@ -119,8 +119,11 @@ def rules_of(law: type) -> tuple[DecisionRule, ...]:
     return law.decides if issubclass(law, (FormulaLaw, ChainedLaw)) else DECISIONS.get(law, ())
 
 
-def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:
+def prediction_estimand(law: Any, given: Mapping[str, float], output: str | None = None) -> Estimand:
     """What a law predicts of one run, of which some quantities are given.
+
+    Args:
+      output: which of the law's; its first, if not given.
 
     Raises:
       UserError: a quantity is none of a Design, cannot be, or one that the law reads is missing.
@@ -132,12 +135,12 @@ def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:
     design = design_from(given)
     check_design(design)
     check_scale(design)
-    output: str = next(iter(law.outputs))
+    asked: str = output or next(iter(law.outputs))
     return Estimand(
-        name=output,
-        symbol=LETTERS.get(output, output),
+        name=asked,
+        symbol=LETTERS.get(asked, asked),
         given=given,
-        functional=functools.partial(_predicted, design, output),
+        functional=functools.partial(_predicted, design, asked),
     )
 
 

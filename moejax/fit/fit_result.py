@@ -37,9 +37,9 @@ from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.chained_law import ChainedLaw, chained_law
 from moejax.laws.design import Design, design_from, known, value_of
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.law import coefficients, require_inputs
+from moejax.laws.law import coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
-from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent
+from moejax.result import NOT_DETERMINED, NOT_SET, OF_ANOTHER, Column, Result, Table, Written, percent
 from moejax.stored import read_json, write_json
 from moejax.wording import command, counted, listed, told
 
@@ -150,7 +150,13 @@ class FitResult:
     @property
     def free(self) -> int:
         """Coefficients that were fitted."""
-        return len(self.coefficients) - len(self.fixed)
+        return len({*self.coefficients} - {*self.fixed, *self.without_effect})
+
+    @property
+    def without_effect(self) -> frozenset[str]:
+        """Coefficients on which what was fitted does not depend, as the batch's where it is the learning rate: they are
+        NaN, but where they were given."""
+        return frozenset(without_effect(type(self.law), self.output)) - {*self.fixed}
 
     @property
     def _degrees_of_freedom(self) -> int:
@@ -280,17 +286,22 @@ class FitResult:
             return [*coefficients(law).values()]
 
         different = zip(self.coefficients, self._differ(every), strict=True)
-        return frozenset(name for name, one in different if one and name not in self.fixed)
+        return frozenset(name for name, one in different if one and name not in {*self.fixed, *self.without_effect})
 
     @property
     def without_error(self) -> frozenset[str]:
         """Coefficients that have no standard error: those given, those that no run sets, and all without an optimum."""
         every = self.coefficients if not self.converged else ()
-        return frozenset({*self.fixed, *self.unidentified, *self.not_determined, *every})
+        return frozenset({*self.fixed, *self.without_effect, *self.unidentified, *self.not_determined, *every})
 
     def state(self, name: str) -> str:
         """What a coefficient is called that has no standard error for a reason of its own; empty for the others."""
-        said = {NOT_SET: self.unidentified, "given": self.fixed, NOT_DETERMINED: self.not_determined}
+        said = {
+            NOT_SET: self.unidentified,
+            "given": self.fixed,
+            NOT_DETERMINED: self.not_determined,
+            OF_ANOTHER: self.without_effect,
+        }
         return next((word for word, names in said.items() if name in names), "")
 
     def unknown(
@@ -618,7 +629,7 @@ def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
     hints |= {"uncertainty": Any} if "uncertainty" in hints else {}
     named = {name: hint | None if hint is float else hint for name, hint in hints.items()}
     metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
-    law: dict[str, Any] = {"coefficients": dict[str, float]}
+    law: dict[str, Any] = {"coefficients": dict[str, float | None]}
     if "loss_law" in plain.get("law", {}):
         law |= {"loss_law": dict[str, Any], "score_law": dict[str, Any]}
     elif "formula" in plain.get("law", {}):
@@ -644,7 +655,8 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     if kind not in PENALTIES:
         raise UserError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
     fields = {f.name: entries[f.name] for f in dataclasses.fields(FitResult) if f.name in entries}
-    fields |= {"law": law(**entries["law"]["coefficients"]), "penalty": build(PENALTIES[kind], penalty, "penalty")}
+    values = {name: math.nan if one is None else one for name, one in entries["law"]["coefficients"].items()}
+    fields |= {"law": law(**values), "penalty": build(PENALTIES[kind], penalty, "penalty")}
     metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in entries["metrics"].items()}
     fields["metrics"] = Metrics(**metrics)
     if fields.get("uncertainty") is not None:

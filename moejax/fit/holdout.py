@@ -15,14 +15,13 @@ from moejax.errors import UserError
 from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import Metrics, errors, predict
+from moejax.fit.metrics import Metrics, by_factors, errors, predict, unit_of_errors
 from moejax.fit.objective import outputs
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.law import unit_of
 from moejax.quantities import parse
 from moejax.wording import counted, did_you_mean, told
 
@@ -236,12 +235,14 @@ def warnings(
     luck = [f"The error on {s['name']} is luck: {s['left_open']}." for s in splits if s.get("left_open")]
     told_of = [s for s in splits if not s.get("left_open") and (not away or s["name"] in outside_ranges)]
     reaching = {s["name"] for s in told_of if s.get("beyond", True)}
-    both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in told_of]
+    kind = "rmse_log" if by_factors(output) else "rmse"
+    both = [(s["name"], s["errors"][kind], s.get("fitted", {}).get(kind, fitted)) for s in told_of]
     missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
     return (
         luck[:1]
         + [
-            f"Held-out RMSE {far:.5f} {unit_of(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: the law "
+            f"Held-out RMSE {far:.5f} {unit_of_errors(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: "
+            + "the law "
             + (
                 "misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
                 if name in reaching

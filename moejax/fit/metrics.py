@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from moejax.fit.objective import Huber, compiled_outputs, penalties_of
-from moejax.fit.runs import Runs, sums_by_group
+from moejax.fit.runs import SHARES, Runs, sums_by_group
 from moejax.float64 import float64
+from moejax.laws.law import LOSS, unit_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,21 @@ class Metrics:
     """Largest |predicted - measured| / measured."""
     huber: float = float("nan")
     """Mean of Huber's penalty (delta 1e-3) of log loss: what a fit minimises by default, per run."""
+
+    def rmse_of(self, output: str) -> float:
+        """The RMSE by which fits to an output are compared."""
+        return self.rmse_log if by_factors(output) else self.rmse
+
+
+def by_factors(output: str) -> bool:
+    """Whether runs differ by factors in an output, and errors of it are of logarithms: of learning rates and batches,
+    not of losses and shares of answers."""
+    return output not in {*LOSS, *SHARES}
+
+
+def unit_of_errors(output: str) -> str:
+    """What ``Metrics.rmse_of`` is in."""
+    return f"log {output.replace('_', ' ')}" if by_factors(output) else unit_of(output)
 
 
 def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:

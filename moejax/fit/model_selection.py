@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.special
+from jaxtyping import Float
 
 from moejax.fit.extrapolation import SIZES
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import HeldOut, pooled
-from moejax.fit.metrics import Metrics
+from moejax.fit.metrics import Metrics, by_factors
 from moejax.fit.noise import NEGLIGIBLE
 from moejax.interval import Interval, check_level
 from moejax.wording import listed
@@ -42,6 +43,20 @@ class Compared:
     def errors(self) -> Metrics:
         """Errors over all held-out runs together."""
         return pooled(self.held_out)
+
+    @property
+    def rmse(self) -> float:
+        """Over all held-out runs together; NaN or infinite where the law gives no number for one."""
+        return self.errors.rmse_of(self.fit.output)
+
+    @property
+    def missed_by(self) -> Float[np.ndarray, " runs"]:
+        """By how much each held-out run is missed."""
+        predicted = np.concatenate([split.predicted for split in self.held_out])
+        measured = np.concatenate([split.runs.loss for split in self.held_out])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # What is not above 0 has no logarithm: the law then gives no number.
+            return np.log(predicted / measured) if by_factors(self.fit.output) else predicted - measured
 
     @property
     def misses(self) -> str:
@@ -91,11 +106,11 @@ class ModelSelection:
 
 def by_error(laws: Sequence[Compared]) -> list[Compared]:
     """The laws by their held-out RMSE; one that gives no number for a held-out run comes last."""
-    return sorted(laws, key=lambda law: law.errors.rmse if np.isfinite(law.errors.rmse) else float("inf"))
+    return sorted(laws, key=lambda law: law.rmse if np.isfinite(law.rmse) else float("inf"))
 
 
 def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
-    """By how much a law's held-out RMSE exceeds the best law's, in nats per token, with its interval.
+    """By how much a law's held-out RMSE exceeds the best law's, in ``unit_of_errors``, with its interval.
 
     Each group of held-out runs is left out in turn, for both laws alike (the jackknife), and the interval is Student's
     t of groups less one: right for few groups too. Laws are not fitted again, so this is what these runs can tell of
@@ -103,9 +118,7 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
     """
     group = np.concatenate([split.runs.group for split in law.held_out])
     weight = np.concatenate([split.runs.weight for split in law.held_out])
-    squares = [
-        np.concatenate([split.predicted - split.runs.loss for split in one.held_out]) ** 2 for one in (law, best)
-    ]
+    squares = [one.missed_by**2 for one in (law, best)]
     present = np.unique(group)
 
     def difference(counted: np.ndarray) -> float:
@@ -136,7 +149,7 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         extrapolated in sizes, so these count.
     """
     best, *others = by_error(laws)
-    silent = [law.name for law in laws if not np.isfinite(law.errors.rmse)]
+    silent = [law.name for law in laws if not np.isfinite(law.rmse)]
     without = (
         f" {listed(silent)} {'gives' if len(silent) == 1 else 'give'} no number for some held-out run, and cannot be "
         f"compared."
@@ -144,8 +157,8 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         else ""
     )
     others = [law for law in others if law.name not in silent]
-    lowest = best.errors.rmse
-    tied = [law for law in others if not behind(law, best).low > 0 or law.errors.rmse <= AS_GOOD * lowest]
+    lowest = best.rmse
+    tied = [law for law in others if not behind(law, best).low > 0 or law.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
     determined = [law for law in close if not law.undetermined] or close
     # What held-out runs, which are few, cannot tell apart all runs together may.

@@ -138,7 +138,12 @@ class FitObjective:
     @functools.cached_property
     def free(self) -> tuple[str, ...]:
         """Names of the coefficients that are searched, in order."""
-        return tuple(name for name in self.signs if name not in self.fixed)
+        return tuple(name for name in self.signs if name not in (*self.fixed, *self.without_effect))
+
+    @functools.cached_property
+    def without_effect(self) -> tuple[str, ...]:
+        """Names of those on which the output does not depend; the fitted law has none of them."""
+        return laws.without_effect(self.law, self.output)
 
     @functools.cached_property
     def signs(self) -> dict[str, str]:
@@ -181,7 +186,7 @@ class FitObjective:
             name: INWARD[self.signs[name]](point[i], self.widest[i]) * self._size(name, data)
             for i, name in enumerate(self.free)
         }
-        law = self.law(**free, **data["fixed"])
+        law = self.law(**dict.fromkeys(self.without_effect, jnp.nan) | free | data["fixed"])
         if not self.fixed:
             return law
         # What is fixed is given in plain units, where a fixed scale does not depend on the free exponents.

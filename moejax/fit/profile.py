@@ -19,6 +19,7 @@ from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
 from moejax.fit.fit_result import FitResult
 from moejax.fit.objective import FitObjective
 from moejax.fit.runs import Runs
+from moejax.fit.undetermined import FLAT
 from moejax.float64 import float64
 from moejax.interval import Interval
 
@@ -234,7 +235,9 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
     if numbers.size != 1 or not np.isfinite(numbers).all():
         raise UserError(f"A profile is of one finite number; the estimand gave {numbers}.")
     slope = at.slopes(functional)[0]
-    spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
+    # By the expected Hessian: that of Huber's penalty is of the few runs that happen to lie within delta.
+    inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
+    spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
     if not spread > STILL * abs(float(numbers[0])):
         raise UserError(
             "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."

@@ -33,7 +33,10 @@ def summary(fit: FitResult, level: float = 0.9, /, **found: Any) -> Result:
         alone,
         warnings=[
             *holdout.warnings(
-                found.get("held_out", ()), fit.metrics.rmse, fit.output, found.get("held_out_runs", {}).get("runs", ())
+                found.get("held_out", ()),
+                fit.metrics.rmse_of(fit.output),
+                fit.output,
+                found.get("held_out_runs", {}).get("runs", ()),
             ),
             *alone.warnings,
         ],

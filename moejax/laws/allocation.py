@@ -26,10 +26,14 @@ class Allocation:
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
     outputs: ClassVar = {"flops_per_token": "training FLOPs per token, without embeddings", "tokens": "tokens"}
 
-    model_scale: Any = coefficient("model scale at one FLOP", symbol="k_M", dimension={"flops": "-model_exponent"})
-    model_exponent: Any = coefficient("exponent of compute in the model scale", symbol="p_M")
-    tokens_scale: Any = coefficient("tokens at one FLOP", symbol="k_D", dimension={"flops": "-tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of compute in the tokens", symbol="p_D")
+    model_scale: Any = coefficient(
+        "model scale at one FLOP", symbol="k_M", dimension={"flops": "-model_exponent"}, output="flops_per_token"
+    )
+    model_exponent: Any = coefficient("exponent of compute in the model scale", symbol="p_M", output="flops_per_token")
+    tokens_scale: Any = coefficient(
+        "tokens at one FLOP", symbol="k_D", dimension={"flops": "-tokens_exponent"}, output="tokens"
+    )
+    tokens_exponent: Any = coefficient("exponent of compute in the tokens", symbol="p_D", output="tokens")
 
     def __call__(self, design: Design) -> Any:
         return {

@@ -22,11 +22,18 @@ class Hyperparameters:
     outputs: ClassVar = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
 
     learning_rate_scale: Any = coefficient(
-        "learning rate at one FLOP", symbol="k_eta", dimension={"flops": "-learning_rate_exponent"}
+        "learning rate at one FLOP",
+        symbol="k_eta",
+        dimension={"flops": "-learning_rate_exponent"},
+        output="learning_rate",
     )
-    learning_rate_exponent: Any = coefficient("exponent of compute, negative", symbol="p_eta", sign="-")
-    batch_scale: Any = coefficient("batch tokens at one FLOP", symbol="k_B", dimension={"flops": "-batch_exponent"})
-    batch_exponent: Any = coefficient("exponent of compute", symbol="p_B")
+    learning_rate_exponent: Any = coefficient(
+        "exponent of compute, negative", symbol="p_eta", sign="-", output="learning_rate"
+    )
+    batch_scale: Any = coefficient(
+        "batch tokens at one FLOP", symbol="k_B", dimension={"flops": "-batch_exponent"}, output="batch_tokens"
+    )
+    batch_exponent: Any = coefficient("exponent of compute", symbol="p_B", output="batch_tokens")
 
     def __call__(self, design: Design) -> Any:
         return {

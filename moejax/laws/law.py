@@ -66,6 +66,7 @@ def coefficient(
     log_base: float = math.e,
     is_scale: bool | None = None,
     is_exponent: bool = False,
+    output: str | None = None,
 ) -> Any:
     """A field of a law that is fitted.
 
@@ -81,6 +82,7 @@ def coefficient(
       log_base: the base of that logarithm.
       is_scale: whether it is the scale of a term of the output, and of its size; what has a dimension is, if not given.
       is_exponent: whether something is raised to it, which the dimensions may not say.
+      output: of several that the law has, the one that alone depends on it; any may, if not given.
 
     From dimensions and shifts alone the fitting engine derives how to centre its inputs, and back (``in_units``).
     """
@@ -94,6 +96,7 @@ def coefficient(
             "log_base": log_base,
             "is_scale": bool(dimension) if is_scale is None else is_scale,
             "is_exponent": is_exponent,
+            "output": output,
         }
     )
 
@@ -143,6 +146,18 @@ def require_inputs(law: Any, given: Container[str]) -> None:
 def coefficients(law: Any) -> dict[str, Any]:
     """Coefficients of a law by name, in order; constants are not among them."""
     return {f.name: getattr(law, f.name) for f in dataclasses.fields(law) if not f.metadata.get("static")}
+
+
+def without_effect(law: type, output: str) -> tuple[str, ...]:
+    """Coefficients on which one of a law's outputs does not depend, as others alone do."""
+    return tuple(f.name for f in dataclasses.fields(law) if f.metadata.get("output") not in (None, output))
+
+
+def outputs_of(law: Any) -> dict[str, str]:
+    """The outputs that a law gives, with their units: one fitted to an output has none of the others' coefficients."""
+    unknown = {name for name, value in coefficients(law).items() if np.any(np.isnan(value))}
+    cls = type(law)
+    return {name: unit for name, unit in law.outputs.items() if unknown <= {*without_effect(cls, name)}}
 
 
 def is_power(exponent: str | tuple[str, ...]) -> bool:

@@ -19,7 +19,7 @@ from moejax.errors import UserError
 from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
-from moejax.laws.law import Law, require_inputs
+from moejax.laws.law import Law, outputs_of, require_inputs
 from moejax.laws.published import Published
 from moejax.quantities import format
 from moejax.wording import did_you_mean, listed
@@ -152,7 +152,8 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     with jax.enable_x64(True), np.errstate(all="ignore"):
         exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
         outputs: Any = exact(point)
-        values = {name: float(outputs[name] if isinstance(outputs, Mapping) else outputs) for name in bare.outputs}
+        units = outputs_of(bare)
+        values = {name: float(outputs[name] if isinstance(outputs, Mapping) else outputs) for name in units}
         if design.flops is None and design.params_active is not None and design.tokens is not None:
             # As decisions count them; a law that reads FLOPs has asked for them above.
             spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
@@ -164,7 +165,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
         outside = {name: factor(float(value_of(point, name)), *bounds) for name, bounds in ranges.items()}
     return Prediction(
         values=values,
-        units=bare.outputs,
+        units=units,
         extrapolated={name: factor for name, factor in outside.items() if factor != 1},
         unchecked=tuple(name for name in fitted or bare.inputs if name not in ranges),
         as_dense=isinstance(law, Published) and law.dense and _is_mixture(design),

@@ -32,11 +32,18 @@ class StepLaw:
         "learning rate at one parameter and one token",
         symbol="k_eta",
         dimension={"params": "-params_exponent", "tokens": "-tokens_exponent"},
+        output="learning_rate",
     )
-    params_exponent: Any = coefficient("exponent of parameters, negative", symbol="p_N", sign="-")
-    tokens_exponent: Any = coefficient("exponent of tokens in the learning rate", symbol="p_D", sign="any")
-    batch_scale: Any = coefficient("batch tokens at one token", symbol="k_B", dimension={"tokens": "-batch_exponent"})
-    batch_exponent: Any = coefficient("exponent of tokens in the batch", symbol="p_B")
+    params_exponent: Any = coefficient(
+        "exponent of parameters, negative", symbol="p_N", sign="-", output="learning_rate"
+    )
+    tokens_exponent: Any = coefficient(
+        "exponent of tokens in the learning rate", symbol="p_D", sign="any", output="learning_rate"
+    )
+    batch_scale: Any = coefficient(
+        "batch tokens at one token", symbol="k_B", dimension={"tokens": "-batch_exponent"}, output="batch_tokens"
+    )
+    batch_exponent: Any = coefficient("exponent of tokens in the batch", symbol="p_B", output="batch_tokens")
 
     def __call__(self, design: Design) -> Any:
         params, tokens = design.params_total_nonembedding, design.tokens

@@ -396,7 +396,7 @@ def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
     from moejax.laws.five_factor import FiveFactor
 
     asked = {"decide": ["params_total=671B", "flops=1e24,params_total=671B"], "profile": ["r_a*"], "influence": []}
-    found = asked_of(FiveFactor, (), Namespace(predict=[], covariance="sandwich", by="group", **asked))
+    found = asked_of(FiveFactor, "loss", (), Namespace(predict=[], covariance="sandwich", by="group", **asked))
     assert [answer.symbol for answer in found.decisions] == ["G*", "S*", "r_a*", "N_a*", "D*", "L*"]
     assert len(found.profiles) == 1
 

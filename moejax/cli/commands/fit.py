@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         "fixed": fixed_of(arguments),
         "seed": arguments.seed,
     }
-    splits, asked = splits_of(read, arguments), asked_of(law, tuple(options["fixed"]), arguments)
+    splits, asked = splits_of(read, arguments), asked_of(law, read.runs.output, tuple(options["fixed"]), arguments)
     level, stopped, predicted = check_level(arguments.level), False, None
     with out_folder(arguments.out), progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)

@@ -21,6 +21,7 @@ from moejax.fit.read_runs import ReadRuns
 from moejax.json_text import finite
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
+from moejax.laws.law import without_effect
 from moejax.quantities import format, parse
 from moejax.wording import told
 
@@ -36,8 +37,8 @@ class Asked:
     covariance: str
 
 
-def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> Asked:
-    """The estimands that the options name.
+def asked_of(law: type, output: str, fixed: Sequence[str], arguments: argparse.Namespace) -> Asked:
+    """The estimands that the options name, of a fit of one of the law's outputs.
 
     Raises:
       UserError: a name is not known, or what is given decides nothing; the sentence has what would.
@@ -52,8 +53,9 @@ def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> 
         decisions += decision_estimands(law, _given(text, "--decide"))
     # What needs less than is given is asked at the same place by several options.
     decisions = list({one.title: one for one in decisions}.values())
-    predictions = [prediction_estimand(law, _given(text, "--predict")) for text in arguments.predict]
-    known = [*coefficient_estimands(law, fixed), *decisions, *predictions]
+    predictions = [prediction_estimand(law, _given(text, "--predict"), output) for text in arguments.predict]
+    held = (*fixed, *without_effect(law, output))
+    known = [*coefficient_estimands(law, held), *decisions, *predictions]
     profiles, influences = (
         [one for name in names for one in find(name, known, law)] for names in (arguments.profile, arguments.influence)
     )

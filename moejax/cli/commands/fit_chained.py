@@ -35,7 +35,8 @@ from moejax.say import say
 def run(arguments: argparse.Namespace) -> int:
     """Read the runs for either law, fit both, chain them, answer, print."""
     score_law, loss_law = law_of(arguments), _loss_law(arguments)
-    asked = asked_of(chained_law(loss_law, score_law), (), arguments)
+    law = chained_law(loss_law, score_law)
+    asked = asked_of(law, next(iter(law.outputs)), (), arguments)
     level = check_level(arguments.level)
     scores = read_table(arguments, score_law)
     losses = read_without_words(_of_losses(arguments), loss_law)

@@ -31,6 +31,7 @@ from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import Design, design_from, known
+from moejax.laws.law import without_effect
 from moejax.laws.predict import law_name, published
 from moejax.quantities import parse
 from moejax.report import render
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
     # A formula names the column that is fitted, whatever it is.
     read = read_table(arguments, inputs if arguments.form is None else laws[arguments.form])
+    _check_output(asked, laws, read.runs.output)
     recipe = _recipe(arguments, read)
     found = _candidates(arguments, inputs, read, recipe)
     with progress() as show:
@@ -114,10 +116,21 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
         design = known(design_of(model.architecture, given["tokens"], 4096))
         return prediction_estimand(law, {name: float(value) for name, value in design.items()})
     if what in ("loss", *law.outputs):
-        return prediction_estimand(law, given)
+        return prediction_estimand(law, given, what if what in law.outputs else None)
     alone = coefficient_estimands(law, fixed) if not given else []
     (found, *_) = find(what, [*alone, *decision_estimands(law, given)], law)
     return above_0(law, [found])[0]
+
+
+def _check_output(asked: Mapping[str, Sequence[Any]], laws: Mapping[str, type], output: str) -> None:
+    """Refuse what rests on another output of a law than the one that is fitted."""
+    for name, law in laws.items():
+        others = {other for other in law.outputs if other != output} | {*without_effect(law, output)}
+        if wrong := [one.name for one in asked[name] if one.name in others and without_effect(law, output)]:
+            raise UserError(
+                f"--target {wrong[0]} does not depend on the {output}, which is fitted; name the column of what it "
+                f"rests on by --loss."
+            )
 
 
 def _designs(answers: Sequence[Any]) -> Design | None:

@@ -238,13 +238,16 @@ class _Given:
             self.made[make.table] = make.table(runs, split, law)
         return self.made[make.table]
 
-    def _read(self, law: Any) -> Any:
-        """The run table that was given, for a law or of columns."""
-        runs = sources.run_table_of(self.arguments.runs)
-        return read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), law)
+    def _read(self, law: Any, output: str | None = None) -> Any:
+        """The run table that was given, for a law or of columns; ``output`` is fitted where --loss names nothing."""
+        options = {**vars(self.arguments), "runs": sources.run_table_of(self.arguments.runs)}
+        if output and self.arguments.loss == "loss":
+            options["loss"] = output
+        return read_table(argparse.Namespace(**options), law)
 
     def _evidence(self, name: str, fit: FitResult) -> Any:
-        read = self._read(type(fit.law))
+        # Of several outputs a table does not say which was fitted.
+        read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None)
         check_runs_of(fit, read.runs)
         if name == "fit":
             return evidence.fit_table(fit, read.runs)

@@ -35,7 +35,7 @@ def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
     for law, axes in zip(found.laws, panels, strict=True):
         own = [*_fitted(law, runs, rows), *_held_out(found, law, runs, rows)]
         _panel(axes, own, limits)
-        axes.set_title(f"{law.name}\nRMSE {law.fit.metrics.rmse:.4f}, held out {law.errors.rmse:.4f}")
+        axes.set_title(f"{law.name}\nRMSE {law.fit.metrics.rmse_of(law.fit.output):.4f}, held out {law.rmse:.4f}")
         data += own
     for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)
