@@ -15,7 +15,7 @@ from moejax.errors import UserError
 from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import Metrics, by_factors, errors, predict, unit_of_errors
+from moejax.fit.metrics import Metrics, errors, predict, rmse_named, unit_of_errors
 from moejax.fit.objective import outputs
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
@@ -235,7 +235,7 @@ def warnings(
     luck = [f"The error on {s['name']} is luck: {s['left_open']}." for s in splits if s.get("left_open")]
     told_of = [s for s in splits if not s.get("left_open") and (not away or s["name"] in outside_ranges)]
     reaching = {s["name"] for s in told_of if s.get("beyond", True)}
-    kind = "rmse_log" if by_factors(output) else "rmse"
+    kind = rmse_named(output)
     both = [(s["name"], s["errors"][kind], s.get("fitted", {}).get(kind, fitted)) for s in told_of]
     missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
     return (

@@ -36,13 +36,18 @@ class Metrics:
 
     def rmse_of(self, output: str) -> float:
         """The RMSE by which fits to an output are compared."""
-        return self.rmse_log if by_factors(output) else self.rmse
+        return getattr(self, rmse_named(output))
 
 
 def by_factors(output: str) -> bool:
     """Whether runs differ by factors in an output, and errors of it are of logarithms: of learning rates and batches,
     not of losses and shares of answers."""
     return output not in {*LOSS, *SHARES}
+
+
+def rmse_named(output: str) -> str:
+    """Which of ``Metrics`` is ``Metrics.rmse_of`` an output."""
+    return "rmse_log" if by_factors(output) else "rmse"
 
 
 def unit_of_errors(output: str) -> str:

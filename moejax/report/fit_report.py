@@ -14,6 +14,7 @@ from moejax.config import convert
 from moejax.fit import held_out_runs
 from moejax.fit import summary as fit_summary
 from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
+from moejax.fit.metrics import rmse_named, unit_of_errors
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.laws.predict import published
 from moejax.progress import ProgressCallback
@@ -132,6 +133,8 @@ def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]
         name=source.stem if source.stem != "fit" else source.resolve().parent.name,
         fit=fit,
         held_out=_held_out(beside),
+        rmse=rmse_named(fit.output),
+        unit=unit_of_errors(fit.output),
         splits=[split["name"] for split in beside.get("held_out", [])],
         said=said,
         figures=figures,

@@ -127,6 +127,7 @@ def test_commands_speak_of_the_output_that_was_fitted(table, tmp_path, capsys):
     assert "learning rate" not in shown
     assert main(["plot", "fit", "profile", "--fit", file, "--runs", table, "--out", str(tmp_path / "figures")]) == 0
     assert main(["report", str(tmp_path / "fit"), "--out", str(tmp_path / "report")]) == 0
+    assert "log batch tokens</p>" in (tmp_path / "report/report.html").read_text()
     capsys.readouterr()
     words = ["next", table, "--law", "step_law", "--loss", "batch_tokens", "--flops", "1e21"]
     assert main([*words, "--target", f"learning_rate:{RUN}"]) == 2
