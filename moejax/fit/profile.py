@@ -190,6 +190,8 @@ class _Walk:
             return lagrangian if finite else np.inf, slope[:-1], second[:-1, :-1], missed
 
         for _ in range(8):
+            if not np.isfinite(evaluated(point.tobytes(), multiplier)[0]):
+                return None
             minimum = minimize(
                 lambda x, m=multiplier: evaluated(x.tobytes(), m)[0],
                 point,
@@ -235,10 +237,14 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
     if numbers.size != 1 or not np.isfinite(numbers).all():
         raise UserError(f"A profile is of one finite number; the estimand gave {numbers}.")
     slope = at.slopes(functional)[0]
-    # By the expected Hessian: that of Huber's penalty is of the few runs that happen to lie within delta.
-    inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
-    spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
-    if not spread > STILL * abs(float(numbers[0])):
+    least = STILL * abs(float(numbers[0]))
+    spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
+    if not spread > least:
+        # Huber's Hessian is of the few runs that happen to lie within delta, and may have no minimum there; the
+        # expected one is of all.
+        inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
+        spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
+    if not spread > least:
         raise UserError(
             "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."
         )

@@ -130,7 +130,7 @@ def test_formulas_are_compared_on_their_target(tmp_path, capsys):
     assert run(["compare", str(tmp_path / "runs.csv"), "--form", worse, "--form", LR, "--hold-out", "params"]) == 0
     said = capsys.readouterr().out
     assert said.index(f"\n{LR}") < said.index(f"\n{worse} ")
-    assert "RMSE in units of lr" in said
+    assert "RMSE in log lr" in said
     assert f"moejax fit {tmp_path}/runs.csv --form '{LR}'" in said
 
 
