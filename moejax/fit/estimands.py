@@ -173,10 +173,9 @@ def what_is_decided(law: type) -> str:
         where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
-        return (
-            f"{called(law)} decides nothing by itself; ask it of a run (--predict), or let moejax design search its "
-            f"optimum (--law FIT)."
-        )
+        judged = any(name in law.outputs for name in LETTERS)
+        search = ", or let moejax design search its optimum (--law FIT)" if judged else ""
+        return f"{called(law)} decides nothing by itself; ask it of a run (--predict){search}."
     return (
         f"{called(law)} decides by "
         + "; by ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,9 +148,9 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
     return {name: value for name, value in both.items() if name in FIELDS or name in RATIOS}
 
 
-def beyond(values: Mapping[str, float], runs: Runs) -> dict[str, float]:
+def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) -> dict[str, float]:
     """How far some numbers of a design lie outside those of the fitted runs, as ``extrapolation.outside`` says."""
-    return outside(values, where_decided(runs))
+    return outside(values, where_decided(runs, reads))
 
 
 def beyond_each(decided: Sequence[Estimate], runs: Runs) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,10 +58,14 @@ def ranges(runs: Runs, names: Iterable[str] | None = None) -> dict[str, tuple[fl
     return {name: (low, high) for name, (low, high) in ends.items() if low >= 0 and high > 0}
 
 
-def where_decided(runs: Runs) -> Ranges:
-    """The ranges that answers are held to: FLOPs are those by which decisions split a budget, where runs have them."""
+def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
+    """The ranges that answers are held to: FLOPs are those by which decisions split a budget, where runs have them.
+
+    Args:
+      reads: what the law reads; FLOPs are then the table's.
+    """
     design = runs.design
-    if design.params_active is None or design.tokens is None:
+    if "flops" in reads or design.params_active is None or design.tokens is None:
         return ranges(runs)
     spent = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
     return ranges(dataclasses.replace(runs, design=dataclasses.replace(design, flops=spent)))

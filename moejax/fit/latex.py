@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -36,4 +37,6 @@ def _symbol(symbol: str) -> str:
 
 def _number(value: float) -> str:
     """Four digits: ``1.234 \\times 10^{5}``."""
+    if math.isnan(value):
+        return "-"
     return re.sub(r"e([+-])0*(\d+)", lambda e: rf" \times 10^{{{e[1].strip('+')}{e[2]}}}", f"{value:.4g}")

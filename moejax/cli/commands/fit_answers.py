@@ -55,6 +55,9 @@ def asked_of(law: type, output: str, fixed: Sequence[str], arguments: argparse.N
     decisions = list({one.title: one for one in decisions}.values())
     predictions = [prediction_estimand(law, _given(text, "--predict"), output) for text in arguments.predict]
     held = (*fixed, *without_effect(law, output))
+    if wrong := [name for name in (*arguments.profile, *arguments.influence) if name in held]:
+        why = "is given" if wrong[0] in fixed else f"does not move the {output}, which is fitted"
+        raise UserError(f"{wrong[0]} {why}: the runs say nothing about it.")
     known = [*coefficient_estimands(law, held), *decisions, *predictions]
     profiles, influences = (
         [one for name in names for one in find(name, known, law)] for names in (arguments.profile, arguments.influence)
@@ -82,7 +85,10 @@ def answer(
     if asked.predictions:
         predicted = [predict_run(result, own, one, resampled, level, **options) for one in asked.predictions]
         answers["predictions"] = [one.to_json() for one in predicted]
-        times = [(dict(one.given), estimates.beyond(estimates.reach(one.given), runs)) for one in asked.predictions]
+        reads = type(result.law).inputs
+        times = [
+            (dict(one.given), estimates.beyond(estimates.reach(one.given), runs, reads)) for one in asked.predictions
+        ]
         far += [{"given": given, "times": factors} for given, factors in times if factors]
     if asked.decisions or asked.predictions:
         answers["beyond"] = far
