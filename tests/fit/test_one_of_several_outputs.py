@@ -143,3 +143,11 @@ def test_laws_of_what_differs_by_factors_are_compared_by_logarithms(table, capsy
     assert "RMSE in log learning rate" in shown
     row = next(line.split() for line in shown.splitlines() if line.startswith("step_law "))
     assert float(row[2]) == pytest.approx(0.05, rel=0.5)
+
+
+def test_a_figure_of_both_outputs_has_a_line_of_the_fitted_one_alone(table, tmp_path):
+    assert main(["fit", table, "--law", "hyperparameters", "--loss", "learning_rate", "--out", str(tmp_path)]) == 0
+    assert main(["plot", "tian-2", "--fit", str(tmp_path / "fit.json"), "--out", str(tmp_path)]) == 0
+    drawn = (tmp_path / "tian-2.csv").read_text()
+    assert "nan" not in drawn
+    assert "the fit in" in drawn

@@ -6,6 +6,7 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.fit.runs import budgets
+from moejax.laws.law import outputs_of
 from moejax.laws.predict import published
 from moejax.papers.tian_tables import GROUPS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
@@ -127,7 +128,6 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
     panels = []
     for axis in (BATCH, RATE):
         series = [
-            Series(label=inputs.name, x=BUDGETS, y=evaluate(inputs.law, axis.column, flops=BUDGETS), colour=BLUE),
             Series(
                 label="power law through Table 8",
                 x=BUDGETS,
@@ -137,6 +137,10 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
             ),
             Series(label="settings of Table 8", x=flops, y=printed[axis.column], mark="open", colour=INK),
         ]
+        # A law that was fitted to one of the two has no line in the other's panel.
+        if axis.column in outputs_of(inputs.law):
+            own = evaluate(inputs.law, axis.column, flops=BUDGETS)
+            series = [Series(label=inputs.name, x=BUDGETS, y=own, colour=BLUE), *series]
         if inputs.has("flops", axis.column):
             series = [*_trained(inputs.table, axis), *series]
         panels.append(Panel(x=FLOPS, y=axis, series=series))
