@@ -108,6 +108,7 @@ def table(design, tmp_path):
         "tokens": design.tokens,
     }
     columns |= {"params_active": design.params_total}
+    columns["flops"] = 6 * design.params_total * design.tokens
     columns |= {output: measured(design, output).loss for output in OUTPUTS}
     rows = [",".join(columns), *(",".join(map(repr, map(float, row))) for row in zip(*columns.values(), strict=True))]
     (tmp_path / "sweeps.csv").write_text("\n".join(rows))
@@ -146,8 +147,10 @@ def test_laws_of_what_differs_by_factors_are_compared_by_logarithms(table, capsy
 
 
 def test_a_figure_of_both_outputs_has_a_line_of_the_fitted_one_alone(table, tmp_path):
-    assert main(["fit", table, "--law", "hyperparameters", "--loss", "learning_rate", "--out", str(tmp_path)]) == 0
-    assert main(["plot", "tian-2", "--fit", str(tmp_path / "fit.json"), "--out", str(tmp_path)]) == 0
-    drawn = (tmp_path / "tian-2.csv").read_text()
+    assert (
+        main(["fit", table, "--law", "hyperparameters", "--loss", "learning_rate", "--out", str(tmp_path / "fit")]) == 0
+    )
+    assert main(["plot", "tian-2", "--fit", str(tmp_path / "fit/fit.json"), "--out", str(tmp_path / "figures")]) == 0
+    drawn = (tmp_path / "figures/tian-2.csv").read_text()
     assert "nan" not in drawn
     assert "the fit in" in drawn
