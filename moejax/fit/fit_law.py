@@ -318,10 +318,6 @@ def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
         raise UserError(f"{called(objective.law)} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
-    if wrong := [name for name in fixed if name in objective.without_effect]:
-        raise UserError(
-            f"{wrong[0]} does not move the {objective.output}, which is fitted, and so cannot be fixed; leave it out."
-        )
     rules = {
         "+": ("finite and not below 0", lambda v: v >= 0),
         "-": ("finite and not above 0", lambda v: v <= 0),

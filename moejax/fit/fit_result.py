@@ -155,8 +155,8 @@ class FitResult:
     @property
     def without_effect(self) -> frozenset[str]:
         """Coefficients on which what was fitted does not depend, as the batch's where it is the learning rate: they are
-        NaN."""
-        return frozenset(without_effect(type(self.law), self.output))
+        NaN, but where they were given."""
+        return frozenset(without_effect(type(self.law), self.output)) - {*self.fixed}
 
     @property
     def _degrees_of_freedom(self) -> int:

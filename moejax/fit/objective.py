@@ -194,7 +194,10 @@ class FitObjective:
 
     def law_at(self, point: Any, data: Mapping[str, Any]) -> Any:
         """The law at a point, in its own parameterisation."""
-        return _plain(self.centred(point, data), data)
+        plain = _plain(self.centred(point, data), data)
+        # Of another output one coefficient may be given, and no unit of it is known without the others.
+        given = {name: value for name, value in data["fixed"].items() if name in self.without_effect}
+        return dataclasses.replace(plain, **given) if given else plain
 
     def point_of(self, law: Any, data: Mapping[str, Any]) -> Any:
         """The point at which a law (in its own parameterisation) sits."""

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.errors import UserError
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.estimands import prediction_estimand
 from moejax.fit.fit_law import fit_law
@@ -78,9 +77,16 @@ def _intervals(fit):
     return fit.conf_int()[["low", "high"]].itertuples()
 
 
-def test_a_coefficient_of_another_output_is_neither_fixed_nor_profiled(design, table, capsys):
-    with pytest.raises(UserError, match="batch_scale does not move the learning_rate, which is fitted"):
-        fit_law(StepLaw, measured(design, "learning_rate"), fixed={"batch_scale": 0.5})
+@pytest.mark.parametrize("given", [{"batch_scale": 0.5}, {"batch_scale": 0.5, "batch_exponent": 0.6}])
+def test_a_coefficient_of_another_output_may_be_given(given, design):
+    fit = fit_law(StepLaw, measured(design, "learning_rate"), fixed=given)
+    assert fit.free == 3
+    assert given.items() <= fit.coefficients.items()
+    assert [*outputs_of(fit.law)] == [*OUTPUTS[: len(given)]]
+    assert fit.state("batch_scale") == "given"
+
+
+def test_a_coefficient_of_another_output_is_not_profiled(design, table, capsys):
     words = ["fit", table, "--law", "step_law", "--loss", "learning_rate"]
     assert main([*words, "--profile", "batch_exponent"]) == 2
     assert "batch_exponent does not move the learning_rate" in capsys.readouterr().err
