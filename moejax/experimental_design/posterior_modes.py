@@ -50,7 +50,7 @@ TAILS = (0.0, 4.0)
 """Degrees of freedom of the noise's Student's t; 0 for normal noise."""
 GROWTH_EVIDENCE, TAILS_EVIDENCE = 3.0, 6.0
 """Natural logarithms of evidence that growing noise must have over even noise to be believed, and heavy tails over
-normal ones: tails can also explain what a law misses at dear runs, which are the ones to follow."""
+normal ones: tails can also explain what a law misses at costly runs, which are the ones to follow."""
 LEVELS, SETTLED = 30, 0.01
 """Rounds in which the level of noise with heavy tails is found at most, and the share it moves by when it is."""
 TRIED, TRIED_STEPS = 8, 30
@@ -299,7 +299,7 @@ class PosteriorModes:
         values, slopes = self.log_losses(point[None], rows)
         off = values[0] - seen
         if not np.isfinite(slopes).all():
-            return noise  # No end, as ``_ends`` says.
+            return noise  # Refused by ``_ends``, in a sentence.
         for _ in range(LEVELS):
             before, counted = noise.level, self._counted(noise, rows, off)
             sizes = np.linalg.svd(slopes[0] * counted[:, None] * self.spread, compute_uv=False)

@@ -655,8 +655,10 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     if kind not in PENALTIES:
         raise UserError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
     fields = {f.name: entries[f.name] for f in dataclasses.fields(FitResult) if f.name in entries}
-    values = {name: math.nan if one is None else one for name, one in entries["law"]["coefficients"].items()}
-    fields |= {"law": law(**values), "penalty": build(PENALTIES[kind], penalty, "penalty")}
+    # Null, and so not known, are those of other outputs alone: any other that is missing is refused.
+    known = {name: one for name, one in entries["law"]["coefficients"].items() if one is not None}
+    absent = dict.fromkeys(without_effect(law, entries["output"]), math.nan)
+    fields |= {"law": law(**absent | known), "penalty": build(PENALTIES[kind], penalty, "penalty")}
     metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in entries["metrics"].items()}
     fields["metrics"] = Metrics(**metrics)
     if fields.get("uncertainty") is not None:

@@ -242,7 +242,7 @@ def warnings(
         luck[:1]
         + [
             f"Held-out RMSE {far:.5f} {unit_of_errors(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: "
-            + "the law "
+            "the law "
             + (
                 "misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
                 if name in reaching

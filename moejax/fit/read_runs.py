@@ -229,7 +229,7 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     if len(law.outputs) > 1:
         raise UserError(
             f"{name} predicts {' and '.join(law.outputs)} and no loss, and a fit is to one of them: name its column, "
-            f"as --loss {next(iter(law.outputs))}. Coefficients that only another output reads are then not set."
+            f"as --loss {next(iter(law.outputs))}. Coefficients of another output alone are then no part of the fit."
         )
     return next(iter(law.outputs))
 

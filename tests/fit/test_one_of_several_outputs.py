@@ -8,7 +8,7 @@ from moejax.__main__ import main
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.estimands import prediction_estimand
 from moejax.fit.fit_law import fit_law
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import FitResult, from_json
 from moejax.fit.metrics import predict
 from moejax.fit.profile import profile
 from moejax.fit.runs import runs_from
@@ -68,6 +68,11 @@ def test_a_fit_of_one_output_is_that_of_the_formula_of_it_alone(design, output, 
     again = FitResult.load(with_uncertainty(fit, measured(design, output)).save(tmp_path / "fit.json"))
     assert {n for n, value in again.coefficients.items() if np.isnan(value)} == {*without_effect(StepLaw, output)}
     assert [*outputs_of(again.law)] == [output]
+    own = next(name for name in again.coefficients if not again.state(name))
+    plain = again.to_json()
+    plain["law"]["coefficients"][own] = None
+    with pytest.raises(TypeError, match=own):
+        from_json(plain)
     asked = Design(params_total=2e9, params_embedding=0.0, tokens=1e11)
     assert [*ask(again, asked).values] == [output]
     assert all(np.isfinite([low, high]).all() for name, low, high in _intervals(again) if not again.state(name))

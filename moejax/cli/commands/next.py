@@ -125,8 +125,9 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
 def _check_output(asked: Mapping[str, Sequence[Any]], laws: Mapping[str, type], output: str) -> None:
     """Refuse what rests on another output of a law than the one that is fitted."""
     for name, law in laws.items():
-        others = {other for other in law.outputs if other != output} | {*without_effect(law, output)}
-        if wrong := [one.name for one in asked[name] if one.name in others and without_effect(law, output)]:
+        if not (without := without_effect(law, output)):
+            continue
+        if wrong := [one.name for one in asked[name] if one.name in {*law.outputs, *without} - {output}]:
             raise UserError(
                 f"--target {wrong[0]} does not depend on the {output}, which is fitted; name the column of what it "
                 f"rests on by --loss."
