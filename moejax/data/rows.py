@@ -1,9 +1,10 @@
 """Rows of batches, cut from a long row of tokens: windows of the running text, or whole documents packed together.
 
-A row is ``length + 1`` tokens: inputs, and targets one further on. When documents are packed, no row mixes them without
-saying so. A document longer than a row is cut into pieces that overlap by one token: every token but a document's first
-is a target exactly once per epoch. Pieces are packed best-fit decreasing (Johnson, "Near-optimal bin packing
-algorithms", 1973), a block of neighbouring pieces at a time.
+A row is ``length + 1`` tokens: inputs, and targets one further on. When documents are packed, attention stays within a
+document, which begins with the end-of-document token of the one before it, as a text does at inference. A document
+longer than a row is cut into pieces that overlap by one token: every token but the stream's first is a target exactly
+once per epoch. Pieces are packed best-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973), a block of
+neighbouring pieces at a time.
 """
 
 from __future__ import annotations
@@ -78,15 +79,16 @@ def plan(
 
 
 def _blocks(ends: Sequence[np.ndarray], capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """First token and length of the pieces of all documents, ``BLOCK_PIECES`` documents at a time."""
+    """Yield the first token and the length of the pieces of all documents, ``BLOCK_PIECES`` documents at a time."""
     last = 0
     for of_shard in ends:
         for block in np.array_split(of_shard, -(-len(of_shard) // BLOCK_PIECES)):
-            first = np.concatenate([[last], block[:-1]])
+            # A document begins with the end of the one before it, so that its first token is predicted too.
+            first = np.maximum(np.concatenate([[last], block[:-1]]) - 1, 0)
             last = int(block[-1])
             targets = block - first - 1
             pieces = -(-targets // (capacity - 1))
-            # A document of one token has nothing to predict, and no piece.
+            # A first document of one token has nothing to predict, and no piece.
             offset = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
             skipped = offset * (capacity - 1)
             yield np.repeat(first, pieces) + skipped, np.minimum(np.repeat(targets, pieces) - skipped + 1, capacity)

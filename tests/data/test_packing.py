@@ -15,6 +15,8 @@ class Stream:
 
     def __init__(self, lengths, shards=1):
         self.documents = [np.arange(n, dtype=np.int32) + 1000 * i for i, n in enumerate(lengths, 1)]
+        for document in self.documents:
+            document[-1] = END
         self.tokens = np.concatenate([*self.documents, np.zeros(0, np.int32)])
         self._ends = np.cumsum(lengths, dtype=np.int64)
         self._shards = shards
@@ -29,11 +31,14 @@ class Stream:
         return [part for part in np.array_split(self._ends, self._shards) if len(part)]
 
 
+END = 7
+"""The token after the last one of a document."""
+
 documents = st.lists(st.integers(1, 60), max_size=40)
 
 
 @given(lengths=documents, length=st.integers(2, 25), shards=st.integers(1, 3))
-def test_every_token_that_follows_another_is_a_target_exactly_once(lengths, length, shards):
+def test_every_token_but_the_first_of_all_is_a_target_exactly_once_after_the_token_before_it(lengths, length, shards):
     stream = Stream(lengths, shards)
     rows = Packed(stream, length)
     found = []
@@ -41,12 +46,14 @@ def test_every_token_that_follows_another_is_a_target_exactly_once(lengths, leng
         row = rows[number]
         counts = counted(row)
         found += zip(row["tokens"][:-1][counts].tolist(), row["tokens"][1:][counts].tolist(), strict=True)
-    assert sorted(found) == sorted(pair for d in stream.documents for pair in pairwise(d.tolist()))
+    assert sorted(found) == sorted(pairwise(stream.tokens.tolist()))
 
 
 @given(lengths=documents, length=st.integers(2, 25))
-def test_a_segment_is_a_stretch_of_one_document(lengths, length):
-    rows = Packed(Stream(lengths), length)
+def test_a_segment_is_a_stretch_of_one_document_which_begins_with_the_end_of_another(lengths, length):
+    stream = Stream(lengths)
+    begins = {document[0] for document in stream.documents[1:]} - {END}
+    rows = Packed(stream, length)
     for number in range(len(rows)):
         tokens, segments = rows[number]["tokens"], rows[number]["segments"]
         assert tokens.shape == segments.shape == (length + 1,)
@@ -58,7 +65,11 @@ def test_a_segment_is_a_stretch_of_one_document(lengths, length):
         assert not segments[len(used) :].any()
         assert not tokens[len(used) :].any()
         for segment in range(1, segments.max() + 1):
-            np.testing.assert_array_equal(np.diff(tokens[segments == segment]), 1)
+            stretch = tokens[segments == segment]
+            assert not begins & set(stretch[:1])
+            inner = stretch[1:] if stretch[0] == END else stretch
+            assert set(np.diff(inner[inner != END])) <= {1}
+            assert END not in inner[:-1]
 
 
 @given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=60), capacity=st.integers(3, 25))
@@ -73,7 +84,7 @@ def test_blocks_lose_no_document(monkeypatch):
     monkeypatch.setattr(row_cutting, "BLOCK_PIECES", 7)
     lengths = np.random.default_rng(0).integers(2, 40, 100)
     starts, pieces, rows = plan(Stream(lengths, 3).ends(), 17)
-    assert (pieces - 1).sum() == (lengths - 1).sum()
+    assert (pieces - 1).sum() == lengths.sum() - 1
     assert rows[-1] == len(starts) == len(np.unique(starts))
 
 
@@ -85,8 +96,10 @@ def test_rows_of_usual_documents_are_nearly_full():
 
 @given(count=st.integers(0, 100), length=st.integers(2, 20))
 def test_a_window_is_followed_by_its_next_token(count, length):
-    rows = Windows(Stream([count] if count else []), length)
+    stream = Stream([count] if count else [])
+    rows = Windows(stream, length)
     assert len(rows) == max(0, count - 1) // length
     for number in range(len(rows)):
-        np.testing.assert_array_equal(np.diff(rows[number]["tokens"]), 1)
+        start = number * length
+        np.testing.assert_array_equal(rows[number]["tokens"], stream.tokens[start : start + length + 1])
         assert counted(rows[number]).all()
