@@ -25,8 +25,6 @@ from moejax.json_text import finite
 from moejax.wording import counted
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
-WIDEST = 1.25
-"""Runs at one budget differ by no more than this factor in FLOPs."""
 LEAST_SIZES, LEAST_SPARSITIES = 3, 3
 """A surface bends in log size from the third size of a sparsity on, and in sparsity from the third sparsity."""
 SHOWN = 5
@@ -62,7 +60,7 @@ class Budget:
 def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
     """The budgets that carry a surface, from the smallest, and a sentence about each that does not.
 
-    FLOPs that follow each other within 10 % are one budget. Runs of weight 0 are left out.
+    Runs of weight 0 are left out.
 
     Raises:
       UserError: a field is missing, a sparsity is none, the FLOPs form no budgets, or no budget carries a surface.
@@ -113,15 +111,9 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
 
 def _fault(budget: Budget) -> str:
     """Why a budget carries no surface; empty if it does."""
-    spent = budget.runs.design.flops
-    if spent.max() > WIDEST * spent.min():
-        return (
-            f"{len(spent)} runs follow each other from {spent.min():.3g} to {spent.max():.3g} without a gap of 10 %, "
-            f"so they share no budget; keep the runs of some budgets with --where, or map flops to the intended ones"
-        )
     sizes = [len(np.unique(budget.size[budget.sparsity == level])) for level in budget.levels]
     if (enough := sum(count >= LEAST_SIZES for count in sizes)) < LEAST_SPARSITIES:
-        known = f"{_count(len(spent), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"
+        known = f"{_count(len(budget.runs), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"
         return f"{known}, {enough} of them at {LEAST_SIZES} sizes"
     return ""
 

@@ -342,7 +342,7 @@ def tian(
     """Curves, leverages, univariate forms, the joint law; and, where their columns are given, the side laws.
 
     A family is what shares activation ratio and granularity; its curve goes through the lowest loss at each budget
-    (FLOPs within 10 %). The dense family has an activation ratio of 1. What the runs cannot set is left out, with the
+    (``runs.budgets``). The dense family has an activation ratio of 1. What the runs cannot set is left out, with the
     reason; Eq. 4 goes without its terms of G where fewer than three granularities were trained.
 
     Args:

@@ -164,14 +164,38 @@ def sums_by_group(values: np.ndarray, group: Int[np.ndarray, " runs"]) -> Any:
 
 
 SAME = 1.1
-"""Runs whose FLOPs follow each other within this factor, in order, spent one budget."""
+"""Runs whose FLOPs follow each other within this factor may have one budget."""
+WIDEST = 1.25
+"""Largest ratio of the most to the least FLOPs of one budget."""
 
 
 def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"], Float[np.ndarray, " budgets"]]:
-    """The number of every run's budget, from the smallest, and the budgets: geometric means of what was spent."""
-    order = np.argsort(flops, kind="stable")
-    steps = np.diff(np.log(flops[order]), prepend=np.log(flops[order[0]])) > np.log(SAME)
-    number = np.empty(len(flops), np.int64)
-    number[order] = np.cumsum(steps)
-    middles = [np.exp(np.mean(np.log(flops[number == n]))) for n in range(number.max() + 1)]
-    return number, np.asarray(middles, np.float64)
+    """Return the number of each run's budget, from the smallest, and the budgets: the geometric means of their runs.
+
+    A budget ends where the next FLOPs are more than 10 % larger. One that would be wider than 25 % is cut, so that its
+    runs stay comparable: FLOPs that increase in small steps are no single budget.
+    """
+    logs = np.log(flops)
+    levels = np.unique(logs)
+    parts = np.split(levels, 1 + np.flatnonzero(np.diff(levels) > np.log(SAME)))
+    firsts = [part[0] for chain in parts for part in _narrow(chain)]
+    number = np.searchsorted(firsts, logs, side="right") - 1
+    means = sums_by_group(logs, number) / np.bincount(number)
+    return number.astype(np.int64), np.exp(means)
+
+
+def _narrow(levels: Float[np.ndarray, " levels"]) -> list[Float[np.ndarray, " part"]]:
+    """Cut sorted logarithms into the fewest parts no wider than ``WIDEST``; of these cuts, into the tightest parts."""
+    centred = levels - levels.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(centred**power)]) for power in (1, 2))
+    cost, first = np.zeros(len(levels) + 1), np.zeros(len(levels) + 1, np.int64)
+    for end in range(1, len(levels) + 1):
+        starts = np.arange(np.searchsorted(levels, levels[end - 1] - np.log(WIDEST)), end)
+        scatter = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        # Scatter never outweighs a part: it is less than 1 for each level.
+        costs = cost[starts] + len(levels) + scatter
+        cost[end], first[end] = costs.min(), starts[np.argmin(costs)]
+    cuts, end = [], len(levels)
+    while end := int(first[end]):
+        cuts.append(end)
+    return np.split(levels, cuts[::-1])

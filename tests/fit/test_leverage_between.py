@@ -30,6 +30,21 @@ def test_the_leverage_that_was_put_in_is_found_at_every_budget():
     assert found.value == pytest.approx(np.full(6, 3.0), rel=1e-4)
 
 
+def test_a_family_whose_flops_increase_in_small_steps_has_no_leverage_over_itself():
+    def runs(spent, seed):
+        flops, offset = (a.ravel() for a in np.meshgrid(spent, np.linspace(-0.7, 0.7, 5), indexing="ij"))
+        size, tokens = np.sqrt(flops / 6) * np.exp(offset), np.sqrt(flops / 6) / np.exp(offset)
+        noise = 0.001 * np.random.default_rng(seed).normal(size=len(flops))
+        loss = (1.7 + 400 / size**0.34 + 400 / tokens**0.34) * np.exp(noise)
+        return runs_from(Design(flops=flops, params_active=size, tokens=tokens), loss)
+
+    chains = (np.array([1e18, 1e19, 1e20, 1e21])[:, None] * 1.09 ** np.arange(-7, 8)).ravel()
+    found = leverage_of(runs(chains, 0), runs(np.array([3e18, 3e19, 3e20, 3e21]), 1), np.asarray([1e19, 1e20]))
+    assert found.value == pytest.approx([1, 1], rel=0.05)
+    assert (found.low <= 1).all()
+    assert (found.high >= 1).all()
+
+
 @pytest.mark.slow
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     held = []
