@@ -1,7 +1,9 @@
-"""What a person is told beside a result: on stderr, as text that can be printed, whatever names are in it."""
+"""Print messages to a person on stderr, beside a command's result on stdout."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import TextIO
 
@@ -9,8 +11,21 @@ from moejax.wording import one_line
 
 
 def say(*lines: object, file: TextIO | None = None) -> None:
-    """Print each as a line of its own, to stderr or ``file``.
+    """Print each line to stderr, or to ``file``.
 
-    A name may hold a line break or what moves a terminal's cursor: it is shown as an escape.
+    Line breaks and terminal control characters in names are printed as escapes. If nobody reads stderr any more (as in
+    ``moejax train ... 2>&1 | head``), messages are discarded and the work continues.
     """
-    print(*(one_line(str(line)) for line in lines), sep="\n", file=file or sys.stderr, flush=True)
+    text = "\n".join(one_line(str(line)) for line in lines)
+    try:
+        print(text, file=file or sys.stderr, flush=True)
+    except BrokenPipeError:
+        if file is not None:
+            raise
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is written to ``stream`` from now on, and what it still buffers, to the null device."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -7,7 +7,6 @@ stopped by Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import importlib
 import io
@@ -23,7 +22,7 @@ from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.cli.validation import input_files, validate
 from moejax.errors import UserError
 from moejax.folder import reading
-from moejax.say import say
+from moejax.say import discard, say
 from moejax.wording import did_you_mean, one_line, says
 
 DONE, USERS = 0, 2
@@ -109,10 +108,10 @@ def run(words: Sequence[str]) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (as in `moejax laws | head`).
-        _discard_output()
+        discard(sys.stdout)
         return DONE
     except OSError as error:
-        _discard_output()
+        discard(sys.stdout)
         if error.errno not in CONDITIONS:
             raise
         at = f"{error.filename}: " if error.filename else ""
@@ -151,12 +150,6 @@ CONDITIONS = {
     errno.EIO: "the disk does not answer; mend it, and give the command again",
 }
 """What the operating system refuses for no fault of moejax, with the remedy."""
-
-
-def _discard_output() -> None:
-    """What is left to be printed would fail again when the process ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

@@ -164,3 +164,12 @@ def test_what_is_neither_flags_nor_a_file_is_named():
     environment = {}
     check_flags(environment)
     assert not environment
+
+
+def test_work_continues_when_nobody_reads_its_messages(tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys; from moejax.say import say; say('lost'); say('lost too'); print('done')"
+    with os.fdopen(writing, "wb") as nobody:
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=nobody, check=True)
+    assert done.stdout == b"done\n"
