@@ -1,4 +1,4 @@
-"""Figures of a frontier (loss and sizes of the best designs against a budget) and of a landscape (over two of them)."""
+"""Draw a frontier (loss and sizes of the best designs against a budget) and a landscape (over two budgets)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
 
 from moejax.design.frontier import Landscape, Point
-from moejax.report.figures.style import RC
+from moejax.report.figures.style import RC, quantity_axis
 
 SIZES = ("params_total", "params_active", "tokens")
 
@@ -33,6 +33,9 @@ def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
             left.plot(*zip(*equal, strict=True), "^:", label="dense of equal N and C")
         left.set(xscale="log", xlabel=name.replace("_", " "), ylabel="loss, nats per token", title=law.split(" (")[0])
         right.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), title="the best designs")
+        for axis in (left.xaxis, right.xaxis):
+            quantity_axis(axis, axis.get_view_interval())
+        quantity_axis(right.yaxis, right.yaxis.get_view_interval())
         for axes in (left, right):
             if axes.get_legend_handles_labels()[0]:
                 axes.legend()
@@ -48,4 +51,6 @@ def draw_landscape(found: Landscape, law: str, path: Path) -> None:
         drawing.colorbar(lines, label=found.goal.replace("_", " "))
         first, second = (name.replace("_", " ") for name in found.names)
         axes.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=law.split(" (")[0])
+        for axis in (axes.xaxis, axes.yaxis):
+            quantity_axis(axis, axis.get_view_interval())
         drawing.savefig(path, dpi=150)

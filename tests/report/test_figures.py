@@ -5,13 +5,16 @@ import dataclasses
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from known_study import BUDGETS, MODELS, STUDY, TRUTH, conclude_without_fitting, write_study
 
+from moejax.design.frontier import Landscape, Point
 from moejax.laws.design import Design
+from moejax.report import frontier
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.isoflop_slice import along
 from moejax.report.figures.panels import Axis, Panel, Series, draw
@@ -53,8 +56,26 @@ def test_every_run_and_every_load_is_in_the_data(figures, concluded):
     loads = figures["expert_loads"].rows
     assert len(loads) == sum(a.num_experts * a.num_layers for a in MODELS.values())
     for name, architecture in MODELS.items():
-        own = [row["load_over_balanced"] for row in loads if row["model"] == name and row["layer"] == 1]
+        own = [row["load_over_balanced"] for row in loads if row["model"] == name and row["layer"] == 0]
         assert not own or np.isclose(sum(own), architecture.num_experts)
+
+
+def test_ticks_of_a_frontier_and_a_landscape_are_numbers_as_people_write_them(tmp_path):
+    def optimum(loss):
+        sizes = {"params_active": loss * 5e8, "tokens": 1e11 / loss}
+        return SimpleNamespace(
+            values={"loss": loss, **sizes}, problem=SimpleNamespace(program=SimpleNamespace(output="loss"))
+        )
+
+    points = [Point(budget=flops, best=optimum(loss), dense=None) for flops, loss in ((1e20, 2.5), (1e22, 2.2))]
+    frontier.draw(points, "flops", "a law", tmp_path / "frontier.svg")
+    optima = [[optimum(2.0), optimum(2.1)], [optimum(2.2), optimum(2.3)]]
+    over = Landscape(names=("params_active", "tokens"), values=([1e8, 1e9], [1e9, 1e11]), goal="loss", optima=optima)
+    frontier.draw_landscape(over, "a law", tmp_path / "landscape.svg")
+    for drawn in ("frontier.svg", "landscape.svg"):
+        text = (tmp_path / drawn).read_text()
+        assert "$" not in text
+        assert ">1B<" in text
 
 
 def _table(rows, **columns):
