@@ -32,11 +32,9 @@ def _():
 
 
 @app.cell
-def _(mo, of_link, available, told):
-    try:
-        start, alarm = of_link(mo.query_params().to_dict(), available.laws, available.start), ""
-    except ValueError as why:
-        start, alarm = available.start, told(why)
+def _(mo, of_link, available):
+    start, refusals = of_link(mo.query_params().to_dict(), available.laws, available.start)
+    alarm = " ".join(refusals)
     # Controls stand in lists: a bare one would make a page twice, for its value and for the state that follows it.
     # What is chosen, and what controls are made from when another control has moved them.
     get_state, set_state = mo.state(start)

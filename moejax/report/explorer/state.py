@@ -29,6 +29,7 @@ from moejax.errors import UserError
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import find
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.quantities import parse
 
 PER_DECADE = 20
 PER_UNIT = 50
@@ -191,30 +192,40 @@ class ExplorerState:
         return f"?{urlencode(written, safe=':.')}" if written else ""
 
 
-def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: ExplorerState) -> ExplorerState:
-    """The state that a link says, from ``start``; names that are no field are left to others.
+def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: ExplorerState) -> tuple[ExplorerState, list[str]]:
+    """Return the state that a link describes, from ``start``, and a sentence for each value that was refused.
 
-    Raises:
-      UserError: an unknown law or model, or a number that is none or beyond its slider.
+    A refused value keeps that of ``start``; names that are no field are ignored.
     """
-    state = start
-    said = {f.name: str(query[f.name]) for f in fields(ExplorerState) if f.name in query}
-    if "law" in said and said["law"] not in laws:
-        raise UserError(unknown(f"law={said['law']}", said["law"], list(laws)))
-    if "model" in said:
-        state = state.like(said.pop("model"))
-    law = said.pop("law", state.law)
-    return replace(state, law=law, **{name: _number(name, text) for name, text in said.items()})
+    given = {f.name: str(query[f.name]) for f in fields(ExplorerState) if f.name in query}
+    state, refusals = start, []
+    # A model comes first: numbers beside it differ from its own.
+    for name in sorted(given, key=lambda name: name != "model"):
+        try:
+            state = _with(state, name, given[name], laws)
+        except UserError as why:
+            refusals.append(str(why))
+    return state, refusals
+
+
+def _with(state: ExplorerState, name: str, text: str, laws: Mapping[str, Any]) -> ExplorerState:
+    if name == "model":
+        return state.like(text)
+    if name != "law":
+        return replace(state, **{name: _number(name, text)})
+    if text not in laws:
+        raise UserError(unknown(f"law={text}", text, list(laws)))
+    return replace(state, law=text)
 
 
 def _number(name: str, text: str) -> float:
     low, high = (KNOBS[name].low, KNOBS[name].most) if name in KNOBS else (0.0, 1.0)
     try:
-        value = float(text)
-    except ValueError:
+        value = math.inf if text == "inf" else parse(text)
+    except UserError:
         value = math.nan
     if not low <= value <= high:
-        raise UserError(f"The link has {name}={text}; it is a number between {low:g} and {high:g}.")
+        raise UserError(f"The link has {name}={text}; give a number between {low:g} and {high:g}.")
     return value
 
 
