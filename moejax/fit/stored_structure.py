@@ -66,12 +66,13 @@ def _architectures(table: DataFrame) -> list[Any] | None:
     """The architecture of every row; None if the table has none that this version knows."""
     if "architecture" not in table:
         return None
-    models = [_architecture(text) for text in table["architecture"]]
+    models = [stored_architecture(text) for text in table["architecture"]]
     return None if any(model is None for model in models) else models
 
 
 @functools.lru_cache(maxsize=4096)
-def _architecture(text: Any) -> Architecture | None:
+def stored_architecture(text: Any) -> Architecture | None:
+    """Return the architecture that a row has as JSON; None if there is none that this version knows."""
     plain = parse_line(text.encode(), dict) if isinstance(text, str) else None
     try:
         return None if plain is None else build(Architecture, plain, "architecture")

@@ -9,6 +9,7 @@ import numpy as np
 
 from moejax import run_table
 from moejax.fit.runs import SAME, budgets
+from moejax.fit.stored_structure import stored_architecture
 from moejax.json_text import finite
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
@@ -109,12 +110,18 @@ def experts(run: Any) -> str:
     return f"{run.get('top_k', float('nan')):.0f} of {number:.0f}{shared}"
 
 
-def layer_loads(run: Any) -> list[list[float]]:
-    """Load of every expert of every mixture layer on the validation set, 1 where balanced; empty if dense."""
-    text = run.get("expert_loads")
+def layer_loads(run: Any) -> dict[int, list[float]]:
+    """Return the load of every expert on the validation set (1 where balanced) by layer number; empty if dense.
+
+    Layers are counted from the input, from 0, as ``moejax status --layers`` counts them.
+    """
+    text, architecture = run.get("expert_loads"), stored_architecture(run.get("architecture"))
     if not isinstance(text, str):
-        return []
-    return foreign_json(text, "The column expert_loads", shape=list[list[float]], remedy="leave such cells empty")
+        return {}
+    loads = foreign_json(text, "The column expert_loads", shape=list[list[float]], remedy="leave such cells empty")
+    # Without an architecture every layer counts as a mixture.
+    numbers = range(len(loads)) if architecture is None else architecture.without_mtp.routed_layers
+    return dict(zip(numbers, loads, strict=False))
 
 
 def summary(found: Findings) -> dict[str, Any]:

@@ -68,7 +68,9 @@ def _outcome(attempt: Attempt, following: Attempt | None, going_on: bool) -> str
 
 
 def loads_table(folder: Path) -> pd.DataFrame:
-    """Expert loads of one training at every token budget: ``layer, expert, tokens, load``.
+    """Return expert loads of one training at every token budget: ``layer, expert, tokens, load``.
+
+    Layers are numbered from 0, experts from 1.
 
     Raises:
       UserError: it has no row with loads.
@@ -79,9 +81,9 @@ def loads_table(folder: Path) -> pd.DataFrame:
         every = read_rows(folder, training)
         rows = [row for row in every if row is not None]
     found = [
-        {"layer": layer + 1, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}
+        {"layer": layer, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}
         for row in rows
-        for layer, loads in enumerate(layer_loads(row))
+        for layer, loads in layer_loads(row).items()
         for expert, load in enumerate(loads)
     ]
     if not found:

@@ -71,13 +71,13 @@ def held_out() -> pd.DataFrame:
 def loads() -> pd.DataFrame:
     """Loads of 16 experts in six layers, unbalanced at first; one expert of the first layer is given up."""
     random, rows = rng(), []
-    for layer in range(1, 7):
+    for layer in range(6):
         begin = np.exp(random.normal(0.0, 0.9, 16))
         for step in range(40):
             spread = np.exp(-step / 9)
             load = begin**spread * np.exp(random.normal(0.0, 0.05, 16))
             load = load / load.mean()
-            if layer == 1:
+            if layer == 0:
                 load[4] *= np.exp(-step / 12)
             rows += [
                 {"layer": layer, "expert": e + 1, "tokens": 25e6 * (step + 1), "load": float(load[e])}

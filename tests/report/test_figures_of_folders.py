@@ -3,15 +3,18 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
 from moejax.config import dump
 from moejax.folder import only_writer
+from moejax.laws.catalogue import find
 from moejax.papers.plots import ALL
 from moejax.plan.summary import as_data
 from moejax.report import sources
+from moejax.report.findings import layer_loads
 from moejax.report.plots import PLOTS, draw, inputs_of
 from moejax.run_table import TABLE
 from moejax.stored import write_json
@@ -69,12 +72,26 @@ def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
     write_json(tmp_path / "training.json", {"name": "moe", "recipe": recipe})
     table = sources.loads_table(tmp_path)
     assert list(dict.fromkeys(table["tokens"])) == [200_000, 1_000_000]
-    crowded = table[(table["layer"] == 1) & (table["expert"] == 2)]
+    crowded = table[(table["layer"] == 0) & (table["expert"] == 2)]
     assert list(crowded["load"]) == [1.5, 1.5]
     assert draw(PLOTS["expert-loads"], inputs_of(PLOTS["expert-loads"], table=table)).rows
     shutil.copy(tmp_path / "branch-200000.json", tmp_path / "branch-1000030.json")
     with pytest.raises(ValueError, match="stands where that of moe at 1,000,000 belongs"):
         sources.loads_table(tmp_path)
+
+
+def test_layers_of_loads_are_numbered_as_in_the_training_log():
+    shape = find("olmoe-1b-7b").architecture.replace(num_layers=3, num_dense_layers=1, dense_hidden=8)
+    row = {"expert_loads": json.dumps([[1.0] * 4] * 2)}
+    assert list(layer_loads(row)) == [0, 1]
+    assert list(layer_loads(row | {"architecture": json.dumps(dump(shape))})) == [1, 2]
+
+
+def test_loads_at_one_budget_fill_the_panel():
+    table = pd.DataFrame({"layer": 0, "expert": [1, 2], "tokens": 1e6, "load": [0.5, 1.5]})
+    panel = draw(PLOTS["expert-loads"], inputs_of(PLOTS["expert-loads"], table=table)).drawing.axes[0]
+    assert panel.get_title(loc="left") == "layer 0"
+    assert panel.collections[0].get_datalim(panel.transData).width > 0
 
 
 def test_bars_of_a_plan_add_up_to_its_memory_and_its_step(example_plan):

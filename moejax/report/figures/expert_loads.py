@@ -21,9 +21,9 @@ def draw(found: Findings) -> Figure | None:
         return None
     largest = found.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
     layers = [
-        (str(run["model"]), number + 1, sorted(loads, reverse=True))
+        (str(run["model"]), number, sorted(loads, reverse=True))
         for _, run in largest.iterrows()
-        for number, loads in enumerate(layer_loads(run))
+        for number, loads in layer_loads(run).items()
     ]
     if not layers:
         return None

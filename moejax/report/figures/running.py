@@ -38,12 +38,11 @@ def loads(inputs: FigureInputs) -> Figure:
     for number, (layer, axes) in enumerate(zip(shown, panels, strict=True)):
         cells = table[table["layer"] == layer].pivot_table(index="expert", columns="tokens", values="load").sort_index()
         axes.pcolormesh(
-            cells.columns.to_numpy(float),
-            np.arange(1, len(cells) + 1),
+            _edges(cells.columns.to_numpy(float)),
+            np.arange(len(cells) + 1) + 0.5,
             cells.to_numpy(float),
             cmap="PuOr_r",
             norm=norm,
-            shading="nearest",
             rasterized=True,
         )
         axes.set_title(f"layer {layer:g}")
@@ -64,6 +63,14 @@ def loads(inputs: FigureInputs) -> Figure:
         drawing,
         table[["layer", "expert", "tokens", "load"]].to_dict("records"),
     )
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    """Return the edges of cells around ascending positive centres; a single cell is as wide as its centre is large."""
+    if len(centres) == 1:
+        return centres * np.array([0.5, 1.5])
+    middles = (centres[1:] + centres[:-1]) / 2
+    return np.array([2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]])
 
 
 def restarts(inputs: FigureInputs) -> Figure:
