@@ -33,23 +33,12 @@ def table():
 
 def test_every_name_is_offered_and_typed():
     imported = {alias.asname for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    defined = {node.name for node in STUB.body if isinstance(node, ast.FunctionDef)}
-    assert (imported | defined) - {None} == OFFERED
+    assert imported == OFFERED
+    # A name that the stub defines itself hides the package of that name from the documentation's parser.
+    assert not [node for node in STUB.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert set(dir(mj)) >= OFFERED
     for name in OFFERED:
         assert getattr(mj, name) is not None
-
-
-@pytest.mark.parametrize("name", ["fit", "design"])
-def test_the_type_of_a_call_is_that_of_the_function(name):
-    (typed,) = (node for node in STUB.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    given = inspect.signature(getattr(mj, name)).parameters
-    arguments = typed.args
-    names = [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
-    assert arguments.kwarg is not None
-    assert [*names, arguments.kwarg.arg] == list(given)
-    defaults = [ast.literal_eval(one) for one in arguments.kw_defaults if one is not None]
-    assert defaults == [one.default for one in given.values() if one.default is not inspect.Parameter.empty]
 
 
 def test_a_name_that_is_not_offered_is_none():
@@ -74,7 +63,7 @@ def _entry(design, number):
     return mj.Design(params_active=design.params_active[number], tokens=design.tokens[number])
 
 
-def test_from_a_table_to_a_design_in_three_calls(table, tmp_path):
+def test_from_a_table_to_a_design_in_three_calls(table, tmp_path, capsys):
     read = mj.read_runs(table, "chinchilla")
     few = {"starts": Sobol(count=32), "seed": 1}
     fit = mj.fit(read, "hoffmann", **few)
@@ -101,6 +90,9 @@ def test_from_a_table_to_a_design_in_three_calls(table, tmp_path):
     found = mj.design(fit, flops=1e22)
     assert found.optimum.values["flops"] == pytest.approx(1e22, rel=1e-6)
     assert found.optimum.values["loss"] < float(table["loss"].min())
+    for answer, words in ((fit, "Chinchilla, fitted to 20 runs"), (found, "law: Chinchilla; constraints: flops")):
+        mj.show(answer)
+        assert words in capsys.readouterr().out
 
 
 @pytest.mark.slow

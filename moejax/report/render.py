@@ -32,8 +32,13 @@ PIPE = 140
 """Characters of a line where there is no terminal."""
 
 
-def show(result: Result, *, as_json: bool = False) -> None:
-    """Print to stdout, for people or as JSON."""
+def show(answer: Any, *, as_json: bool = False) -> None:
+    """Print a result to stdout, for people or as JSON.
+
+    Args:
+      answer: a ``Result``, or what ``moejax.fit`` or ``moejax.design`` returns.
+    """
+    result = _result(answer)
     if as_json:
         print(json(result))
         return
@@ -46,6 +51,21 @@ def show(result: Result, *, as_json: bool = False) -> None:
     # Some terminals and programs say that they have no width; a table is printed all the same.
     console.width = max(console.width, NARROWEST)
     _print(result, console)
+
+
+def _result(answer: Any) -> Result:
+    if isinstance(answer, Result):
+        return answer
+    # Most results are rendered without the packages of laws and designs, which import JAX.
+    from moejax.design.decide import DesignResult
+    from moejax.design.summary import summary
+    from moejax.fit.fit_result import FitResult
+
+    if isinstance(answer, DesignResult):
+        return summary(type(answer.optimum.problem.law).__name__, answer)
+    if isinstance(answer, FitResult):
+        return answer.summary()
+    raise TypeError(f"show takes a Result, a FitResult or a DesignResult; got {type(answer).__name__}.")
 
 
 def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
