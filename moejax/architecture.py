@@ -39,6 +39,21 @@ def if_set(size: Number, then: Number, otherwise: Number) -> Number:
     return jnp.where(size == 0, otherwise, then)
 
 
+WEIGHTS_SUM_TO_CONSTANT: dict[str, str | None] = {
+    "softmax_topk": "norm_topk_prob",
+    "topk_softmax": None,
+    "sigmoid_topk": "norm_topk_prob",
+    "group_limited": "norm_topk_prob",
+    "noisy_topk": None,
+    "balanced": None,
+    "random": None,
+}
+"""Routers whose weights sum to the same number for every token, and the field that decides it; None for always."""
+
+FOR_DEBUGGING = frozenset({"balanced", "random"})
+"""Routers that ignore their logits and never learn."""
+
+
 def _static(default: Any) -> Any:
     return field(default=default, metadata={"static": True})
 
@@ -127,7 +142,8 @@ class Architecture:
     """A key of ``moejax.routing.ROUTERS``."""
     norm_topk_prob: bool = _static(True)
     """Whether the weights of a token's experts are normalised to sum to 1 before ``routed_scaling_factor``; read by the
-    routers that leave the choice."""
+    routers that leave the choice. The normalised weight of a single expert is constant, so that the loss gives the
+    router no gradient: to train with ``top_k = 1``, set it to False."""
     routed_scaling_factor: Positive = _static(1.0)
     """Factor on the weights of a token's experts (DeepSeek)."""
     num_groups: Groups = _static(1)
@@ -192,6 +208,36 @@ class Architecture:
         the last layer's. Needs whole numbers."""
         further = range(self.num_layers, self.num_layers + self.num_mtp_layers) if self.is_moe else ()
         return (*(number for number, experts in enumerate(self.has_experts) if experts), *further)
+
+    @property
+    def weights_sum_to_constant(self) -> bool:
+        """Whether the weights of a token's experts sum to the same number for every token."""
+        if self.router not in WEIGHTS_SUM_TO_CONSTANT:
+            return False
+        decides = WEIGHTS_SUM_TO_CONSTANT[self.router]
+        return decides is None or getattr(self, decides)
+
+    @property
+    def fault_in_training(self) -> str:
+        """Why the loss gives the routers no gradient, and the remedy; empty if it trains them."""
+        chooses = self.is_moe and self.num_experts > 1 and self.router not in FOR_DEBUGGING
+        if not chooses or self.top_k != 1 or not self.weights_sum_to_constant:
+            return ""
+        plain = self.with_plain_weights.router
+        instead = "" if plain == self.router else f"router to {plain!r} and "
+        return (
+            f"top_k is 1 and router {self.router!r} normalises weights, so the weight of a token's only expert is "
+            f"constant and the loss gives the router no gradient. Set {instead}norm_topk_prob to False (the weight is "
+            f"then the expert's probability), router to 'switch', or top_k to 2 or more."
+        )
+
+    @property
+    def with_plain_weights(self) -> Architecture:
+        """The same with weights that are not normalised."""
+        if not self.weights_sum_to_constant or self.router in FOR_DEBUGGING:
+            return self
+        router = "softmax_topk" if WEIGHTS_SUM_TO_CONSTANT[self.router] is None else self.router
+        return self.replace(router=router, norm_topk_prob=False)
 
     @property
     def without_mtp(self) -> Architecture:

@@ -172,7 +172,10 @@ def size(scale: Scale) -> float:
 
 
 def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Shape:
-    """The same layers with as many experts of their width that N and N_a are these; D_se = ``ratio``·K·D_e."""
+    """The same layers with as many experts of their width that N and N_a are these; D_se = ``ratio``·K·D_e.
+
+    The weight of a single expert is never normalised: it would be 1, and give the router no gradient.
+    """
     alone = dict(top_k=1, num_shared_experts=0, shared_hidden=0)
     one, two = (sizes(shape | alone | dict(num_experts=number))[0] for number in (1, 2))
     per_expert, width = two - one, shape["expert_hidden"]
@@ -180,7 +183,8 @@ def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Sha
     chosen = max(1, round((active - rest) / per_expert / (1 + ratio)))
     shared = round(ratio * chosen * width)
     experts = max(chosen, round((total - rest) / per_expert - shared / width))
-    return shape | dict(num_experts=experts, top_k=chosen, num_shared_experts=int(shared > 0), shared_hidden=shared)
+    mixture = dict(num_experts=experts, top_k=chosen, num_shared_experts=int(shared > 0), shared_hidden=shared)
+    return shape | mixture | dict(norm_topk_prob=shape["norm_topk_prob"] and chosen > 1)
 
 
 def dense(scale: Scale = SCALES["2B"]) -> Shape:

@@ -23,9 +23,14 @@ stable and decay. All groups read both as a stable rate and a cosine over the la
 twin, NAME-cosine, whose cosine begins where the warm-up ends; it trains each D from there, since two share no more.
 Which models the paper trained under a cosine it does not say: those of the table that names it, at Table 6's usual D.
 
-Also inferred, as neither is printed: a standard deviation of 0.006 at the start, which is Tian et al.'s and DeepSeek's;
+Also inferred, as none is printed: a standard deviation of 0.006 at the start, which is Tian et al.'s and DeepSeek's;
 the weight of the balance loss, of which Section 3 says that there is one and which is the default here; and bfloat16
 compute with float32 masters, which the hours above assume.
+
+An expert's weight is its probability in all rows, so that a group varies one factor. Section 3 describes the choice of
+experts and no weights; the paper names Megatron-LM and TorchTitan. TorchTitan does not normalise the weights by default
+(route_norm=False), and Megatron-LM refuses to normalise the weight of a single routed expert, which 24 of the 446 rows
+have: it would be constant, and the router would get no gradient.
 
 Shapes. A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token.
 Experts are cut finer or coarser (G), their number changes (N), or they widen and become fewer by Eq. 35 (N_a): in all
@@ -154,7 +159,8 @@ def model(
         shared_hidden=0 if whole else round(shared * active * expert / experts),
     )
     attention = dict(num_heads=heads, num_kv_heads=heads, head_dim=head_dim)
-    return dict(vocab_size=vocabulary, model_dim=hidden, num_layers=layers) | attention | mixture
+    weights = dict(norm_topk_prob=False)
+    return dict(vocab_size=vocabulary, model_dim=hidden, num_layers=layers) | attention | mixture | weights
 
 
 def flags(row):

@@ -128,12 +128,14 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
 
     Widths are multiples of ``MULTIPLES`` where they are large enough, key-value heads a power of two and heads a
     multiple of them and, where there are enough, of ``HEADS_MULTIPLE``; a head is as wide as the other's. If
-    ``exact``, widths and heads are the whole numbers nearest to the other's ratio to the width.
+    ``exact``, widths and heads are the whole numbers nearest to the other's ratio to the width. The weight of a single
+    expert is not normalised, so that the router can be trained.
     """
     wider = shape["model_dim"] / like.model_dim
     scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}
     changed = like.replace(**{**scaled, **_heads(like, wider, exact), **shape})
-    return changed.replace(shared_expert_gate=like.shared_expert_gate and changed.num_shared_experts > 0)
+    changed = changed.replace(shared_expert_gate=like.shared_expert_gate and changed.num_shared_experts > 0)
+    return changed.with_plain_weights if changed.fault_in_training else changed
 
 
 def _heads(like: Architecture, wider: float, exact: bool) -> dict[str, int]:

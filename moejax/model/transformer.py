@@ -221,7 +221,10 @@ def is_batch_dependent(architecture: Architecture) -> bool:
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
-    """Raise ``UserError``, a sentence with value, rule and remedy, if no such model can be built or computed so."""
+    """Raise ``UserError``, a sentence with value, rule and remedy, if no such model can be built.
+
+    With the ``runtime`` of a training, also raise if the model cannot be computed or trained so.
+    """
     a = architecture
     a.check()
     for name, value, known in (
@@ -242,6 +245,8 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)
         jax.eval_shape(functools.partial(ROUTERS[a.router], top_k=a.top_k, **router_arguments(a)), logits)
     if runtime is not None:
+        if a.fault_in_training:
+            raise UserError(a.fault_in_training)
         runtime.check()
         check_attention(a, runtime.attention, runtime.compute_dtype)
 

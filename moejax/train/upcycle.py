@@ -13,13 +13,10 @@ import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.model.moe import router_arguments
 from moejax.model.parameter import MATRICES
 from moejax.model.transformer import MTP_LAYERS
 from moejax.routing import ROUTERS
@@ -69,8 +66,9 @@ def upcycled(
         block: (block, list(range(mixture.num_mtp_layers))),
     }
     width, slices = mixture.expert_hidden, dense.dense_hidden // mixture.expert_hidden
-    # Each copy is a G-th of the sum of its slices' weights; the weights of all copies sum to ``total``.
-    scale = np.float32(slices / (_sum_of_gates(mixture) or 1.0))
+    # Each copy is a G-th of the sum of its slices' weights.
+    total = mixture.routed_scaling_factor if mixture.weights_sum_to_constant else 1.0
+    scale = np.float32(slices / total)
 
     def layers(name: str, order: Sequence[int], index: Index) -> np.ndarray:
         return np.concatenate([read(name, (slice(layer, layer + 1), *index[1:])) for layer in order[index[0]]])
@@ -121,17 +119,8 @@ def upcycled(
 
 
 def preserves(mixture: Architecture) -> bool:
-    """Whether a mixture without noise computes what the dense model did: whether weights sum to a constant."""
-    return _sum_of_gates(mixture) is not None and mixture.capacity_factor is None
-
-
-def _sum_of_gates(mixture: Architecture) -> float | None:
-    """What the weights of any token sum to, or None if that depends on the token: tried on random logits."""
-    tokens = 64
-    logits = jax.random.normal(jax.random.key(0), (tokens, mixture.num_experts), jnp.float32)
-    found = ROUTERS[mixture.router](logits, top_k=mixture.top_k, **router_arguments(mixture))
-    sums = np.asarray(jax.ops.segment_sum(found.combine_weight, found.token, tokens))
-    return float(sums.mean()) if np.ptp(sums) < 1e-5 * sums.mean() else None
+    """Return whether a mixture without noise computes what the dense model did."""
+    return mixture.weights_sum_to_constant and mixture.capacity_factor is None
 
 
 def check_upcycled(dense: Architecture, mixture: Architecture) -> int:

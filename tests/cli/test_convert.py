@@ -44,6 +44,15 @@ def write(folder: Path, architecture: Architecture, dtype=np.float32) -> Path:
     return folder
 
 
+def test_a_model_whose_routers_get_no_gradient_is_read_and_said_so(tmp_path, capsys):
+    theirs = write(tmp_path / "theirs", SMALL.replace(top_k=1))
+    assert main(["convert", "--from", "hf", str(theirs), "--out", str(tmp_path / "ours")]) == 0
+    said = capsys.readouterr().out
+    assert "cannot be trained further as it is: top_k is 1" in said
+    assert "Set norm_topk_prob to False" in said
+    assert load_weights(tmp_path / "ours").architecture == SMALL.replace(top_k=1)
+
+
 @pytest.fixture
 def theirs(tmp_path):
     return write(tmp_path / "theirs", SMALL)

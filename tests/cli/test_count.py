@@ -87,6 +87,15 @@ def test_a_config_file_is_counted_and_takes_an_argument(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["params_total"] == params(architecture).total
 
 
+def test_an_architecture_that_cannot_be_trained_is_counted_and_said_so(tmp_path, capsys):
+    file = tmp_path / "small.py"
+    file.write_text(CONFIG)
+    assert run("--config", str(file), "--config.architecture.top_k=1", "--json") == 0
+    captured = capsys.readouterr()
+    assert f"{file} cannot be trained: top_k is 1" in captured.err
+    assert json.loads(captured.out)["params_total"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

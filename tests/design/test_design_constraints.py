@@ -247,5 +247,7 @@ def test_shapes_have_heads_and_widths_that_hardware_likes(model, wider):
     assert built.num_heads % 8 == 0 or built.num_heads < 64
     if like.num_kv_heads < like.num_heads:
         assert built.num_kv_heads & (built.num_kv_heads - 1) == 0, "a power of two"
+    if like.is_moe:
+        assert integer_shape(like, {"model_dim": like.model_dim, "top_k": 1}).fault_in_training == ""
     exact = integer_shape(like, {"model_dim": round(like.model_dim * wider)}, exact=True)
     assert exact.num_kv_heads == max(1, round(like.num_kv_heads * exact.model_dim / like.model_dim))

@@ -98,7 +98,7 @@ CONFIG = """
 from ml_collections import ConfigDict
 def get_config():
     shape = dict(vocab_size=257, model_dim=32, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
-    dense, mixture = shape | dict(dense_hidden=64), shape | dict(num_experts=4, top_k=1, expert_hidden=64)
+    dense, mixture = shape | dict(dense_hidden=64), shape | dict(num_experts=4, top_k=2, expert_hidden=32)
     config = ConfigDict()
     config.name = "mine"
     {what}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routing_draws import draw_logits
 
-from moejax.architecture import Architecture
+from moejax.architecture import FOR_DEBUGGING, Architecture
 from moejax.routing.routers import INPUT_NOISE, ROUTERS, group_limited, noisy_topk, router_options, update_bias
 
 TOKENS, EXPERTS = 48, 8
@@ -124,6 +124,39 @@ def test_noise_comes_from_the_key_alone(name):
     silent = weights(route(name, logits))
     assert np.array_equal(silent, weights(route(name, logits)))
     assert np.array_equal(silent, weights(route(name, logits, key=jax.random.key(5)))) != PROMISES[name].noisy
+
+
+OPTIONS = [
+    (name, option)
+    for name in ROUTERS
+    for option in ({"norm_topk_prob": True}, {"norm_topk_prob": False})
+    if "norm_topk_prob" in router_options(name) or option["norm_topk_prob"]
+]
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
+def test_an_architecture_says_which_routers_the_loss_trains(name, option, top_k):
+    top_k = 1 if name == "switch" else top_k
+    given = {key: value for key, value in option.items() if key in router_options(name)}
+    small = Architecture(vocab_size=9, model_dim=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8)
+    mixture = small.replace(router=name, num_experts=EXPERTS, top_k=top_k, expert_hidden=8, **given)
+    logits = draw_logits(TOKENS, EXPERTS)
+
+    def of_weights(logits):
+        """A loss of experts with different outputs."""
+        routing = ROUTERS[name](logits, top_k=top_k, **given)
+        outputs = jnp.cos((routing.token + 7 * routing.expert).astype(jnp.float32))
+        return (routing.combine_weight * outputs).sum()
+
+    gradient = np.abs(jax.grad(of_weights)(logits)).max()
+    sums = weights(ROUTERS[name](logits, top_k=top_k, **given)).sum(1)
+    assert mixture.weights_sum_to_constant == (np.ptp(sums) < 1e-5)
+    if PROMISES[name].learns:
+        assert (gradient > 1e-6) == (mixture.fault_in_training == "")
+    plain = mixture.with_plain_weights
+    assert plain.fault_in_training == ""
+    assert plain.weights_sum_to_constant == (name in FOR_DEBUGGING)
 
 
 def test_softmax_before_and_after_the_choice_are_the_same_once_normalised():

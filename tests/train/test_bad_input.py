@@ -89,6 +89,15 @@ def test_it_is_a_sentence_with_its_remedy(place, tmp_path, capsys, case):
     assert said.count("\n") == 1
 
 
+def test_a_router_that_the_loss_would_not_train_is_refused_with_its_remedy(place, tmp_path, capsys):
+    words = ["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out"), "--config.architecture.top_k=1"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "the loss gives the router no gradient. Set norm_topk_prob to False" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 ABSENT = {
     case: DATA[case] for case in ("nothing there", "a named mixture whose parts are not there", "an empty folder")
 }

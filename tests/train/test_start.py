@@ -29,7 +29,6 @@ DENSE = Architecture(
 MIXTURE = DENSE.replace(num_experts=8, top_k=2, expert_hidden=16, dense_hidden=0)
 MIXTURES = {
     "copies": MIXTURE,
-    "one of them": MIXTURE.replace(top_k=1),
     "some layers stay dense": MIXTURE.replace(num_dense_layers=1, dense_hidden=16),
     "halves of copies": MIXTURE.replace(expert_hidden=8, top_k=4),
     "sigmoid gates, scaled": MIXTURE.replace(router="sigmoid_topk", routed_scaling_factor=2.5),

@@ -179,7 +179,7 @@ def test_a_run_that_diverges_is_left_out_and_the_others_are_what_they_are_withou
 
 
 def test_trainings_are_packed_by_what_they_have_in_common(training):
-    other = dataclasses.replace(training, name="other", architecture=training.architecture.replace(top_k=1))
+    other = dataclasses.replace(training, name="other", architecture=training.architecture.replace(top_k=3))
     several = [
         dataclasses.replace(with_optimizer(training, learning_rate=rate), name=f"rate-{rate}")
         for rate in (1e-2, 1e-3, 1e-4)
@@ -211,6 +211,6 @@ def test_vmapped_runs_on_a_mesh_are_refused(vmapped, tmp_path, monkeypatch):
 
 
 def test_trainings_of_two_architectures_are_not_vmapped_together(training, tmp_path):
-    other = dataclasses.replace(training, name="other", architecture=training.architecture.replace(top_k=1))
-    with pytest.raises(ValueError, match=r"cannot be vmapped together: architecture.top_k was 2, is 1"):
+    other = dataclasses.replace(training, name="other", architecture=training.architecture.replace(top_k=3))
+    with pytest.raises(ValueError, match=r"cannot be vmapped together: architecture.top_k was 2, is 3"):
         train(training, tmp_path / "a", beside=[(other, tmp_path / "b")])

@@ -9,6 +9,7 @@ from moejax.cli.config_file import override
 from moejax.config import build, dump
 from moejax.errors import UserError
 from moejax.laws.catalogue import find
+from moejax.say import say
 
 
 def load_architecture(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
@@ -39,4 +40,6 @@ def _from_config(config: str, overrides: list[str]) -> Architecture:
         override(settings, word)
     architecture = build(Architecture, settings["architecture"], where)
     architecture.check()
+    if fault := architecture.fault_in_training:
+        say(f"! {config} cannot be trained: {fault}")
     return architecture

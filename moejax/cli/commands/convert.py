@@ -78,6 +78,7 @@ def _said(done: Any) -> dict[str, Any]:
         "bytes": done.nbytes,
         "tokenizer": list(done.files),
         "left_out": list(done.left_out),
+        "fault_in_training": done.architecture.fault_in_training,
     }
 
 
@@ -92,3 +93,5 @@ def _print(out: Path, done: dict[str, Any]) -> None:
     family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
     say(f"{family}{format_bytes(done['bytes'])}: {out}", file=sys.stdout)
     say(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}", file=sys.stdout)
+    if fault := done.get("fault_in_training"):
+        say(f"! The model cannot be trained further as it is: {fault}", file=sys.stdout)
