@@ -42,8 +42,8 @@ class BackboneByActive:
     @property
     def meaning(self) -> str:
         """The convention in words."""
-        how_many = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
-        return f"parameters outside the experts being {how_many} of the active experts'"
+        times = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
+        return f"parameters outside the experts being {times} the active experts'"
 
     def __call__(self, params_total: Any, sparsity: Any) -> Any:
         active = 1 - sparsity

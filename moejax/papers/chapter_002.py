@@ -12,7 +12,7 @@ from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002 as LAW
 from moejax.laws.effective_params import compute_optimal, dense_slice
 from moejax.laws.predict import published
-from moejax.papers.record import Number, Reading, Records, constants, holds, recorder, trend
+from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, trend
 
 TITLE = 'Book chapter "MoE Scaling Laws" (chapter 002)'
 record = recorder("chapter_002")
@@ -66,16 +66,15 @@ def _dense_target() -> Records:
     dense = _flops(671e9, 13.4e12)
     yield record(where, "tokens for 671B at 20 per parameter", "13.4", 20 * 671e9 / 1e12, unit="T")
     yield record(where, "FLOPs of 671B on 13.4T tokens", "5.4e25", dense)
-    yield record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "3e24", _flops(37e9, DEEPSEEK_TOKENS))
+    yield record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "~3e24", _flops(37e9, DEEPSEEK_TOKENS))
     fewer = dense / _flops(37e9, DEEPSEEK_TOKENS)
-    rounded = Reading(dense / 3e24, "the ratio to the rounded 3e24 FLOPs", within=0.15)
-    values = Reading(fewer, within=0.15), rounded
-    yield record(where, "how many times cheaper than dense ('almost twenty')", "20", *values)
+    rounded = Reading(5.4e25 / 3e24, "the ratio of the printed 5.4e25 and 3e24 FLOPs")
+    yield record(where, "how many times cheaper than dense ('almost twenty')", "~20", fewer, rounded)
     yield record(LISTING, "FLOPs of DeepSeek-V3, line 17", "3.3e24", _flops(37e9, DEEPSEEK_TOKENS))
     yield record(LISTING, "FLOPs of a dense 671B on 14.8T tokens", "6.0e25", _flops(671e9, DEEPSEEK_TOKENS))
     yield record(LISTING, "how many times more than the mixture's", "18", 671 / 37)
     yield record("Intuition", "experts that serve a token, 8 of 256, as 1 in", "32", 256 / 8)
-    yield record("Intuition", "G of the DeepSeek design", "18", 671 / 37)
+    yield record("Intuition", "G of the DeepSeek design ('roughly 1/18')", "~18", 671 / 37)
 
 
 def _effective() -> Records:
@@ -116,7 +115,7 @@ def _allocation() -> Records:
     one, two = (compute_optimal(LAW, BUDGET, expansion).value for expansion in (1.0, 2.0))
     note = "G enters N_act* through A·G^(-gamma·alpha), so that its exponent is -gamma·alpha/(alpha+beta)"
     size, tokens = (math.log2(two[name] / one[name]) for name in ("params_active", "tokens"))
-    yield record(where, "exponent of G in N_act*", "-0.16", size, note=note)
+    yield record(where, "exponent of G in N_act* ('roughly')", "~-0.16", size, note=note)
     yield record(where, "exponent of G in D*, gamma·beta/(alpha+beta)", "0.158", tokens, note=note, implied=True)
     more = compute_optimal(LAW, 2 * BUDGET, 1.0).value
     for quantity, name, exponent in (
@@ -129,7 +128,7 @@ def _allocation() -> Records:
     note = f"D*/N* grows with compute: these constants give 20 at {twenty:.1e} FLOPs, and the chapter names no budget"
     name = "tokens per parameter of the dense optimum at 3.4e24 FLOPs ('roughly twenty')"
     # A rule of thumb of Hoffmann et al., said without a budget or constants: not what the chapter's constants are for.
-    yield record("First paragraph", name, "20", Reading(ratio, within=0.25), note=note, undefined=True)
+    yield record("First paragraph", name, "~20", ratio, note=note, undefined=True)
     claim = check(compute_optimal(LAW, BUDGET, 18.1))
     yield record(
         where,
@@ -137,15 +136,13 @@ def _allocation() -> Records:
         "holds",
         Reading(holds(claim.holds), "-gamma·alpha/(alpha+beta) for the exponent of G"),
     )
-    yield record(
-        where,
-        "compute-optimal dense size at 3.4e24 FLOPs",
-        "70",
-        Reading(one["params_active"] / 1e9, within=0.05),
-        unit="B",
-    )
-    mixture = Reading(claim.value["params_active"] / 1e9, within=0.05)
-    yield record(where, "compute-optimal active size at 3.4e24 FLOPs, G = 18.1", "37", mixture, unit="B")
+    for quantity, best, printed in (
+        ("dense size at 3.4e24 FLOPs", one, "70"),
+        ("active size at 3.4e24 FLOPs, G = 18.1", claim.value, "37"),
+    ):
+        note = "70B and 37B are the sizes of the walkthrough, not optima of its constants"
+        size = best["params_active"] / 1e9
+        yield record(where, f"compute-optimal {quantity}", printed, size, unit="B", note=note)
 
 
 def _walkthrough() -> Records:
@@ -166,9 +163,19 @@ def _walkthrough() -> Records:
         ):
             yield record(WALK, f"{name}: {quantity}", text, value, unit=unit)
         terms = [f"{LAW.irreducible:g}", *printed[2:4]]
-        # Two rounded terms and a rounded sum: half a unit of the last digit each.
-        total = Reading(sum(map(float, terms)), within=0.0015 / float(printed[4]))
-        yield record(WALK, f"{name}: sum of the printed terms, {' + '.join(terms)}", printed[4], total, unit="nats")
+        # Each printed term and the printed sum may be half a unit of its last digit off.
+        off = sum(last_digit(text, 1.0) / 2 for text in printed[2:])
+        adds_up = holds(abs(sum(map(float, terms)) - float(printed[4])) < off)
+        for letter, scale, base, term in (
+            ("alpha", LAW.params_scale, printed[0], printed[2]),
+            ("beta", LAW.tokens_scale, f"{printed[1]}e12", printed[3]),
+        ):
+            note = f"no one {letter} gives the three printed terms"
+            exponent = -math.log(float(term) / scale) / math.log(float(base))
+            what = f"{name}: {letter} that the printed term implies, {term} = {scale:g}·{base}^-{letter}"
+            yield record(WALK, what, CONSTANTS[letter], exponent, note=note, implied=True)
+        what = f"{name}: {' + '.join(terms)} is {printed[4]}, but for the rounding of each"
+        yield record(WALK, what, "holds", adds_up)
     order = sorted(losses, key=lambda name: losses[name])
     yield record(WALK, "from lowest loss", "DeepSeek, dense, Switch", ", ".join(name.split()[0] for name in order))
     dense, mixture, switch = losses.values()
@@ -211,7 +218,7 @@ def _frontier() -> Records:
     note = "the loss falls with G without end, so that the best G is the largest of the grid"
     yield record(FRONTIER, "activated parameters of the best cell", "37", active / 1e9, unit="B")
     yield record(FRONTIER, "G of the best cell (16 to 24)", "<=24", expansion, note=note)
-    yield record(FRONTIER, "tokens of the best cell", "14", Reading(_affordable(active) / 1e12, within=0.05), unit="T")
+    yield record(FRONTIER, "tokens of the best cell", "14", _affordable(active) / 1e12, unit="T")
     yield record(FRONTIER, "cells of the grid, 6 by 7", "42", len(cells))
     yield record("Observations, 1", "evaluations of a 50 by 50 grid ('ten thousand')", "10000", 50 * 50)
 
@@ -221,12 +228,8 @@ def _at_scale() -> Records:
     dense = optimal_split(dense_slice(LAW, 1.0), 3e24)
     loss = float(LAW(_design(dense["params_active"], 1.0, dense["tokens"])))
     yield record(SCALE, "loss of DeepSeek-V3 at 14.8T tokens", "1.96", mixture, unit="nats")
-    # "Approximately", as the sizes at 3.4e24 FLOPs above.
-    size, tokens = (
-        Reading(dense[name] / unit, within=0.05) for name, unit in (("params_active", 1e9), ("tokens", 1e12))
-    )
-    yield record(SCALE, "dense optimum at 3e24 FLOPs: parameters", "65", size, unit="B")
-    yield record(SCALE, "dense optimum at 3e24 FLOPs: tokens", "7.7", tokens, unit="T")
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: parameters", "65", dense["params_active"] / 1e9, unit="B")
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: tokens", "7.7", dense["tokens"] / 1e12, unit="T")
     yield record(SCALE, "dense optimum at 3e24 FLOPs: loss", "2.02", loss, unit="nats")
     yield record(SCALE, "advantage of the mixture", "0.06", loss - mixture, unit="nats")
 

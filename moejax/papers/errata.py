@@ -10,6 +10,7 @@ from moejax.papers.record import (
     ERROR,
     MATCH,
     NOT_CHECKABLE,
+    RULE,
     UNDER_READING,
     UNEXPLAINED,
     VERDICTS,
@@ -28,6 +29,8 @@ from the document's own formulas, constants and tables by the laws and counts in
 printed digits. It is meant for the authors first: what is listed here is what a reader who recomputes their document
 stumbles over, and in most cases a digit, a unit or a definition settles it. If a formula was misread, the file of the
 paper in `moejax/papers` is where to say so.
+
+{rule} The tolerance of every number stands beside it in parentheses.
 """
 
 
@@ -38,7 +41,7 @@ _NESTED = "    - "
 
 def errata(records: Sequence[Record]) -> str:
     """The page, in Markdown."""
-    parts = [_INTRODUCTION, _counts(records)]
+    parts = [_INTRODUCTION.format(rule=RULE), _counts(records)]
     for paper in dict.fromkeys(record.paper for record in records):
         parts.append(_paper(paper, [record for record in records if record.paper == paper]))
     return "\n".join(parts)
@@ -152,7 +155,14 @@ def _difference(record: Record) -> str:
     others = [reading for reading in record.readings[1:] if reading.computed != record.readings[0].computed]
     tried = "; ".join(f"{written(r.computed)}{unit} with {r.name}" for r in others if not isinstance(r.computed, str))
     also = f" (also tried: {tried})" if tried else ""
-    return _plain(f"{record.quantity}: {record.how} {record.printed}{unit}, computed {record.shown}{unit}{also}")
+    return _plain(f"{record.quantity}: {_printed(record)}, computed {record.shown}{unit}{also}")
+
+
+def _printed(record: Record) -> str:
+    """The printed number, its unit and its tolerance."""
+    unit = f" {record.unit}" if record.unit else ""
+    tolerance = f" ({record.tolerance})" if record.tolerance else ""
+    return f"{record.how} {record.printed}{unit}{tolerance}"
 
 
 def _under_reading(records: list[Record]) -> list[str]:
@@ -169,7 +179,7 @@ def _difference_under(record: Record) -> str:
     first = record.readings[0]
     plainly = f", {written(first.computed)}{unit} without it" if not first.name and first.computed is not None else ""
     bare = plainly if first.computed != record.computed else ""
-    return _plain(f"{record.quantity}: {record.how} {record.printed}{unit}, computed {record.shown}{unit}{bare}")
+    return _plain(f"{record.quantity}: {_printed(record)}, computed {record.shown}{unit}{bare}")
 
 
 def _unchecked(records: list[Record]) -> list[str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
+from math import floor, log10
 from typing import Any
 
 Number = float | int
@@ -27,6 +28,18 @@ VERDICTS = {
 }
 """The kinds of verdict, and what each means."""
 
+ABOUT = 0.1
+"""The share of a printed number by which a computed one may miss it if the document's words say "about"."""
+RULE = (
+    "One rule holds for every row. A computed number agrees with a printed one if it rounds to the printed digits: it "
+    "is within half a unit of the last digit. With a power of ten, the computed number is rounded to as many digits of "
+    "its own. The signs ≈ and ~ announce a rounding and change nothing. If the words say about, around, roughly, "
+    "approximately, almost or close to, the number is marked 'about' and a computed one agrees within "
+    f"{100 * ABOUT:g} %. Bounds and words must hold exactly, identities to a billionth. A number that is only implied "
+    "has as many digits as the least precise number behind it."
+)
+"""What agreement means, as the page for the authors and the command print it."""
+
 _SLACK = 1e-9
 ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
     "nearest": lambda computed, printed, unit: abs(computed - printed) <= (0.5 + _SLACK) * unit,
@@ -34,8 +47,8 @@ ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
     "down": lambda computed, printed, unit: -_SLACK * unit <= computed - printed < (1 - _SLACK) * unit,
 }
 """Whether a computed number is printed so, ``unit`` being one in the last printed digit."""
-SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than "}
-"""The bounds in words."""
+SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than ", "~": "about "}
+"""Signs before a printed number, in words."""
 BOUNDS: dict[str, Callable[[float, float], bool]] = {
     ">=": lambda computed, bound: computed >= bound,
     "<=": lambda computed, bound: computed <= bound,
@@ -54,22 +67,29 @@ class Reading:
     """What is assumed beyond the document's words; empty if nothing is."""
     rounding: str = "nearest"
     """A key of ``ROUNDINGS``."""
-    within: Number | None = None
-    """A share of the printed number, in place of a rounding, where the document says "about"."""
 
     def agrees(self, published: str) -> bool:
-        """Whether this is what is printed."""
+        """Return whether this is the printed number or word, by ``RULE``."""
         if self.computed is None or isinstance(self.computed, str):
             return self.computed == published
         for sign, holds in BOUNDS.items():
             if published.startswith(sign):
                 return holds(self.computed, float(published[len(sign) :]))
-        printed = Decimal(published)
-        if self.within is not None:
-            return abs(self.computed - float(printed)) <= self.within * abs(float(printed)) * (1 + _SLACK)
-        exponent = printed.as_tuple().exponent
-        assert isinstance(exponent, int), f"{published} is not a number"
-        return ROUNDINGS[self.rounding](self.computed, float(printed), 10.0**exponent)
+        if published.startswith("~"):
+            bound = float(published[1:])
+            return abs(self.computed - bound) <= ABOUT * abs(bound) * (1 + _SLACK)
+        return ROUNDINGS[self.rounding](self.computed, float(published), last_digit(published, self.computed))
+
+
+def last_digit(published: str, computed: Number) -> float:
+    """Return one unit of the last printed digit, for a power of ten at the computed number's own power if smaller."""
+    digits, _, power = published.partition("e")
+    decimals = Decimal(digits).as_tuple().exponent
+    assert isinstance(decimals, int), f"{published} is not a number"
+    if not power:
+        return 10.0**decimals
+    own = floor(log10(abs(computed))) if computed else int(power)
+    return 10.0 ** (min(own, int(power)) + decimals)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +101,7 @@ class Record:
     """Table, equation or section."""
     quantity: str
     published: str | None
-    """As printed, or a word; ``>7`` is a bound. None if the document prints no such number."""
+    """As printed, or a word; ``>7`` is a bound, ``~7`` stands for "about 7". None if no such number is printed."""
     readings: tuple[Reading, ...]
     """The document's own words first."""
     unit: str = ""
@@ -99,6 +119,18 @@ class Record:
         text = self.published or "nothing"
         sign = next((sign for sign in SAID if text.startswith(sign)), "")
         return SAID.get(sign, "") + text[len(sign) :]
+
+    @property
+    def tolerance(self) -> str:
+        """How far a computed number may be from the printed one, as the tables show it."""
+        text, value = self.published, self.computed
+        if text is None or text[0] in "<>" or value is None or isinstance(value, str):
+            return ""
+        if text.startswith("~"):
+            return f"±{100 * ABOUT:g} %"
+        rounding = self.found.rounding if self.found else "nearest"
+        unit = f"{last_digit(text, value):g}"
+        return {"nearest": f"±{short(last_digit(text, value) / 2)}", "up": f"-{unit}", "down": f"+{unit}"}[rounding]
 
     @property
     def how(self) -> str:
@@ -170,6 +202,7 @@ class Record:
             "unit": self.unit,
             "inputs": dict(self.inputs),
             "published": self.published,
+            "tolerance": self.tolerance,
             "computed": self.computed,
             "readings": [
                 {

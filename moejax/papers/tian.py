@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from moejax.laws.design import Design
 from moejax.laws.leverage import optimal_granularity
 from moejax.laws.predict import published
 from moejax.papers import tian_models, tian_tables
-from moejax.papers.record import Number, Reading, Records, constants, holds, recorder, short, trend
+from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, same, short, trend
 
 TITLE = 'Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts" (2025)'
 record = recorder("tian")
@@ -107,32 +108,36 @@ def _leverage() -> Records:
     value = Reading(_el(LEVERAGE, 0.031, 12.0, 1e22), "log10 of C and log2 of G")
     yield record(where, "EL at A = 3.1 %, G = 12, C = 1e22", ">7", value)
     best = [
-        Reading(_best_granularity(law), f"{name} of G", within=0.1)
+        Reading(_best_granularity(law), f"{name} of G")
         for name, law in ((name, _in_bases(10.0, BASES[name])) for name in BASES)
     ]
-    yield record("Section 4.1", "granularity of greatest leverage ('around 12')", "12", *best, note=bases)
+    yield record("Section 4.1", "granularity of greatest leverage ('around 12')", "~12", *best, note=bases)
     for bound in (">=8", "<=12"):
         value = Reading(_best_granularity(LEVERAGE), "log2 of G")
         yield record("Section 1", f"granularity of greatest leverage, {bound[:2]} {bound[2:]}", bound, value)
+    yield from _over_rounding()
     stationary = Reading(holds(check(optimal_granularity(LEVERAGE, 0.031, 1e22)).holds), "log2 of G")
     yield record("Eq. 4", "G* = 2^(-beta/(2 gamma)) is stationary, a maximum of EL", "holds", stationary)
     reading = "log10 of C and log2 of G"
     for flops in (1e20, 1e22):
-        value = Reading(_el(LEVERAGE, 1.0, 2.0, flops), reading, within=1e-3)
-        note = "the saturated activation ratio at A = 1 is 1.016 with Table 6, not 1"
-        yield record("Eq. 1", f"EL of a dense model (A = 1) at C = {short(flops)}", "1", value, note=note)
+        dense = _el(LEVERAGE, 1.0, 2.0, flops)
+        note = f"the saturated activation ratio at A = 1 is 1.016 with Table 6, not 1, and EL is {dense:.4f}"
+        name = f"EL of a dense model (A = 1) is 1 at C = {short(flops)}"
+        yield record("Eq. 1", name, "holds", same(dense, 1.0), note=note)
     built = 2 * tian_models.MINI.model_dim / tian_models.MINI.expert_hidden
     own = [
         Reading(_el(LEVERAGE, ratio, granularity, 1e22), f"{reading}{also}")
         for ratio, granularity, also in (
             (0.034, 12.0, ""),
-            (12 / 384, 12.0, ", and A as E_a/E = 12/384, in which Table 6's data are labelled"),
             (13 / 385, 12.0, ", and A = 13/385 before it is rounded"),
             (13 / 385, built, f", and A = 13/385 with the G = {built:.4g} of Table 1"),
         )
     ]
+    rounded = [_el(law, 0.034, 12.0, 1e22) for law in _that_round_to_table_6()]
     note = (
-        "A = 3.4 % is Table 3's (E_a + E_s)/(E + E_s); the prediction's A = 3.1 % is E_a/E = 12/384 of the same model"
+        "A = 3.4 % is Table 3's (E_a + E_s)/(E + E_s); the prediction's A = 3.1 % is E_a/E = 12/384 of the same model, "
+        f"with which EL is {_el(LEVERAGE, 12 / 384, 12.0, 1e22):.4g}; the rounding of Table 6's coefficients alone "
+        f"moves EL at 3.4 % from {min(rounded):.2f} to {max(rounded):.2f}"
     )
     yield record("Section 5", "EL of MoE-mini at its stated A = 3.4 % and G = 12, C = 1e22", ">7", *own, note=note)
     for variable, trend_printed, values in (
@@ -147,6 +152,31 @@ def _leverage() -> Records:
         yield record("Section 4.2", f"EL with {variable}", trend_printed, Reading(trend(values), reading))
 
 
+def _that_round_to_table_6() -> list[Any]:
+    """Return Eq. 4 at the corners of the coefficients that round to Table 6's; A_max has no effect."""
+    ends = {
+        f.name: [float(text) + sign * last_digit(text, float(text)) / 2 for sign in (-1, 1)]
+        for f in dataclasses.fields(LEVERAGE)
+        if (text := TABLE_6[f.metadata["symbol"]]) != TABLE_6["A_max"]
+    }
+    corners = itertools.product(*ends.values())
+    return [dataclasses.replace(LEVERAGE, **dict(zip(ends, corner, strict=True))) for corner in corners]
+
+
+def _over_rounding() -> Records:
+    laws = _that_round_to_table_6()
+    where, over = "Eq. 4 and Table 6", "over all coefficients that round to Table 6's"
+    for ratio, text in ((0.031, "3.1"), (0.034, "3.4")):
+        values = [_el(law, ratio, 12.0, 1e22) for law in laws]
+        for end, pick, printed in (("lowest", min, ">7" if ratio == 0.031 else None), ("highest", max, None)):
+            value = Reading(pick(values), "log10 of C and log2 of G")
+            yield record(where, f"{end} EL at A = {text} %, G = 12, C = 1e22, {over}", printed, value)
+    best = [_best_granularity(law) for law in laws]
+    for end, pick in (("lowest", min), ("highest", max)):
+        value = Reading(pick(best), "log2 of G")
+        yield record(where, f"{end} granularity of greatest leverage ('around 12'), {over}", "~12", value)
+
+
 def _allocation() -> Records:
     for name in ("dense", "moe"):
         law = published("allocation", f"tian-2025-{name}").law
@@ -155,9 +185,9 @@ def _allocation() -> Records:
         for flops in (1e18, 1e20, 1e22):
             found = law(Design(flops=flops))
             product = found["flops_per_token"] * found["tokens"] / flops
-            yield record(where, f"M·D over C at C = {short(flops)}", "1", Reading(product, within=1e-3))
+            yield record(where, f"M·D over C at C = {short(flops)}", "1.00", product, implied=True)
         for quantity, exponent in (("M", law.model_exponent), ("D", law.tokens_exponent)):
-            yield record("Appendix E.2", f"exponent of C in {quantity}, {where[9:]} ('close to 0.5')", "0.5", exponent)
+            yield record("Appendix E.2", f"exponent of C in {quantity}, {where[9:]} ('close to 0.5')", "~0.5", exponent)
     dense, mixture = (published("allocation", f"tian-2025-{name}").law for name in ("dense", "moe"))
     for flops in (1e18, 1e20, 1e22):
         one, other = dense(Design(flops=flops)), mixture(Design(flops=flops))
@@ -186,9 +216,9 @@ def _fit_quality() -> Records:
         "Figures 5 and 17",
         "root mean square of the residuals, from their mean and standard deviation",
         f"{math.hypot(spread, mean):.4f}",
-        Reading(pooled, within=0.02),
-        Reading(fitted, "the residuals of the 200 fitted points alone", within=0.02),
-        Reading(held_out, "the residuals of the 24 validation points alone", within=0.02),
+        pooled,
+        Reading(fitted, "the residuals of the 200 fitted points alone"),
+        Reading(held_out, "the residuals of the 24 validation points alone"),
         note="computed from the two RMSEs and their numbers of points, which do not give the spread of Figure 17",
         implied=True,
     )

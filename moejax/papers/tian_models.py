@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from moejax.laws.accounting import params
+from collections.abc import Callable
+
+from moejax.architecture import Architecture
+from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.conventions import FLOPS, PARAMS
+from moejax.laws.conventions import FLOPS, PARAMS, multi_head
 from moejax.laws.design import Design
-from moejax.papers.record import Reading, Records, recorder
+from moejax.papers.record import Number, Reading, Records, recorder
 
 record = recorder("tian")
 MINI, DENSE = (CATALOGUE[name].architecture for name in ("moe-mini", "dense-6.1b"))
 
-COUNTS = (("tian", ""), ("exact", "all products, logits too"), ("tian-printed", "Eqs. 10 to 12 as printed"))
-"""Conventions for training FLOPs per token, and what each assumes."""
+COUNTS: dict[str, Callable[[Architecture], Number]] = {
+    "": lambda a: FLOPS["tian"].per_token(a, 4096),
+    "Eqs. 10 to 12 as printed": lambda a: FLOPS["tian-printed"].per_token(a, 4096),
+    "Eqs. 10 and 11 as printed, no logits": lambda a: (
+        FLOPS["tian-printed"].per_token(a, 4096) - 3 * flops_per_token(a, 4096).unembedding
+    ),
+    "all products, logits too": lambda a: FLOPS["exact"].per_token(a, 4096),
+    "the same with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
+    "the same with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
+}
+"""Training FLOPs per token at sequences of 4096, by what each count assumes."""
 
 
 def records() -> Records:
@@ -56,8 +68,17 @@ def _sizes() -> Records:
         yield record("Table 1", f"{quantity} of Dense-6.1B", "6.11", PARAMS["tian"].total(DENSE) / 1e9, unit="B")
     with_router = PARAMS["tian"].active(MINI) / 1e9
     without = with_router - params(MINI).router / 1e9
-    values = with_router, Reading(without, "the router left out")
-    note = "neither count of its parts gives it, and the document does not say which parts N_a has"
+    embedding = params(MINI).vocabulary / 2e9
+    values = (
+        with_router,
+        Reading(without, "the router left out"),
+        Reading(with_router + embedding, "one embedding matrix counted"),
+        Reading(with_router + 2 * embedding, "both embedding matrices counted"),
+        Reading(PARAMS["tian"].active(multi_head(MINI)) / 1e9, "as many key-value heads as heads"),
+        Reading(PARAMS["tian"].active(MINI.replace(num_dense_layers=0)) / 1e9, "no dense layer"),
+        Reading(PARAMS["tian"].active(MINI.replace(num_dense_layers=3)) / 1e9, "three dense layers"),
+    )
+    note = "no count of its parts gives it, and the document does not say which parts N_a has"
     yield record("Table 1", "N_a of MoE-mini", "0.85", *values, unit="B", note=note, undefined=True)
     yield record("Table 1", "N_a of MoE-mini in its name (A0.8B)", "0.8", *values, unit="B")
     yield record(
@@ -69,19 +90,15 @@ def _sizes() -> Records:
     )
     dense = PARAMS["tian"].active(DENSE) / 1e9
     yield record("Section 5", "active parameters of Dense-6.1B over MoE-mini's", ">7", dense / with_router)
-    share = (
-        100 * with_router / dense,
-        Reading(100 * without / dense, "the router left out"),
-        Reading(100 * without / dense, "the router left out, and cut off", "down"),
-    )
-    yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "13", *share, unit="%")
-    ratios = [Reading(_ratio(name), reading) for name, reading in COUNTS]
+    share = 100 * with_router / dense
+    yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "~13", share, unit="%")
+    ratios = [Reading(count(DENSE) / count(MINI), reading) for reading, count in COUNTS.items()]
     note = "seven is the ratio of active parameters"
     yield record(
         "Abstract", "training FLOPs per token of Dense-6.1B over MoE-mini's ('over 7')", ">7", *ratios, note=note
     )
     tokens = 1e12
-    spent = [Reading(FLOPS[name].per_token(MINI, 4096) * tokens, reading, within=0.1) for name, reading in COUNTS]
+    spent = [Reading(count(MINI) * tokens, reading) for reading, count in COUNTS.items()]
     note = "EL grows with C, so that at these FLOPs it is below what is predicted for 1e22"
     yield record(
         "Section 5",
@@ -93,14 +110,10 @@ def _sizes() -> Records:
     )
     yield record("Appendix L", "size of the final MoE model", "16", layers[1], unit="B", note="Table 1 has 17.5B")
     hours = 360_000 + 200_000 + 120_000
-    yield record("Appendix L", "GPU-hours, summed over the three parts", "680000", hours)
+    yield record("Appendix L", "GPU-hours, summed over the three parts", "~680000", hours)
     yield record(
         "Section 1",
         "active parameters of a 7B dense model over DeepSeekMoE's",
-        "2.5",
+        "~2.5",
         7e9 / CATALOGUE["deepseek-moe-16b"].params_active,
     )
-
-
-def _ratio(convention: str) -> float:
-    return FLOPS[convention].per_token(DENSE, 4096) / FLOPS[convention].per_token(MINI, 4096)

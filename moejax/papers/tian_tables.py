@@ -16,14 +16,17 @@ from moejax.papers.record import Number, Reading, Record, Records, recorder, sho
 record = recorder("tian")
 
 GROUPS = (
-    (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "1280"),
-    (8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "2048"),
-    (10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "2560"),
-    (14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "3072"),
-    (16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "4096"),
-    (22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "5120"),
+    (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "96", "1280"),
+    (8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "160", "2048"),
+    (10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "224", "2560"),
+    (14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "320", "3072"),
+    (16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "512", "4096"),
+    (22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "768", "5120"),
 )
-"""Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta; Table 11's d_ffn."""
+"""Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta and B; Table 11's
+d_ffn."""
+SEARCHED = {"eta": ("learning_rate", "<=-9"), "B in tokens": ("batch_tokens", ">=18")}
+"""Of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs, the ends towards small budgets, in log2."""
 
 EXPERTS = (64, 128, 192, 256, 384, 512)
 """Table 9: routed experts, in the order of ``TABLE_9``."""
@@ -124,14 +127,23 @@ UNITS = {"learning_rate": 1.0, "batch_tokens": 4096.0}
 def _hyperparameters() -> Records:
     law = published("hyperparameters", "tian-2025").law
     note = "the columns are power laws of the maximum training FLOPs, with other constants than Eq. 5's"
-    for *_, rate, batch, flops, rate_12, _ in GROUPS:
+    for *_, rate, batch, flops, rate_12, batch_12, _ in GROUPS:
         at = f"at {short(flops)} FLOPs"
         found = law(Design(flops=flops))
-        eta, sequences = (Reading(found[name] / unit, within=0.02) for name, unit in UNITS.items())
+        eta, sequences = (found[name] / unit for name, unit in UNITS.items())
         yield record("Tables 8 to 11", f"eta {at}, by Eq. 5", rate, eta, note=note)
         yield record("Tables 8 to 11", f"B {at}, by Eq. 5", batch, sequences, unit="sequences", note=note)
         slip = "Tables 8 to 11 have a tenth of it at the same FLOPs"
         yield record("Table 12", f"eta {at}, as Table 8 has it", rate_12, float(rate), note=slip)
+        slip = "Eq. 5 has a batch of C alone, and Tables 8 to 11 and 14 print another one at the same FLOPs"
+        values = int(batch), Reading(sequences, "by Eq. 5")
+        yield record("Table 12", f"B {at}, as Table 8 has it", batch_12, *values, unit="sequences", note=slip)
+    for flops in (3e17, 1e18, 3e20):
+        for name, (column, end) in SEARCHED.items():
+            note = "the grid was searched from 3e17 FLOPs on, where Eq. 5 has larger rates and smaller batches"
+            value = math.log2(law(Design(flops=flops))[column])
+            what = f"log2 of {name} by Eq. 5 at {short(flops)} FLOPs, in the grid that was searched"
+            yield record("Eq. 5 and Appendix E.1", what, end, value, note=note, implied=True)
     first, last = GROUPS[0], GROUPS[-1]
     decades = math.log(last[7] / first[7])
     for name, column, printed in (("eta", 5, "-0.1529"), ("B", 6, "0.3644")):
@@ -141,7 +153,7 @@ def _hyperparameters() -> Records:
 
 def _largest_budget() -> Record:
     """The largest IsoFLOP budget of Section 3 and Appendix F.1, beside the most that Tables 8 to 12 train to."""
-    most = max(flops for *_, flops, _, _ in GROUPS)
+    most = max(flops for *_, flops, _, _, _ in GROUPS)
     return record(
         "Section 3 and Tables 8 to 12",
         "largest compute budget of the architecture experiments",
@@ -235,7 +247,7 @@ def _equal_compute() -> Records:
     groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
     where, most = "Table 12 and Appendix I", dict.fromkeys(FORMS, 0.0)
     note = "Eq. 10 has 1 for 2, and the shared expert 4 for 6"
-    for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _) in zip(groups, GROUPS, strict=True):
+    for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _, _) in zip(groups, GROUPS, strict=True):
         models = [_model(layers, heads, kv_heads, *widths) for widths in group]
         spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
         most = {name: max(most[name], spread[name]) for name in FORMS}
@@ -249,21 +261,28 @@ def _attention() -> Records:
     groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
     shares: dict[str, list[Number]] = {
         "": [],
-        "the half of the scores that a causal mask keeps, logits counted": [],
-        "the logits of Eq. 12 left out": [],
+        "2 for 1 in Eq. 10 and 6 for 4 in the shared expert": [],
+        "2 for 1 in Eq. 10 and 6 for 4 in the shared expert, and half of the scores by a causal mask": [],
+        "2 for 1 in Eq. 10 and 6 for 4 in the shared expert, and no logits": [],
     }
     for (layers, group), (_, _, heads, kv_heads, *_) in zip(groups, GROUPS, strict=True):
-        for widths in group:
-            f = flops_per_token(_model(layers, heads, kv_heads, *widths), 4096)
+        for width, expert in group:
+            f = flops_per_token(_model(layers, heads, kv_heads, width, expert), 4096)
             whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
             experts = f.routed_experts + f.shared_experts
-            parts = ((whole, f.unembedding), (causal, f.unembedding), (whole, 0))
-            for found, (attention, logits) in zip(shares.values(), parts, strict=True):
-                found.append(100 * attention / (attention + experts + logits))
-    where, note = "Appendix F.4", "no one reading gives both ends of the range"
-    for end, pick, printed in (("lowest", min, "20"), ("highest", max, "50")):
-        values = [Reading(pick(found), name, within=0.1) for name, found in shares.items()]
-        yield record(where, f"{end} share of attention in the FLOPs of Table 12", printed, *values, unit="%", note=note)
+            parts = (
+                (whole - 2 * width**2 * layers, experts - f.shared_experts / 3 + f.unembedding),
+                (whole, experts + f.unembedding),
+                (causal, experts + f.unembedding),
+                (whole, experts),
+            )
+            for found, (attention, rest) in zip(shares.values(), parts, strict=True):
+                found.append(100 * attention / (attention + rest))
+    where = "Appendix F.4"
+    ends = [Reading(f"{min(found):.0f} to {max(found):.0f}", name) for name, found in shares.items()]
+    note = f"by Eqs. 10 to 12 as printed the lowest is {min(shares['']):.4g} %, and no reading gives both ends"
+    name = "lowest and highest share of attention in the FLOPs of Table 12"
+    yield record(where, name, "20 to 50", *ends, unit="%", note=note)
     inside = [Reading(sum(20 <= share <= 50 for share in found), name) for name, found in shares.items()]
     models = sum(len(group) for _, group in groups)
     yield record(where, "models of Table 12 whose attention has 20 to 50 % of the FLOPs", str(models), *inside)

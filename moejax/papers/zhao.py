@@ -39,6 +39,7 @@ EQUATION_33 = LossCompute(scale=576.0, exponent=-0.158, irreducible=1.87)
 def records() -> Records:
     """Every number of the document."""
     yield from constants(record, "Table 2", LAW, TABLE_2)
+    yield from _words()
     yield from _structure_optima()
     yield from zhao_models.records()
     yield from _shared_share_by_size()
@@ -47,8 +48,16 @@ def records() -> Records:
     yield from zhao_experiments.records()
 
 
+def _words() -> Records:
+    """What one part of the document says in words and another says otherwise."""
+    note = "Section 3 has WSD for all experiments; Appendix B and Table 1 have a decay by a cosine"
+    yield record("Section 3, Appendix B and Table 1", "schedule of the learning rate", "WSD", "cosine", note=note)
+    note = "Eqs. 16 and 23 have s where Eqs. 1, 11 and 15 and Table 2 have epsilon"
+    yield record("Appendices D and F", "letter of the irreducible loss", "epsilon", "s", note=note)
+
+
 def _structure_optima() -> Records:
-    for where, printed in (("Section 5.1", "6.78"), ("Appendix D", "6.78"), ("Abstract and Section 1", "7")):
+    for where, printed in (("Section 5.1", "6.78"), ("Appendix D", "6.78"), ("Abstract and Section 1", "~7")):
         yield record(where, "optimal number of active experts", printed, zhao_models.EXACT_G)
     for where in ("Section 5.2", "Appendix E"):
         yield record(where, "optimal share of shared experts", "0.31", zhao_models.EXACT_S)
@@ -110,16 +119,12 @@ def _compute_curve() -> Records:
     yield record("Eq. 33", "coefficient of C", "576", None, Reading(limit.scale, reading))
     yield record("Eq. 33", "exponent of C", "-0.158", None, Reading(limit.exponent, reading))
     for flops in (1e20, 1e22, 1e24, 1e26):
-        printed = f"{EQUATION_33(Design(flops=flops)):.4f}"
-        yield record(
-            "Eq. 33",
-            f"L*(C) at C = {short(flops)}, to half a unit of its last digit",
-            printed,
-            Reading(_exact(flops), within=0.005 / float(printed)),
-            unit="nats",
-            note="Eq. 33 leaves out the term with h, which grows with compute, and lies below the exact optimum",
-            implied=True,
+        note = (
+            "Eq. 33 leaves out the term with h, which grows with compute, and lies below the exact optimum: "
+            f"{EQUATION_33(Design(flops=flops)):.4f} where that is {_exact(flops):.4f}"
         )
+        name = f"L* of Eqs. 30 to 32 less that of Eq. 33, at C = {short(flops)}"
+        yield record("Eq. 33", name, "0.00", _missing(flops), unit="nats", note=note, implied=True)
     yield from _without_end_of_compute()
     yield from _limits_of_validity()
 

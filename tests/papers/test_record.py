@@ -32,6 +32,13 @@ def record(published, *values, **rest):
         ("2.40", 2.4019, MATCH),
         ("2404", 2401.9, ERROR),
         ("5e22", 5.4e22, MATCH),
+        ("1e22", 9.4e21, ERROR),
+        ("1e22", 9.6e21, MATCH),
+        ("1.05e11", 1.0195e11, ERROR),
+        ("65", 67.82, ERROR),
+        ("~20", 18.0, MATCH),
+        ("~20", 17.98, ERROR),
+        ("~-0.16", -0.175, MATCH),
         ("-7.61e-2", -0.07612, MATCH),
         (">7", 7.2, MATCH),
         (">7", 6.98, ERROR),
@@ -69,9 +76,30 @@ def test_a_reading_counts_only_where_the_documents_own_words_fail():
     assert record("48", 46.2, up).verdict == ERROR
 
 
-def test_about_means_within_a_share():
-    assert record("70", Reading(71.8, within=0.05)).kind == MATCH
-    assert record("70", Reading(74.0, within=0.05)).kind == ERROR
+@pytest.mark.parametrize(
+    ("published", "computed", "tolerance"),
+    [
+        ("6.78", 6.7779, "±0.005"),
+        ("2404", 2401.9, "±0.5"),
+        ("1.05e11", 1.0195e11, "±5e08"),
+        ("1e22", 6.9e21, "±5e20"),
+        ("~20", 110.0, "±10 %"),
+        (">7", 7.2, ""),
+        ("rises", "falls", ""),
+        ("0.0059", None, ""),
+    ],
+)
+def test_every_row_shows_the_tolerance_that_its_digits_give(published, computed, tolerance):
+    assert record(published, computed).tolerance == tolerance
+
+
+@given(st.floats(1e-6, 1e6), st.integers(0, 3), st.floats(-3, 3))
+def test_the_tolerance_that_is_shown_is_the_one_that_decides(value, decimals, off):
+    published = f"{value:.{decimals}e}"
+    one = record(published, float(published) + off * 10.0 ** (int(published.partition("e")[2]) - decimals))
+    within = abs(one.readings[0].computed - float(published)) <= float(one.tolerance[1:]) * (1 + 1e-6)
+    if abs(abs(one.readings[0].computed - float(published)) / float(one.tolerance[1:]) - 1) > 1e-3:
+        assert (one.kind == MATCH) == within
 
 
 def test_an_explanation_is_one_sentence_with_both_numbers():

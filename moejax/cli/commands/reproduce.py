@@ -12,7 +12,7 @@ from moejax.folder import write_text
 from moejax.json_text import json_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
 from moejax.papers.errata import errata
-from moejax.papers.record import ERROR, UNDER_READING, UNEXPLAINED, VERDICTS
+from moejax.papers.record import ERROR, RULE, UNDER_READING, UNEXPLAINED, VERDICTS
 from moejax.papers.reproduce import PAPERS, chosen, reproduce, tally
 from moejax.papers.verdicts import as_text, changes, recorded
 from moejax.report import render
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record:
         _write(Path(arguments.record), as_text(records))
         return 0
-    if "abnar" in papers:
+    if arguments.active_convention and "abnar" in papers:
         say(sentence(taken))
     if name != DEFAULT:
         say(f"Verdicts on record are by the convention {DEFAULT}: none is held to them.")
@@ -74,6 +74,7 @@ def summary(records: list[Any]) -> Result:
         Column("where"),
         Column("quantity", words=True),
         Column("printed"),
+        Column("tolerance"),
         Column("computed"),
         Column("verdict", words=True),
         Column("reading or remark", words=True),
@@ -81,7 +82,7 @@ def summary(records: list[Any]) -> Result:
     tables = []
     for paper in counts:
         rows = [
-            [r.where, r.quantity, r.printed, r.shown, r.kind, r.found.name if r.found else r.note]
+            [r.where, r.quantity, r.printed, r.tolerance, r.shown, r.kind, r.found.name if r.found else r.note]
             for r in records
             if r.paper == paper and r.kind in (UNDER_READING, ERROR, UNEXPLAINED)
         ]
@@ -89,5 +90,5 @@ def summary(records: list[Any]) -> Result:
     rows = [[paper, *row.values(), sum(row.values())] for paper, row in counts.items()]
     total = [sum(row[kind] for row in counts.values()) for kind in VERDICTS]
     heads = [Column(name) for name in ("paper", *VERDICTS, "all")]
-    tables.append(Table("Verdicts", heads, [*rows, ["all", *total, sum(total)]]))
+    tables.append(Table("Verdicts", heads, [*rows, ["all", *total, sum(total)]], [RULE]))
     return Result(tables=tables)
