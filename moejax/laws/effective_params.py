@@ -33,8 +33,8 @@ class EffectiveParams:
     tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
 
-    def effective(self, design: Design) -> Any:
-        """Parameters of the dense model that the law takes for the same: N_act · G^gamma."""
+    def dense_equivalent(self, design: Design) -> Any:
+        """Parameters of the dense model with the same loss: N_act · G^gamma."""
         return design.params_active * design.expansion**self.expansion_exponent
 
     def __call__(self, design: Design) -> Any:

@@ -51,6 +51,8 @@ class Prediction:
     """Variables that could not be held to a range: none is published, or the design does not give them."""
     as_dense: bool = False
     """Whether the design is a mixture and the constants were fitted to dense models alone."""
+    params_effective: float | None = None
+    """Parameters of the dense model with the same loss; None if the law does not count them."""
 
     @property
     def loss(self) -> float:
@@ -169,7 +171,17 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
         extrapolated={name: factor for name, factor in outside.items() if factor != 1},
         unchecked=tuple(name for name in fitted or bare.inputs if name not in ranges),
         as_dense=isinstance(law, Published) and law.dense and _is_mixture(design),
+        params_effective=effective_params(bare, design),
     )
+
+
+def effective_params(law: Any, design: Design) -> float | None:
+    """Return the parameters of the dense model with the same loss, in float64; None if the law does not count them."""
+    if not hasattr(law, "dense_equivalent"):
+        return None
+    with jax.enable_x64(True):
+        exact, point = jax.tree.map(lambda x: np.float64(x), (law, design))
+        return float(exact.dense_equivalent(point))
 
 
 def _is_mixture(design: Design) -> bool:

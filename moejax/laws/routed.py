@@ -51,6 +51,10 @@ class Routed:
             self.params_slope * params + self.experts_slope * experts + self.coupling * params * experts + self.offset
         )
 
+    def dense_equivalent(self, design: Design) -> Any:
+        """Parameters of the dense model with the same loss."""
+        return self.effective_params(design.params_active, design.expert_expansion)
+
     def effective_params(self, params_active: Any, num_experts: Any) -> Any:
         """Parameters of the dense model (E = 1) with the same loss: the effective parameter count."""
 

@@ -78,8 +78,8 @@ def _dense_target() -> Records:
 
 
 def _effective() -> Records:
-    gain = LAW.effective(_design(1.0, 18.0, 1.0))
-    effective = LAW.effective(_design(37e9, 18.1, 1.0))
+    gain = LAW.dense_equivalent(_design(1.0, 18.0, 1.0))
+    effective = LAW.dense_equivalent(_design(37e9, 18.1, 1.0))
     note = "18^0.35 is 2.750, and 1.05e11 and 105B inherit the 2.83"
     yield record(LISTING, "18^0.35, line 10", "2.83", gain, note=note)
     where = "The effective parameter count"
@@ -87,7 +87,7 @@ def _effective() -> Records:
         yield record(place, "N_eff of DeepSeek-V3, 37e9·18.1^0.35", "1.05e11", effective, note=note)
     yield record(where, "dense equivalent of DeepSeek-V3", "105", effective / 1e9, unit="B", note=note)
     yield record(SCALE, "G of DeepSeek-V3, 671/37", "18.1", 671 / 37)
-    slope = math.log2(LAW.effective(_design(1.0, 2.0, 1.0))) - 1
+    slope = math.log2(LAW.dense_equivalent(_design(1.0, 2.0, 1.0))) - 1
     yield record("Intuition", "exponent of G in the marginal gain", "-0.65", slope)
     dense = LAW(_design(70e9, 1.0, 1e12)) - dense_slice(LAW, 1.0)(_design(70e9, 1.0, 1e12))
     yield record("The Mathematical Form", "G = 1 minus the dense law, nats", "0", float(dense))
@@ -153,7 +153,7 @@ def _walkthrough() -> Records:
         whole = losses[name] = float(LAW(design))
         capacity = float(LAW(_design(active, expansion, math.inf))) - LAW.irreducible
         data = whole - capacity - LAW.irreducible
-        values = (float(LAW.effective(design)), tokens / 1e12, capacity, data, whole)
+        values = (float(LAW.dense_equivalent(design)), tokens / 1e12, capacity, data, whole)
         for quantity, unit, text, value in zip(
             ("N_eff", "tokens", "capacity term", "data term", "loss"),
             ("", "T", "nats", "nats", "nats"),

@@ -132,3 +132,17 @@ def test_a_length_that_is_no_number_is_answered_with_an_example(capsys):
     with pytest.raises(SystemExit, match="2"):
         run("--arch", "glm-4.5", "--sequence-length", "long")
     assert "write it as 30B" in capsys.readouterr().err
+
+
+def test_effective_parameters_are_those_of_the_dense_model_with_the_same_loss(capsys):
+    assert run("--arch", "deepseek-v3.1", "--json") == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert main(["predict", "--law", "effective_params", "--arch", "deepseek-v3.1", "--tokens", "14.8T", "--json"]) == 0
+    (mixture,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert mixture["params_effective"] == counts["params_effective"]["chapter-002"]
+    size = str(mixture["params_effective"])
+    dense = ["--params-active", size, "--params-total", size, "--tokens", "14.8T", "--json"]
+    assert main(["predict", "--law", "effective_params", *dense]) == 0
+    (twin,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert twin["values"]["loss"] == pytest.approx(mixture["values"]["loss"], rel=1e-9)
+    assert twin["params_effective"] == pytest.approx(mixture["params_effective"], rel=1e-9)

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
-from moejax.laws.accounting import flops_per_token, mtp_params, params
+from moejax.laws import PUBLISHED
+from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.memory import kv_cache_bytes, training_memory
+from moejax.laws.predict import effective_params
 from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table, percent
@@ -42,6 +44,12 @@ def count(name: str, architecture: Any, sequence_length: int) -> dict[str, Any]:
         "params_mtp_active": modules.active,
         "flops_per_token_forward": asdict(flops),
         "flops_per_token_training": flops.training,
+        "params_effective": {
+            key: effective
+            for sets in PUBLISHED.values()
+            for key, one in sets.items()
+            if (effective := effective_params(one.law, design_of(architecture, 1.0))) is not None
+        },
         "params_by_convention": {
             key: {"total": c.total(architecture), "active": c.active(architecture), "source": c.source}
             for key, c in PARAMS.items()
@@ -100,6 +108,11 @@ def summary(counts: dict[str, Any]) -> Result:
             "Parameters by convention",
             (Column("convention"), Column("total", format), Column("active", format), source),
             [[k, c["total"], c["active"], c["source"]] for k, c in counts["params_by_convention"].items()],
+        ),
+        Table(
+            "Effective parameters, of the dense model with the same loss",
+            (Column("constants"), Column("parameters", format), Column("share", percent(2))),
+            [[k, n, n / total] for k, n in counts["params_effective"].items()],
         ),
         Table(
             "Training FLOPs per token by convention",

@@ -134,6 +134,7 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
         "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
         "as_dense": said.as_dense,
+        **({} if said.params_effective is None else {"params_effective": said.params_effective}),
         "remark": chosen.remark,
     }
 
@@ -168,6 +169,8 @@ def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, st
         for i, (output, value) in enumerate(a["values"].items()):
             law, constants, beyond = (a["law"], a["constants"], _distance(a)) if i == 0 else ("", "", "")
             rows.append([law, constants, f"{output.replace('_', ' ')} ({a['units'][output]})", value, beyond])
+        if effective := a.get("params_effective"):
+            rows.append(["", "", "effective parameters, of the dense model with this loss", effective, ""])
     columns = (
         Column("law"),
         Column("constants", words=True),

@@ -14,7 +14,6 @@ from moejax.fit.prediction import RunRange, range_of
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.predict import Prediction, predict
 from moejax.report.explorer.available import Available, AvailableLaw
 from moejax.report.explorer.curves import WITHIN, curves, design_of
@@ -129,7 +128,6 @@ def view(state: ExplorerState, available: Available) -> View:
     grids = _grids(state)
     found = curves(available_law.law, state.values, grids)
     ranges = [_range(state, name, found) for name in STRUCTURE if _reads(found, name)]
-    effective = available_law.law.effective(design) if isinstance(available_law.law, EffectiveParams) else None
     ratio = float(design.activation_ratio)
     every, leverage = _every(design, available)
     return View(
@@ -140,7 +138,7 @@ def view(state: ExplorerState, available: Available) -> View:
         design=design,
         dense=float(found["dense"]),
         unrepeated=float(found["unrepeated"]),
-        effective=None if effective is None else float(effective),
+        effective=prediction.params_effective,
         ranges=ranges,
         dense_best=float(found["optima"]["dense"]["best"]),
         panels=_panels(state, available, grids, found, [r.name for r in ranges], ratio),
