@@ -1,4 +1,4 @@
-"""The one way in which moejax writes JSON: its numbers are finite, as the format has neither NaN nor Infinity."""
+"""Write JSON with finite numbers, as the format has neither NaN nor Infinity, and parse JSON that others wrote."""
 
 from __future__ import annotations
 
@@ -9,6 +9,33 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moejax.errors import UserError
+
+MOST_DEPTH = 100
+"""Levels of nesting that are read: what comes later may call itself once for each."""
+
+
+def parse(text: str | bytes, **options: Any) -> Any:
+    """Parse JSON of any origin; ``options`` are those of ``json.loads``.
+
+    Raises:
+      ValueError: it is no JSON, or (as ``UserError``) nested more than ``MOST_DEPTH`` deep.
+    """
+    try:
+        value = json.loads(text, **options)
+    except RecursionError:
+        value = None
+    else:
+        openings = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+        if sum(map(text.count, openings)) <= MOST_DEPTH or not is_deep(value):  # type: ignore[arg-type]
+            return value
+    raise UserError(f"it is nested more than {MOST_DEPTH} deep")
+
+
+def is_deep(value: Any, most: int = MOST_DEPTH) -> bool:
+    """Return whether lists and mappings are nested more than ``most`` deep."""
+    if not isinstance(value, list | tuple | Mapping):
+        return False
+    return not most or any(is_deep(one, most - 1) for one in (value.values() if isinstance(value, Mapping) else value))
 
 
 def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:

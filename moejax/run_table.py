@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moejax import table_file
+from moejax import input_file, table_file
 from moejax.errors import UserError
 from moejax.folder import atomic_write, check_as_written
 from moejax.run_sources import source
@@ -141,10 +141,16 @@ def read_as_it_is(path: str | Path) -> DataFrame:
     if reader is None:
         return _with_rows(source.read(path), path)
     path = Path(table_in(path))
+    size = input_file.check(path).st_size
     if path.suffix == ".parquet":
         check_as_written(path)
     try:
         frame = reader(path)
+    except MemoryError as error:
+        raise UserError(
+            f"{path} has {size:,} bytes, and reading it takes more memory than this process may have; name a smaller "
+            f"table, or raise the limit (ulimit -v)."
+        ) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
     except ValueError as error:
@@ -341,6 +347,8 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".parquet": table_file.read_parquet,
     ".csv": table_file.read_csv,
     ".csv.gz": table_file.read_csv,
+    ".tsv": table_file.read_csv,
+    ".tsv.gz": table_file.read_csv,
     ".jsonl": table_file.read_json_lines,
 }
 ENDINGS = tuple(_READERS)

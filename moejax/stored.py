@@ -21,7 +21,7 @@ from typing import Any
 from moejax.config import convert
 from moejax.errors import UserError
 from moejax.folder import differences, open_regular, write_text
-from moejax.json_text import json_text
+from moejax.json_text import json_text, parse
 from moejax.wording import says, some, told
 
 SCHEMA = 2
@@ -187,13 +187,11 @@ def _parsed(content: bytes | str, *, strict: bool = True) -> Any:
         raise UserError("it is empty")
     numbers: dict[str, Any] = {"parse_constant": _refused, "parse_float": _number} if strict else {}
     try:
-        return json.loads(text, **numbers)
+        return parse(text, **numbers)
     except json.JSONDecodeError as error:
         raise UserError(
             f"it is no JSON, or only a part of it (line {error.lineno}, column {error.colno}; {says('json', error)})"
         ) from None
-    except RecursionError:
-        raise UserError("it is no JSON of moejax's: it is nested too deeply") from None
 
 
 def _opened(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Files of tables: CSV, JSON lines and Parquet that anybody may have written, read within limits or refused in a
-sentence; and CSV that a spreadsheet does not run.
+"""Read tables of any origin (CSV, also separated by semicolons, tabs or bars; JSON lines; Parquet) within limits, and
+write CSV that a spreadsheet does not run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from moejax import input_file
 from moejax.errors import UserError
+from moejax.json_text import parse
+from moejax.wording import says
 
 MOST_BYTES = 1_000_000_000
 """The largest table that is read, once it is unpacked: a table of runs has a row a run."""
@@ -27,20 +30,23 @@ _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
 def read_csv(path: Path) -> Any:
-    """A CSV file, also packed with gzip, as a pandas DataFrame.
+    """Read a CSV file, also packed with gzip, as a pandas DataFrame.
+
+    Commas separate the cells, or semicolons, tabs or bars where the header has no comma (a ``.tsv``: no tab).
 
     Raises:
-      UserError: it is larger than the limits, no UTF-8 (or UTF-16 that says so), not separated by commas, has two
-        columns of one name, rows of different lengths, or a quote that takes in other rows.
+      UserError: it is larger than the limits, no UTF-8 (or UTF-16 that says so), has numbers whose comma may be decimal
+        or between thousands, two columns of one name, rows of different lengths, or a quote that takes in other rows.
     """
     import pandas as pd
 
     text = _text(path)
-    shape = _shape_of_csv(text)
+    separator = _separator(text, "\t" if input_file.inner_suffix(path) == ".tsv" else ",")
+    shape, decimal = _shape_of_csv(text, separator)
     mended = f"its rows can be read in more than one way; {_REMEDY}"
     try:
         # Without index_col, pandas would take the first cells of too long lines for names of the rows.
-        frame = pd.read_csv(io.StringIO(text), low_memory=False, index_col=False)
+        frame = pd.read_csv(io.StringIO(text), sep=separator, decimal=decimal, low_memory=False, index_col=False)
     except (ValueError, OverflowError) as error:
         raise UserError(mended) from error
     if frame.shape != shape:
@@ -48,8 +54,14 @@ def read_csv(path: Path) -> Any:
     return frame
 
 
-def _shape_of_csv(text: str) -> tuple[int, int]:
-    """How many rows and columns a CSV text has.
+def _separator(text: str, usual: str) -> str:
+    """Return what separates the cells of a CSV text, by its header."""
+    header = next((line for line in io.StringIO(text) if not line.isspace()), "")
+    return usual if usual in header else next((other for other in _SEPARATORS if other in header), usual)
+
+
+def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
+    """Return how many rows and columns a CSV text has, and its decimal point.
 
     pandas guesses where lines do not fit the header: it fills short ones, shifts long ones, and reads on over line
     breaks to the next quote. So the lines are counted first.
@@ -57,8 +69,9 @@ def _shape_of_csv(text: str) -> tuple[int, int]:
     Raises:
       UserError: as ``read_csv``.
     """
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names: list[str] = []
+    seen: dict[str, str] = {}
     rows, first = 0, 1
     usual = csv.field_size_limit(MOST_BYTES)
     try:
@@ -66,46 +79,73 @@ def _shape_of_csv(text: str) -> tuple[int, int]:
             at, first = first, lines.line_num + 1
             if not cells or (len(cells) == 1 and cells[0].isspace()):
                 continue
-            _check_quotes(cells, at, lines.line_num)
+            _check_quotes(cells, at, lines.line_num, separator)
             if not names:
                 names = cells
-                _check_separator(cells)
                 _check_columns(cells)
                 continue
             if len(cells) != len(names):
                 raise UserError(
                     f"line {at} has {len(cells):,} cells, and the header {len(names):,}; write every row with as many "
-                    f"commas as the header"
+                    f"{_SEPARATORS[separator]} as the header"
                 )
             rows += 1
             _check_cells(rows, len(names))
+            if separator != ",":
+                _look_for_commas(cells, seen)
     except csv.Error as error:
         raise UserError(f"line {first} has a quote that is not closed, or text after one that is; mend it") from error
     finally:
         csv.field_size_limit(usual)
     if not names:
         raise UserError("it is empty")
-    return rows, len(names)
+    return (rows, len(names)), _decimal_point(seen)
 
 
-def _check_quotes(cells: list[str], first: int, last: int) -> None:
+def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
+    """Add to ``seen`` the first number of each of ``_COMMAS``."""
+    for cell in cells:
+        if "," in cell or "." in cell:
+            text = cell.strip()
+            if kind := next((kind for kind, shape in _COMMAS.items() if shape.fullmatch(text)), None):
+                seen.setdefault(kind, text)
+
+
+def _decimal_point(seen: dict[str, str]) -> str:
+    """Return the decimal point of a table whose cells no comma separates.
+
+    Raises:
+      UserError: a number may have it, or signs between thousands.
+    """
+    decimal = "decimal" in seen
+    unclear = [seen[kind] for kind in (("thousands", "points") if decimal else ("either",)) if kind in seen]
+    if unclear and (decimal or "thousands" not in seen):
+        raise UserError(f"{unclear[0]!r} may have decimals or thousands behind its sign; {_REMEDY}")
+    return "," if decimal else "."
+
+
+_COMMAS = {
+    "thousands": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3}){2,}(\.\d*)?|[+-]?[1-9]\d{0,2},\d{3}\.\d*"),
+    "either": re.compile(r"[+-]?[1-9]\d{0,2},\d{3}"),
+    "points": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+"),
+    "decimal": re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?"),
+}
+"""Numbers with commas or points, by what these are; the first that fits counts."""
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def _check_quotes(cells: list[str], first: int, last: int, separator: str) -> None:
     """Refuse a row of several lines that would be as many whole rows without its quotes.
 
     A quote too many at the beginning of a cell opens a text that goes on to the next quote. The rows between are
-    complete, so that text has as many commas for each line break as the row itself.
+    complete, so that text has as many separators for each line break as the row itself.
     """
     taken = last - first
-    if taken and sum(cell.count(",") for cell in cells) == taken * (len(cells) - 1):
+    if taken and sum(cell.count(separator) for cell in cells) == taken * (len(cells) - 1):
         raise UserError(
             f"lines {first} to {last} are one row, because a quoted cell goes on to the next line, and would be "
             f"{taken + 1} rows without quotes; remove the quote, or the line breaks in the cell"
         )
-
-
-def _check_separator(names: list[str]) -> None:
-    if len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
-        written = {";": "semicolons", "\t": "tabs", "|": "bars"}[other[0]]
-        raise UserError(f"it is separated by {written}, and not by commas; {_REMEDY}")
 
 
 def read_json_lines(path: Path) -> Any:
@@ -123,10 +163,10 @@ def read_json_lines(path: Path) -> Any:
         if not line.strip():
             continue
         try:
-            row = json.loads(line, object_pairs_hook=_object)
-        except _TwiceError as error:
-            raise UserError(f"line {number} has the name {error.name[:60]!r} twice; rename or remove one") from None
-        except (ValueError, RecursionError):
+            row = parse(line, object_pairs_hook=_object)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+        except ValueError:
             row = None
         if not isinstance(row, dict):
             raise UserError(f'line {number} is no JSON object; every line is one, as {{"tokens": 1e9, "loss": 3.2}}')
@@ -141,19 +181,11 @@ def read_json_lines(path: Path) -> Any:
     return pd.DataFrame(rows)
 
 
-class _TwiceError(Exception):
-    """An object has a name twice."""
-
-    def __init__(self, name: str):
-        super().__init__(name)
-        self.name = name
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in pairs:
         if name in row:
-            raise _TwiceError(name)
+            raise UserError(f"it has the name {name[:60]!r} twice; rename or remove one")
         row[name] = value
     return row
 
@@ -161,7 +193,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _is_unicode(row: dict[str, Any]) -> bool:
     try:
         json.dumps(row, ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError):
+    except UnicodeEncodeError:
         return False
     return True
 
@@ -175,6 +207,7 @@ def read_parquet(path: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet
 
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             about, schema = file.metadata, file.schema_arrow
@@ -189,6 +222,10 @@ def read_parquet(path: Path) -> Any:
             )
             cells = max(about.num_rows * max(len(schema.names), 1), sum(values))
             _check_unpacked(cells, size)
+            for place, field in enumerate(schema):
+                # Arrow casts no dictionary to a view; to pandas both are texts.
+                if plain := views.get(field.type):
+                    schema = schema.set(place, field.with_type(plain))
             texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         # The file may hold a text once that stands in every row. So it is read here as it is kept, and measured.
         # Pages of others may have no checksum; those that ``run_table.write`` has written have one.
@@ -196,6 +233,10 @@ def read_parquet(path: Path) -> Any:
             table = file.read()
         _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
         return table.cast(schema).to_pandas()
+    except MemoryError:
+        raise
+    except pa.ArrowNotImplementedError as error:
+        raise UserError(f"it has a column of a type that is not read ({says('pyarrow', error)})") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError("it is no Parquet file, or a damaged one; write it again") from error
 
@@ -243,7 +284,13 @@ def csv_text(frame: Any, **options: Any) -> str:
 
 
 def _text(path: Path) -> str:
-    content = _content(path)
+    try:
+        with input_file.opened(path) as file:
+            content = file.read(MOST_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
+    if len(content) > MOST_BYTES:
+        raise UserError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
     # A byte order mark says which of the two UTF-16 it is; without one, nobody knows.
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
@@ -255,18 +302,6 @@ def _text(path: Path) -> str:
     if "\0" in text:
         raise UserError(f"it holds a zero byte, so it is no text in UTF-8; {_REMEDY}")
     return text
-
-
-def _content(path: Path) -> bytes:
-    opened = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opened(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
-    if len(content) > MOST_BYTES:
-        raise UserError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
-    return content
 
 
 def _check_columns(names: list[str]) -> None:

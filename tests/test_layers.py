@@ -25,6 +25,7 @@ BASE = {
     "expression",
     "float64",
     "folder",
+    "input_file",
     "interval",
     "json_text",
     "minimise",

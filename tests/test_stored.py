@@ -20,10 +20,9 @@ FOREIGN = {
     "stored.py": "the reader itself",
     "folder.py": "lines that name what moejax wrote; one that is torn names nothing",
     "cli/settings.py": "a file of the package itself, read before anything that is slow to import",
-    "table_file.py": "rows of a user's table",
+    "json_text.py": "the parser of all origins, which refuses what is nested too deep",
     "plan/process.py": "a pipe to a process of ours, and its end",
     "train/processes.py": "what processes tell each other through JAX",
-    "data/sources/json_lines.py": "records of a user's text; one that cannot be read is counted as corrupt",
 }
 """Where else JSON may be parsed, and why."""
 
@@ -123,7 +122,7 @@ DAMAGES = {
     "a value of another type": (sealed({**KEPT, "sizes": {"a": None}}), "content.sizes.a is None"),
     "another schema": (json.dumps({**KEPT, "moejax": {"schema": 9, "sha256": ""}}), "it is of schema 9"),
     "a broken seal": (json.dumps({**KEPT, "moejax": 3}), "its entry 'moejax' is 3"),
-    "nested too deeply": ("[" * 100_000, "nested too deeply"),
+    "nested too deeply": ("[" * 100_000, "it is nested more than 100 deep"),
 }
 
 

@@ -3,6 +3,9 @@
 import csv
 import gzip
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moejax import run_table, table_file
+from moejax.errors import UserError
 from moejax.quantities import parse
 from moejax.report.render import markdown
 from moejax.result import Column, Result, Table
@@ -38,8 +42,10 @@ def test_text_that_says_its_encoding_is_read_in_it(tmp_path, content):
     [
         ("modèle,loss\na,3\n".encode("latin-1"), "no UTF-8 text at byte 3; save it as"),
         (ROWS.encode("utf-16-le"), "holds a zero byte"),
-        ("tokens;loss\n1e9;3,5\n", "separated by semicolons, and not by commas"),
-        ("tokens\tloss\n1e9\t3.5\n", "separated by tabs"),
+        ("tokens;loss\n1e9;3,512\n", "'3,512' may have decimals or thousands behind its sign"),
+        ("tokens;loss\n1.234;3,5\n", "'1.234' may have decimals or thousands behind its sign"),
+        ("tokens;loss\n1,000,000;3,5\n", "'1,000,000' may have decimals or thousands behind its sign"),
+        ("a;b\n1;2;3\n", "line 2 has 3 cells, and the header 2; write every row with as many semicolons"),
         ('tokens,loss\n1e9,"3,5"\n', "'3,5' in row 1; it must be a number"),
         ("loss,loss\n1,2\n", "two columns of the name 'loss'"),
         (",".join(["a"] * 200_000), "200,000 columns"),
@@ -67,12 +73,66 @@ def test_a_csv_file_that_would_be_misread_is_refused(tmp_path, content, words):
 
 
 @pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        ("tokens;loss\n1e9;3,5\n2000000;3,125\n", "runs.csv"),
+        ("tokens;loss\n1e9;3.5\n2,000,000;3.125\n", "runs.csv"),
+        ("tokens;loss\n1e9;3.5\n2e6;3.125\n", "runs.tsv"),
+        ("tokens\tloss\n1e9\t3.5\n2,000,000\t3.125\n", "runs.tsv"),
+        ("tokens\tloss\n1e9\t3,5\n2e6\t3,125\n", "runs.csv"),
+        ("tokens|loss\n1e9|3.5\n2e6|3.125\n", "runs.csv"),
+        ('tokens,loss\n1e9,3.5\n"2,000,000",3.125\n', "runs.tsv"),
+        ("\ntokens,a;b,loss\n1e9,x;y,3.5\n2e6,,3.125\n", "runs.csv"),
+    ],
+)
+def test_what_separates_cells_and_decimals_is_seen(tmp_path, rows, name):
+    for path in (written(tmp_path, rows, name), written(tmp_path, gzip.compress(rows.encode()), f"{name}.gz")):
+        frame = run_table.read(path)
+        assert frame["tokens"].tolist() == [1e9, 2e6]
+        assert frame["loss"].tolist() == [3.5, 3.125]
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.csv.gz", "runs.tsv", "runs.jsonl", "runs.parquet"])
+def test_what_is_no_file_with_an_end_is_refused_without_being_read(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=f"^.*{name} is a pipe and no regular file; copy its content to a file.$"):
+        run_table.read(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=f"{name} is a device"):
+        run_table.read(path)
+    path.unlink()
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(UserError, match=f"{name} is a Git LFS pointer .* git lfs pull"):
+        run_table.read(path)
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(UserError, match="There is no run table at"):
+        run_table.read(path)
+
+
+def test_a_table_that_does_not_fit_into_memory_is_named_with_its_size(tmp_path):
+    path = written(tmp_path, ROWS)
+    code = (
+        "import resource, sys, pandas; from moejax import run_table\n"
+        "with open('/proc/self/statm') as file: pages = int(file.read().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**27,) * 2)\n"
+        "run_table.read(sys.argv[1])"
+    )
+    path = written(tmp_path, gzip.compress(b"loss\n" + b"3.0\n" * 40_000_000, 1), "runs.csv.gz")
+    ended = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert f"runs.csv.gz has {path.stat().st_size:,} bytes, and reading it takes more memory" in ended.stderr
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         ('{"a": 1}\n[1]\n', "line 2 is no JSON object"),
         ('{"a": 1}\n{"a"', "line 2"),
-        ("[" * 100_000, "line 1 is no"),
-        ('{"a": 1}\n{"loss": 3, "loss": 4}', "line 2 has the name 'loss' twice; rename or remove one"),
+        ("[" * 100_000, "line 1: it is nested more than 100 deep"),
+        ('{"a":' * 150 + "1" + "}" * 150, "line 1: it is nested more than 100 deep"),
+        ('{"a": 1}\n{"loss": 3, "loss": 4}', "line 2: it has the name 'loss' twice; rename or remove one"),
         ('{"model": "\\ud800"}', "line 1 has half of a character"),
         ('{"model": {"\\ud83d": 1}}', "line 1 has half of a character"),
         ('{"loss": %s}' % ("9" * 400), "in row 1; it must be a number"),
@@ -177,6 +237,8 @@ def test_a_parquet_file_keeps_its_types(tmp_path):
     )
     path = tmp_path / "runs.parquet"
     frame.to_parquet(path)
+    pd.testing.assert_frame_equal(run_table.read_as_it_is(path), pd.read_parquet(path))
+    pq.write_table(pa.table({"model": pa.array(["a", None], pa.string_view()), "loss": [3.0, 2.0]}), path)
     pd.testing.assert_frame_equal(run_table.read_as_it_is(path), pd.read_parquet(path))
 
 

@@ -93,7 +93,7 @@ def prepare(
 
 def _source_options(tokenizer: Tokenizer, text_field: str) -> SourceOptions:
     end = None if tokenizer.name == "bytes" else tokenizer.end_of_document
-    return SourceOptions(text_field, end, token_type(tokenizer.vocab_size).itemsize)
+    return SourceOptions(text_field, end, tokenizer.vocab_size)
 
 
 def _tokenise(

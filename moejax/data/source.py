@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from moejax import input_file
 from moejax.errors import UserError
 
 
@@ -76,8 +77,8 @@ class SourceOptions:
     """Field of a record that holds its text."""
     end_of_document: int | None = None
     """Token after which a document ends, in files of tokens. None: the tokenizer reads text."""
-    token_bytes: int = 2
-    """Bytes per token in ``.bin`` files that do not say it."""
+    vocab_size: int = 2**16
+    """Tokens that the tokenizer has; decides the type of tokens in files that do not say it."""
     single_file: bool = False
     """The source is one file: a text is cut into several documents, as a single one leaves nothing to hold out."""
 
@@ -110,9 +111,13 @@ class File:
 
 
 def file(path: Path) -> File:
-    """The file at ``path``, now; one that is not there is found missing when it is read."""
+    """Return the file at ``path`` as it is now; one that is not there is found missing when it is read.
+
+    Raises:
+      UserError: it is no regular file, or a Git LFS pointer.
+    """
     try:
-        status = path.stat()
+        status = input_file.check(path)
     except OSError:
         return File(str(path.absolute()), 0, 0)
     return File(str(path.absolute()), status.st_size, status.st_mtime_ns)

@@ -1,19 +1,26 @@
 """Every format gives the same documents, however it is cut into input shards; what cannot be read is named."""
 
 import gzip
+import io
+import json
+import os
 import pickle
 import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from written import TEXTS, TOKEN_WRITERS, WRITERS, json_lines, parquet, text_files, zstd
 
+from moejax import input_file
 from moejax.data import source, sources
-from moejax.data.compression import inner_suffix
 from moejax.data.source import Corrupt, Document, SourceOptions
 from moejax.data.sources import FORMATS, input_shards_of, token_files
 from moejax.data.sources import text_files as text_format
+from moejax.errors import UserError
+from moejax.input_file import inner_suffix
 
 TEXT = SourceOptions()
 TOKENS = SourceOptions(end_of_document=7)
@@ -156,13 +163,200 @@ def test_a_file_that_is_no_such_file_is_lost_whole(tmp_path, suffix):
     assert found.lost_bytes == 1000
 
 
-def test_a_megatron_index_that_is_none_loses_its_file(tmp_path):
+def _array(values, kind=np.uint16):
+    written = io.BytesIO()
+    np.save(written, np.array(values, kind))
+    return written.getvalue()
+
+
+def _zip():
+    written = io.BytesIO()
+    np.savez(written, tokens=np.arange(9))
+    return written.getvalue()
+
+
+def _llm_c(said, held):
+    return np.array([20240520, 1, said] + [0] * 253, np.int32).tobytes() + bytes(2 * held)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.npy", b"", "it is empty"),
+        ("a.bin", b"", "it is empty"),
+        ("a.npy", _zip(), "it is a zip archive, as np.savez writes"),
+        ("a.npy", b"\x92" + _array([1, 7])[1:], "the beginning that np.save writes is damaged"),
+        ("a.npy", _array([1, 7])[:-1], "it is a damaged array"),
+        ("a.npy", _array([1, 7]) + b"\0\0", "its header says 2 tokens of 2 bytes, and 6 bytes follow"),
+        ("a.npy", _array([1, 7], float), "it holds float64 of shape (2,), not one row of whole numbers"),
+        ("a.npy", _array([[1, 7]]), "it holds uint16 of shape (1, 2), not one row of whole numbers"),
+        ("a.npy", b"no tokens", "its 9 bytes are no whole number of tokens of 2 bytes"),
+        ("a.npy", b"no tokens!", "it has no end of a document (token 7)"),
+        ("a.bin", b"\1\0\7", "its 3 bytes are no whole number of tokens of 2 bytes"),
+        ("a.bin", _llm_c(8, 7), "its header says 8 tokens of 2 bytes, and 14 bytes follow"),
+    ],
+)
+def test_a_file_that_holds_no_tokens_is_named_as_what_it_is(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    (lost,) = read(tmp_path, TOKENS)
+    assert isinstance(lost, Corrupt)
+    assert words in lost.why
+    assert lost.lost_bytes == len(content)
+
+
+def _with_index(tmp_path, change):
+    """Megatron's files of ``DOCUMENTS``, with the lengths, pointers and documents of the index changed."""
     TOKEN_WRITERS["megatron.bin"](tmp_path / "a.bin", DOCUMENTS, 7)
     index = (tmp_path / "a.idx").read_bytes()
-    (tmp_path / "a.idx").write_bytes(index[:200])
-    (found,) = read(tmp_path, TOKENS)
-    assert isinstance(found, Corrupt)
-    assert "cut short" in found.why
+    sequences = 2 * len(DOCUMENTS)
+    lengths = np.frombuffer(index, "<i4", sequences, 34).copy()
+    pointers = np.frombuffer(index, "<i8", sequences, 34 + lengths.nbytes).copy()
+    documents = np.frombuffer(index, "<i8", -1, 34 + lengths.nbytes + pointers.nbytes).copy()
+    change(lengths, pointers, documents)
+    (tmp_path / "a.idx").write_bytes(index[:34] + lengths.tobytes() + pointers.tobytes() + documents.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("array", "place", "value"),
+    [
+        *((0, place, -1) for place in (0, 9, -1)),
+        (0, 9, 2**31 - 1),
+        *((1, place, value) for place in (0, 9, -1) for value in (-8, 4, 2**62)),
+        *((2, place, value) for place in (0, 9, -1) for value in (-1, 1_000, 2**62)),
+        (2, 9, 3),
+    ],
+)
+def test_a_megatron_index_with_one_wrong_number_loses_its_file(tmp_path, array, place, value, monkeypatch):
+    monkeypatch.setattr(sources.megatron, "_CHUNK", 7)
+    _with_index(tmp_path, lambda *arrays: arrays[array].__setitem__(place, value))
+    (lost,) = read(tmp_path, TOKENS)
+    assert isinstance(lost, Corrupt)
+    assert "a.idx is damaged" in lost.why
+    assert lost.lost_bytes == (tmp_path / "a.bin").stat().st_size
+
+
+@pytest.mark.parametrize("size", [0, 9, 20, 34, 200])
+def test_a_megatron_index_that_is_cut_loses_its_file(tmp_path, size):
+    TOKEN_WRITERS["megatron.bin"](tmp_path / "a.bin", DOCUMENTS, 7)
+    index = (tmp_path / "a.idx").read_bytes()
+    (tmp_path / "a.idx").write_bytes(index[:size])
+    (lost,) = read(tmp_path, TOKENS)
+    assert isinstance(lost, Corrupt)
+    assert "cut short" in lost.why or "does not begin" in lost.why
+
+
+def test_a_megatron_index_of_a_part_of_the_tokens_loses_its_file(tmp_path):
+    TOKEN_WRITERS["megatron.bin"](tmp_path / "a.bin", DOCUMENTS, 7)
+    with (tmp_path / "a.bin").open("ab") as file:
+        file.write(bytes(8))
+    (lost,) = read(tmp_path, TOKENS)
+    assert re.search(r"a\.idx describes [\d,]+ bytes of", lost.why)
+
+
+def test_documents_behind_the_end_of_a_megatron_file_are_lost(tmp_path):
+    TOKEN_WRITERS["megatron.bin"](tmp_path / "a.bin", DOCUMENTS, 7)
+    content = (tmp_path / "a.bin").read_bytes()
+    for size in (len(content) - 3, 0):
+        (tmp_path / "a.bin").write_bytes(content[:size])
+        found = read(tmp_path, TOKENS)
+        whole = len(DOCUMENTS) - 1 if size else 0
+        assert [document.content.tolist() for document in found[:whole]] == DOCUMENTS[:whole]
+        assert all("beyond the end" in lost.why for lost in found[whole:])
+        assert len(found) == len(DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(TEXTS, pa.large_string()),
+        pa.array(TEXTS, pa.string_view()),
+        pa.array(TEXTS).dictionary_encode(),
+        pa.array([text.encode() for text in TEXTS], pa.binary_view()),
+    ],
+    ids=lambda column: str(column.type)[:16],
+)
+def test_a_parquet_column_may_hold_text_in_any_of_its_types(tmp_path, column):
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", row_group_size=17)
+    assert texts(read(tmp_path)) == TEXTS
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 2**20])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_file_may_be_one_array_of_records(tmp_path, chunk, indent, monkeypatch):
+    monkeypatch.setattr(sources.json_lines, "_CHUNK", chunk)
+    text = json.dumps([{"id": 1, "text": text} for text in TEXTS], indent=indent, ensure_ascii=False)
+    (tmp_path / "a.json").write_text(f"\ufeff {text}\n")
+    assert texts(read(tmp_path)) == TEXTS
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "b.json").write_text(" [ ] ")
+    assert texts(read(tmp_path)) == TEXTS * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ('[{"text": "a"}, {"text": "b"', 1),
+        ('[{"text": "a"} {"text": "b"}]', 1),
+        ('[{"text": "a"}] {"text": "b"}', 1),
+        ('[{"text": "a"}', 1),
+        ("[" * 100_000, 0),
+        ("[", 0),
+    ],
+)
+def test_what_follows_damage_in_a_json_array_is_lost(tmp_path, text, whole):
+    (tmp_path / "a.json").write_text(text)
+    *documents, lost = read(tmp_path)
+    assert texts(documents) == ["a"] * whole
+    assert lost.name == f"a.json, after item {whole}"
+    assert lost.lost_bytes == len(text)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_line_that_is_too_long_or_too_deep_is_named_and_its_neighbours_read(
+    tmp_path, suffix, small_input_shards, monkeypatch
+):
+    monkeypatch.setattr(input_file, "MOST_LINE_BYTES", 2_000)
+    lines = ['{"text": "a"}', f'{{"text": "{"x" * 9_000}"}}', '{"text": "b"}', "[" * 1_500, '{"text": "c"}']
+    lines.insert(4, '{"a":' * 150 + "1" + "}" * 150)
+    content = "\n".join(lines).encode()
+    (tmp_path / f"a{suffix}").write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    found = read(tmp_path)
+    assert texts(one for one in found if isinstance(one, Document)) == ["a", "b", "c"]
+    long, deep, also_deep = [one.why for one in found if isinstance(one, Corrupt)]
+    assert long == "a line of more than 2,000 bytes"
+    assert deep == also_deep == "no JSON (it is nested more than 100 deep)"
+
+
+def test_a_long_line_of_compressed_text_is_cut_between_characters(tmp_path, small_input_shards, monkeypatch):
+    monkeypatch.setattr(text_format, "_LONGEST_LINE", 10)
+    text = "é多x" * 3_000
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"\x80" * 5_000))
+    pieces = [document.content for document in read(tmp_path)]
+    assert max(map(len, pieces)) < 1_020
+    assert b"".join(pieces) == text.encode() + b"\x80" * 5_000
+    assert "".join(piece.decode() for piece in pieces if b"\x80\x80" not in piece) == text
+
+
+@pytest.mark.parametrize("suffix", [*FORMATS, ".jsonl.gz", ".txt.zst"])
+def test_what_is_no_file_with_an_end_is_refused_without_being_read(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=f"a{suffix} is a pipe and no regular file"):
+        read(tmp_path, TOKENS)
+    with pytest.raises(UserError, match=f"a{suffix} is a pipe and no regular file"):
+        read(path, TOKENS)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=f"a{suffix} is a device and no regular file"):
+        read(tmp_path, TOKENS)
+    path.unlink()
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(UserError, match=f"a{suffix} is a Git LFS pointer .* git lfs pull"):
+        read(tmp_path, TOKENS)
+    path.unlink()
+    path.symlink_to(path)
+    assert not any(isinstance(one, Document) for one in read(tmp_path, TOKENS))
 
 
 def test_a_parquet_column_that_is_missing_or_no_text_is_refused(tmp_path):

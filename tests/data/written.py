@@ -74,17 +74,36 @@ def nanogpt(path, documents, end, first=False):
     np.array([token for part in parts for token in part], np.uint16).tofile(path)
 
 
-def llm_c(path, documents, end):
+def bare(kind):
+    """A writer of tokens of a type without a header, as NumPy's ``tofile`` and ``memmap`` write them."""
+
+    def write(path, documents, end):
+        np.array([token for d in documents for token in [*d, end]], kind).tofile(path)
+
+    return write
+
+
+def llm_c(path, documents, end, magic=20240520, kind="<u2"):
     """A header of 256 int32, then the tokens, ``end`` in front of each document."""
-    nanogpt(path, documents, end, first=True)
+    tokens = np.array([token for d in documents for token in [end, *d]], kind)
     header = np.zeros(256, np.int32)
-    header[:3] = 20240520, 1, path.stat().st_size // 2
-    path.write_bytes(header.tobytes() + path.read_bytes())
+    header[:3] = magic, 1, len(tokens)
+    path.write_bytes(header.tobytes() + tokens.tobytes())
 
 
-def npy(path, documents, end):
-    """One row of int32."""
-    np.save(path, np.array([token for d in documents for token in [*d, end]], np.int32))
+def llm_c_of_llama_3(path, documents, end):
+    """The same with the number and the type that llm.c gives Llama 3's tokens."""
+    llm_c(path, documents, end, magic=20240801, kind="<u4")
+
+
+def npy(path, documents, end, kind="<i4"):
+    """One row of int32, or of another type."""
+    np.save(path, np.array([token for d in documents for token in [*d, end]], kind))
+
+
+def big_endian_npy(path, documents, end):
+    """One row of uint16 with the high byte first."""
+    npy(path, documents, end, ">u2")
 
 
 def megatron(path, documents, end):
@@ -103,5 +122,16 @@ def megatron(path, documents, end):
     path.with_suffix(".idx").write_bytes(index)
 
 
-TOKEN_WRITERS = {"nanogpt.bin": nanogpt, "llm_c.bin": llm_c, "tokens.npy": npy, "megatron.bin": megatron}
+TOKEN_WRITERS = {
+    "nanogpt.bin": nanogpt,
+    "llm_c.bin": llm_c,
+    "llama_3.bin": llm_c_of_llama_3,
+    "wide.bin": bare("<i4"),
+    "wider.bin": bare("<i8"),
+    "tokens.npy": npy,
+    "big_endian.npy": big_endian_npy,
+    "olmo.npy": bare("<u2"),
+    "nanotron.npy": bare("<u4"),
+    "megatron.bin": megatron,
+}
 """How to write documents of tokens to a file of this name."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from moejax.data.compression import inner_suffix, is_compressed
 from moejax.data.source import File, InputShard, SourceOptions, file
 from moejax.data.sources import (
     array_record,
@@ -26,6 +25,7 @@ from moejax.data.sources import (
     token_files,
 )
 from moejax.errors import UserError
+from moejax.input_file import inner_suffix, is_compressed
 from moejax.storage import is_remote
 from moejax.wording import some
 
@@ -178,7 +178,8 @@ def skipped(source: str) -> Skipped | None:
 def _files(path: Path) -> tuple[list[Path], Skipped]:
     """Files that some format reads, in the order of their paths, and what is not read."""
     every, hidden, prepared = [], [], []
-    if path.is_file():
+    # A pipe or a device is refused, with its name, when it is opened.
+    if not path.is_dir():
         every = [path]
     for folder, folders, names in os.walk(path):
         if CHOICES in names:

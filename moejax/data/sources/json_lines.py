@@ -1,15 +1,21 @@
-"""JSON lines: a line is a record with its text in one field."""
+"""JSON lines, where a line is a record with its text in one field; and ``.json`` files of one array of records."""
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
-from moejax.data.compression import UNREADABLE, is_compressed, opened
+from moejax import input_file
 from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, SourceOptions, ranges
-from moejax.wording import says
+from moejax.errors import UserError
+from moejax.input_file import UNREADABLE, inner_suffix, is_compressed, opened
+from moejax.json_text import parse
+from moejax.wording import says, told
 
 
 @dataclass(frozen=True)
@@ -36,32 +42,122 @@ class JsonLines:
         """A document per line; blank lines are none."""
         try:
             with opened(self.file.path) as stream:
+                end = None if is_compressed(self.file.path) else self.end
                 if self.start:
                     stream.seek(self.start - 1)
-                    stream.readline()
-                end = None if is_compressed(self.file.path) else self.end
+                    input_file.skip_line(stream, end)
                 number = 0
-                while (end is None or stream.tell() < end) and (line := stream.readline()):
+                while (end is None or stream.tell() < end) and (line := input_file.read_line(stream)) != b"":
                     number += 1
-                    if line.strip():
-                        yield _document(line, f"{self.name}:{number}", self.text_field)
+                    name = f"{self.name}:{number}"
+                    if line is None:
+                        input_file.skip_line(stream, end)
+                        lost = 0 if end is None else self.size_bytes
+                        yield Corrupt(name, f"a line of more than {input_file.MOST_LINE_BYTES:,} bytes", lost)
+                    elif line.strip():
+                        yield _document(line, name, self.text_field)
         except UNREADABLE as error:
             yield Corrupt(f"{self.name}, the rest", f"damaged ({says('the reader', error)})", self.size_bytes)
 
 
-def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[JsonLines]:
-    """Ranges of plain files; a compressed file is one input shard."""
+@dataclass(frozen=True)
+class JsonArray:
+    """A file that is one array of records, as ``json.dump`` writes a list of them."""
+
+    file: File
+    text_field: str
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.file.name
+
+    @property
+    def size_bytes(self) -> int:
+        """On disk."""
+        return self.file.size
+
+    def documents(self) -> Iterator[Document | Corrupt]:
+        """A document per item; what follows a damaged item is lost, as only that item could tell where it ends."""
+        number = 0
+        try:
+            with opened(self.file.path) as stream:
+                for record in _items(stream):
+                    number += 1
+                    yield _text_of(record, f"{self.name}:{number}", self.text_field)
+        except (ValueError, RecursionError, *UNREADABLE) as error:
+            why = f"no JSON array, or a damaged one ({says('json', error)})"
+            yield Corrupt(f"{self.name}, after item {number}", why, self.size_bytes)
+
+
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[JsonLines | JsonArray]:
+    """Ranges of plain files of lines; a compressed file or an array is one input shard."""
     for file in files:
+        if inner_suffix(file.path) == ".json" and _is_array(file):
+            yield JsonArray(file, options.text_field)
+            continue
         step = file.size if is_compressed(file.path) else INPUT_SHARD_BYTES
         for start, end in ranges(file.size, step):
             yield JsonLines(file, options.text_field, start, end)
 
 
+def _is_array(file: File) -> bool:
+    try:
+        with opened(file.path) as stream:
+            return stream.read(1024).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+    except UNREADABLE:
+        return False
+
+
+def _items(stream: IO[bytes]) -> Iterator[Any]:
+    """Decode the items of an array, of which one at a time is in memory.
+
+    Raises:
+      ValueError: it is no array, or has an item above ``MOST_LINE_BYTES`` characters.
+    """
+    decode, decoder = codecs.getincrementaldecoder("utf-8-sig")().decode, json.JSONDecoder()
+    text, at, mark = "", 0, "["
+    while True:
+        here = _behind_spaces(text, at)
+        try:
+            if text[here : here + 1] not in ("]", mark):
+                raise ValueError(f"'{mark}' is missing")
+            next_item = _behind_spaces(text, here + 1)
+            if text[here] == "]" or (mark == "[" and text[next_item : next_item + 1] == "]"):
+                break
+            item, end = decoder.raw_decode(text, next_item)
+            if end == len(text) and not isinstance(item, dict):
+                # A number may go on behind what was read.
+                raise ValueError("']' is missing")
+        except ValueError:
+            chunk = b"" if len(text) - at > input_file.MOST_LINE_BYTES else stream.read(max(len(text) - at, _CHUNK))
+            if not chunk:
+                raise
+            text, at = text[at:] + decode(chunk), 0
+            continue
+        yield item
+        at, mark = end, ","
+    if text[next_item:].strip(" \t\r\n]") or stream.read(_CHUNK).strip():
+        raise ValueError("something follows the array")
+
+
+def _behind_spaces(text: str, at: int) -> int:
+    return _SPACES.match(text, at).end()  # type: ignore[union-attr] -- it may be of no character
+
+
+_SPACES = re.compile(r"[ \t\r\n]*")
+_CHUNK = 2**20
+
+
 def _document(line: bytes, name: str, field: str) -> Document | Corrupt:
     try:
-        record = json.loads(line)
+        record = parse(line)
     except ValueError as error:
-        return Corrupt(name, f"no JSON ({says('json', error)})")
+        return Corrupt(name, f"no JSON ({told(error) if isinstance(error, UserError) else says('json', error)})")
+    return _text_of(record, name, field)
+
+
+def _text_of(record: Any, name: str, field: str) -> Document | Corrupt:
     if not isinstance(record, dict):
         return Corrupt(name, "no JSON object")
     text = record.get(field)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, file
+from moejax.data.sources.token_files import mapped, native
 from moejax.errors import UserError
 from moejax.wording import says, told
 
@@ -47,15 +48,19 @@ class MegatronDocuments:
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Each document's sequences joined, without the token that ends it."""
-        index = _Index(Path(self.index.path))
-        tokens = np.memmap(self.file.path, index.dtype, "r")
+        try:
+            index = _Index(self.index)
+            tokens = mapped(self.file, index.dtype)
+        except (OSError, ValueError) as error:
+            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
+            return
         for number in range(self.start, self.end):
-            first, last = index.span(number)
+            first, last = index.first_token(number), index.first_token(number + 1)
             name = f"{self.file.name}:{number}"
             if last > len(tokens):
                 yield Corrupt(name, "its tokens lie beyond the end of the file")
                 continue
-            content = np.array(tokens[first:last])
+            content = native(tokens[first:last])
             if len(content) and content[-1] == self.end_of_document:
                 content = content[:-1]
             yield Document(name, content)
@@ -70,48 +75,67 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
     for tokens in files:
         end_of_document = options.end_in(tokens.path)
         try:
-            index = _Index(index_of(Path(tokens.path)))
-        except ValueError as error:
+            described = file(index_of(Path(tokens.path)))
+            index = _Index(described)
+            index.check()
+            if (end := index.first_token(index.documents) * index.dtype.itemsize) < tokens.size:
+                raise UserError(f"{index.name} describes {end:,} bytes of {tokens.size:,}")
+        except (OSError, ValueError) as error:
             yield Broken(tokens, f"its index cannot be read: {told(error)}")
             continue
-        except (OSError, struct.error, KeyError) as error:
-            yield Broken(tokens, f"its index cannot be read ({says('the reader', error)})")
-            continue
-        described = file(index_of(Path(tokens.path)))
         step = max(1, index.documents * INPUT_SHARD_BYTES // max(tokens.size, 1))
         for start in range(0, index.documents, step):
             end = min(start + step, index.documents)
-            size = (index.span(end - 1)[1] - index.span(start)[0]) * index.dtype.itemsize
+            size = (index.first_token(end) - index.first_token(start)) * index.dtype.itemsize
             yield MegatronDocuments(tokens, described, end_of_document, start, end, size)
 
 
 class _Index:
     """The arrays of an index file, memory-mapped."""
 
-    def __init__(self, path: Path):
-        with path.open("rb") as stream:
+    def __init__(self, file: File):
+        with open(file.path, "rb") as stream:
             header = stream.read(_HEADER_BYTES)
         if not header.startswith(_MAGIC):
-            raise UserError(f"{path.name} does not begin as an index does")
+            raise UserError(f"{file.name} does not begin as an index does")
+        if len(header) < _HEADER_BYTES:
+            raise UserError(f"{file.name} is cut short")
         version, code, sequences, boundaries = struct.unpack("<QBQQ", header[len(_MAGIC) :])
         if version != 1:
-            raise UserError(f"{path.name} is of version {version}, not 1")
+            raise UserError(f"{file.name} is of version {version}, not 1")
         if code not in _TYPES:
-            raise UserError(f"{path.name} says that its tokens are of type {code}, which holds no whole numbers")
-        self.dtype = np.dtype(_TYPES[code]).newbyteorder("<")
-        raw = np.memmap(path, np.uint8, "r", _HEADER_BYTES)
+            raise UserError(f"{file.name} says that its tokens are of type {code}, which holds no whole numbers")
+        self.name, self.dtype = file.name, np.dtype(_TYPES[code]).newbyteorder("<")
+        raw = mapped(file, np.dtype(np.uint8), _HEADER_BYTES)
         sizes = (4 * sequences, 8 * sequences, 8 * boundaries)
-        if len(raw) < sum(sizes):
-            raise UserError(f"{path.name} is cut short")
+        if len(raw) < sum(sizes) or not boundaries:
+            raise UserError(f"{file.name} is cut short")
         lengths, pointers, documents = np.split(raw[: sum(sizes)], np.cumsum(sizes)[:-1])
         self._lengths, self._pointers = lengths.view("<i4"), pointers.view("<i8")
         self._documents = documents.view("<i8")
         self.documents = boundaries - 1
 
-    def span(self, document: int) -> tuple[int, int]:
-        """First token of a document, and the one after its last; its sequences lie one after the other."""
-        first, last = int(self._documents[document]), int(self._documents[document + 1]) - 1
-        if last < first:
-            return 0, 0
-        start = int(self._pointers[first]) // self.dtype.itemsize
-        return start, int(self._pointers[last]) // self.dtype.itemsize + int(self._lengths[last])
+    def check(self) -> None:
+        """Raise ``UserError`` unless sequences follow each other without gaps, and documents are made of all of them in
+        order, as Megatron writes them."""
+        lengths, pointers, documents = self._lengths, self._pointers, self._documents
+        expected = 0
+        for here in range(0, len(lengths), _CHUNK):
+            sizes = lengths[here : here + _CHUNK].astype(np.int64) * self.dtype.itemsize
+            begins = expected + np.cumsum(sizes) - sizes
+            wrong = np.flatnonzero((sizes < 0) | (pointers[here : here + _CHUNK] != begins))
+            if len(wrong):
+                raise UserError(f"{self.name} is damaged: sequence {here + wrong[0]:,} does not follow the one before")
+            expected += int(sizes.sum())
+        if documents[0] != 0 or documents[-1] != len(lengths) or (documents[1:] < documents[:-1]).any():
+            raise UserError(f"{self.name} is damaged: its documents are not all of its sequences, in order")
+
+    def first_token(self, document: int) -> int:
+        """Return the first token of a document; of the number of documents, the end of the last."""
+        sequence = int(self._documents[document])
+        if sequence < len(self._pointers):
+            return int(self._pointers[sequence]) // self.dtype.itemsize
+        return int(self._pointers[-1]) // self.dtype.itemsize + int(self._lengths[-1]) if sequence else 0
+
+
+_CHUNK = 2**20

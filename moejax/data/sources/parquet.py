@@ -36,7 +36,9 @@ class RowGroups:
             with pq.ParquetFile(self.file.path) as file:
                 groups = list(range(self.start, self.end))
                 for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[self.text_field]):
-                    for value in batch.column(0):
+                    column = batch.column(0)
+                    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+                    for value in plain:
                         number += 1
                         yield _document(value, f"{self.name}:{number}", self.text_field)
         except (OSError, pa.ArrowException) as error:
@@ -70,6 +72,7 @@ def _check_column(file: File, schema: pa.Schema, field: str) -> None:
     if field not in schema.names:
         raise UserError(f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the one with text.")
     kind = schema.field(field).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not any(is_text(kind) for is_text in _TEXT):
         raise UserError(f"Column {field!r} of {file.path} holds {kind}, no text; name the one with text.")
 
@@ -80,4 +83,11 @@ def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
 
 
 _ROWS = 256
-_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_TEXT = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moejax.data.compression import UNREADABLE, is_compressed, opened
 from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, SourceOptions, ranges
+from moejax.input_file import UNREADABLE, is_compressed, opened
 from moejax.wording import says
 
 
@@ -128,8 +128,20 @@ def _pieces(stream, path: str) -> Iterator[bytes]:
     if not is_compressed(path):
         yield stream.read()
         return
-    while text := stream.read(INPUT_SHARD_BYTES):
-        yield text + stream.readline()
+    text = stream.read(INPUT_SHARD_BYTES)
+    while text:
+        text += stream.readline(_LONGEST_LINE)
+        rest = stream.read(INPUT_SHARD_BYTES)
+        # A longer line is cut between two characters.
+        here = len(text) if not rest or text.endswith(b"\n") else _last_character(text)
+        yield text[:here]
+        text = text[here:] + rest
+
+
+def _last_character(text: bytes) -> int:
+    """Return where the last character of UTF-8 text begins, complete or not; the end of what is no UTF-8."""
+    begins = (len(text) - back for back in range(1, min(len(text), 4) + 1) if text[-back] & 0xC0 != 0x80)
+    return next(begins, len(text))
 
 
 def _cut(stream, position: int) -> int:

@@ -1,4 +1,5 @@
-"""Files of one long row of tokens: ``.bin`` (nanoGPT's bare tokens, llm.c's with its header) and ``.npy``.
+"""Files of one long row of tokens: ``.bin`` (nanoGPT's bare tokens, llm.c's with its header) and ``.npy`` (arrays of
+``np.save``, and bare tokens as OLMo-core and nanotron write them).
 
 Documents are what lies between two end-of-document tokens, whether the writer put them before or after a document.
 """
@@ -13,9 +14,11 @@ import numpy as np
 
 from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, ranges
 from moejax.errors import UserError
-from moejax.wording import told
+from moejax.input_file import inner_suffix
+from moejax.wording import says, told
 
-_LLM_C_MAGIC = 20240520
+_LLM_C_TYPES = {20240520: "<u2", 20240801: "<u4"}
+"""Type of the tokens by the number that a file of llm.c begins with: GPT-2's and Llama 3's."""
 _LLM_C_HEADER_BYTES = 256 * 4
 
 LONGEST_DOCUMENT = 16 * 2**20
@@ -30,7 +33,7 @@ class Tokens:
 
     file: File
     type: str
-    """NumPy's name of the tokens' type."""
+    """NumPy's name of the tokens' type, with its byte order: ``<u2``."""
     offset: int
     """Bytes in front of the first token."""
     end_of_document: int
@@ -49,7 +52,11 @@ class Tokens:
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Tokens between two that end a document, without those; nothing where two of them touch."""
-        tokens = np.memmap(self.file.path, self.type, "r", self.offset)
+        try:
+            tokens = mapped(self.file, np.dtype(self.type), self.offset)
+        except (OSError, ValueError) as error:
+            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
+            return
         here = self.start
         if here:
             # The document that reaches in from the input shard before belongs to that one.
@@ -59,7 +66,7 @@ class Tokens:
             longest = min(here + LONGEST_DOCUMENT, len(tokens))
             stop, ended = _next_end(tokens, self.end_of_document, here, longest)
             if stop > here:
-                yield Document(f"{self.file.name}@{here}", np.array(tokens[here:stop]))
+                yield Document(f"{self.file.name}@{here}", native(tokens[here:stop]))
             here = stop + ended
 
 
@@ -72,25 +79,90 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
     for file in files:
         end_of_document = options.end_in(file.path)
         try:
-            dtype, offset = _layout(file, options)
-        except ValueError as error:
+            dtype, offset = _layout(file, options.vocab_size, end_of_document)
+        except (OSError, UserError) as error:
             yield Broken(file, told(error))
             continue
         count = (file.size - offset) // dtype.itemsize
         for start, end in ranges(count, INPUT_SHARD_BYTES // dtype.itemsize):
-            yield Tokens(file, dtype.name, offset, end_of_document, start, end)
+            yield Tokens(file, dtype.str, offset, end_of_document, start, end)
 
 
-def _layout(file: File, options: SourceOptions) -> tuple[np.dtype, int]:
-    if file.path.endswith(".npy"):
-        mapped = np.load(file.path, mmap_mode="r")
-        if mapped.ndim != 1 or mapped.dtype.kind not in "iu":
-            raise UserError(f"it holds {mapped.dtype} of shape {mapped.shape}, not one row of whole numbers")
-        return mapped.dtype, int(mapped.offset)
-    dtype = np.dtype(f"u{options.token_bytes}")
+def mapped(file: File, dtype: np.dtype, offset: int = 0) -> np.ndarray:
+    """Memory-map all whole values behind ``offset``; a file cannot be mapped where it has none."""
+    count = (file.size - offset) // dtype.itemsize
+    return np.memmap(file.path, dtype, "r", offset, (count,)) if count > 0 else np.zeros(0, dtype)
+
+
+def native(tokens: np.ndarray) -> np.ndarray:
+    """Copy tokens out of a mapped file, in this machine's byte order."""
+    return np.array(tokens, tokens.dtype.newbyteorder("="))
+
+
+def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype, int]:
+    """Return the type of a file's tokens and the byte of the first.
+
+    Raises:
+      UserError: it holds something else, or another number of tokens than its header says.
+    """
+    is_npy = inner_suffix(file.path) == ".npy"
     with open(file.path, "rb") as stream:
-        begins = stream.read(4)
-    return dtype, _LLM_C_HEADER_BYTES if begins == _LLM_C_MAGIC.to_bytes(4, "little") else 0
+        begins = stream.read(128)
+    if not begins:
+        raise UserError("it is empty")
+    if is_npy and begins.startswith(b"\x93NUMPY"):
+        return _layout_of_array(file)
+    if is_npy and begins.startswith(b"PK"):
+        raise UserError("it is a zip archive, as np.savez writes; write its array of tokens alone with np.save")
+    if is_npy and b"descr" in begins:
+        raise UserError("the beginning that np.save writes is damaged")
+    if not is_npy and (of_llm_c := _LLM_C_TYPES.get(int.from_bytes(begins[:4], "little"))):
+        dtype = np.dtype(of_llm_c)
+        _check_count(file, int.from_bytes(begins[8:12], "little"), dtype, _LLM_C_HEADER_BYTES)
+        return dtype, _LLM_C_HEADER_BYTES
+    dtype = _bare_type(file, vocab_size)
+    if file.size % dtype.itemsize:
+        raise UserError(f"its {file.size:,} bytes are no whole number of tokens of {dtype.itemsize} bytes")
+    tokens = mapped(file, dtype)[:LONGEST_DOCUMENT]
+    if is_npy and not _next_end(tokens, end_of_document, 0, len(tokens))[1]:
+        raise UserError(
+            f"it is no array that np.save wrote, and no bare tokens of {dtype.itemsize} bytes, as it has no end of a "
+            f"document (token {end_of_document})"
+        )
+    return dtype, 0
+
+
+def _layout_of_array(file: File) -> tuple[np.dtype, int]:
+    try:
+        array = np.lib.format.open_memmap(file.path, mode="r")
+    # NumPy evaluates the header, which may hold any expression.
+    except Exception as error:
+        raise UserError(f"it is a damaged array ({says('NumPy', error)})") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UserError(f"it holds {array.dtype} of shape {array.shape}, not one row of whole numbers")
+    _check_count(file, array.size, array.dtype, array.offset)
+    return array.dtype, array.offset
+
+
+def _check_count(file: File, count: int, dtype: np.dtype, offset: int) -> None:
+    if offset + count * dtype.itemsize != file.size:
+        raise UserError(
+            f"its header says {count:,} tokens of {dtype.itemsize} bytes, and {file.size - offset:,} bytes follow"
+        )
+
+
+def _bare_type(file: File, vocab_size: int) -> np.dtype:
+    """Return the type of tokens without a header: the narrowest that holds the vocabulary, as most write them, or a
+    wider one if all tokens are in the vocabulary in it as well, so that the narrower ones would be halves."""
+    usual = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    for wider in (np.dtype("<u8"), np.dtype("<u4")):
+        if wider.itemsize > usual.itemsize and file.size % wider.itemsize == 0:
+            tokens = mapped(file, wider)
+            spread = [tokens[place : place + 2**12] for place in range(0, len(tokens), -(-len(tokens) // 16))]
+            sample = np.concatenate(spread)
+            if len(sample) >= 16 and sample.any() and sample.max() < vocab_size:
+                return wider
+    return usual
 
 
 def _next_end(tokens: np.ndarray, end_of_document: int, start: int, limit: int) -> tuple[int, bool]:

@@ -1,0 +1,113 @@
+"""Open files that a user names: regular files only, decompressed by suffix, within limits.
+
+A pipe blocks its reader, a device has no end, a small compressed file may hold one line of gigabytes, and a clone
+without Git LFS has pointers in place of files. Every reader of such files opens or checks them here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from moejax.errors import UserError
+
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""Exceptions of a damaged or vanished file: gzip.BadGzipFile and Arrow's zstd errors are OSErrors."""
+
+MOST_LINE_BYTES = 2**28
+"""The longest line, or item of a JSON array, that is kept in memory: about fifty times the Bible."""
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+_LFS_BYTES = 1024
+"""A Git LFS pointer is smaller than this."""
+
+
+def _zstd(path: str) -> Any:
+    import pyarrow as pa
+
+    # Arrow reads several frames in a row, as parallel compressors write them, and says when the last is cut short.
+    return io.BufferedReader(pa.input_stream(path, compression="zstd"), 2**20)  # type: ignore[arg-type]
+
+
+COMPRESSIONS: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".zst": _zstd}
+"""How to open a file for reading, by its last suffix."""
+
+
+def is_compressed(path: str | Path) -> bool:
+    """Whether a file's last suffix is that of a compression."""
+    return Path(path).suffix in COMPRESSIONS
+
+
+def inner_suffix(path: str | Path) -> str:
+    """The suffix that tells the format: ``.jsonl`` of both ``a.jsonl`` and ``a.jsonl.zst``."""
+    path = Path(path)
+    return (path.with_suffix("") if is_compressed(path) else path).suffix.lower()
+
+
+def check(path: str | Path) -> os.stat_result:
+    """Return the status of a file that can be opened without blocking and has an end.
+
+    Raises:
+      UserError: it is no regular file, or a Git LFS pointer.
+      OSError: the system cannot find or read it.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path} is {_kind(status.st_mode)} and no regular file; copy its content to a file.")
+    if len(_LFS) < status.st_size < _LFS_BYTES:
+        with open(path, "rb") as file:
+            if file.read(len(_LFS)) == _LFS:
+                raise UserError(f"{path} is a Git LFS pointer and not the file itself; fetch it with: git lfs pull")
+    return status
+
+
+def _kind(mode: int) -> str:
+    tests = {"a folder": stat.S_ISDIR, "a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
+    return next((name for name, test in tests.items() if test(mode)), "a device")
+
+
+@contextlib.contextmanager
+def opened(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading its decompressed bytes.
+
+    Raises:
+      UserError: as ``check``.
+      OSError: the system cannot find or read it.
+    """
+    check(path)
+    with COMPRESSIONS.get(Path(path).suffix, lambda p: open(p, "rb"))(str(path)) as stream:
+        yield stream
+
+
+def read_bytes(path: str | Path, most: int) -> bytes:
+    """Return all bytes of a file, decompressed.
+
+    Raises:
+      UserError: as ``check``, or it has more than ``most`` bytes.
+      OSError: the system cannot find or read it.
+    """
+    with opened(path) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{path} has more than {most:,} bytes; name a smaller file.")
+    return content
+
+
+def read_line(stream: IO[bytes]) -> bytes | None:
+    """Return the next line with its end, ``b""`` at the end of the file; None for a line above ``MOST_LINE_BYTES``, of
+    which ``skip_line`` passes over the rest."""
+    line = stream.readline(MOST_LINE_BYTES + 1)
+    return line if len(line) <= MOST_LINE_BYTES else None
+
+
+def skip_line(stream: IO[bytes], end: int | None = None) -> None:
+    """Read on behind the end of a line, or to byte ``end`` at least."""
+    while (part := stream.readline(2**20)) and part[-1:] != b"\n" and (end is None or stream.tell() < end):
+        pass
