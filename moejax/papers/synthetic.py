@@ -163,7 +163,7 @@ def tian_runs(noise: float = 0.0005) -> pd.DataFrame:
             }
         )
 
-    for _, width, *_, flops, _, _, _ in GROUPS:
+    for _, width, *_, flops, _, _ in GROUPS:
         for experts in (2, 4, 8, 16, 32, 64, 128, 256):
             add("Table 8", experts, 2, 1, width, width, flops)
         for experts, expert in zip(EXPERTS[1:], TABLE_9[width][1:], strict=True):

@@ -16,15 +16,16 @@ from moejax.papers.record import Number, Reading, Record, Records, recorder, sho
 record = recorder("tian")
 
 GROUPS = (
-    (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "96", "1280"),
-    (8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "160", "2048"),
-    (10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "224", "2560"),
-    (14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "320", "3072"),
-    (16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "512", "4096"),
-    (22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "768", "5120"),
+    (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "1280"),
+    (8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "2048"),
+    (10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "2560"),
+    (14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "3072"),
+    (16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "4096"),
+    (22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "5120"),
 )
-"""Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta and B; Table 11's
-d_ffn."""
+"""Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta; Table 11's d_ffn."""
+BATCHES_12 = ("96", "160", "224", "320", "512", "768")
+"""Table 12's B, by group."""
 SEARCHED = {"eta": ("learning_rate", "<=-9"), "B in tokens": ("batch_tokens", ">=18")}
 """Of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs, the ends towards small budgets, in log2."""
 
@@ -127,7 +128,7 @@ UNITS = {"learning_rate": 1.0, "batch_tokens": 4096.0}
 def _hyperparameters() -> Records:
     law = published("hyperparameters", "tian-2025").law
     note = "the columns are power laws of the maximum training FLOPs, with other constants than Eq. 5's"
-    for *_, rate, batch, flops, rate_12, batch_12, _ in GROUPS:
+    for (*_, rate, batch, flops, rate_12, _), batch_12 in zip(GROUPS, BATCHES_12, strict=True):
         at = f"at {short(flops)} FLOPs"
         found = law(Design(flops=flops))
         eta, sequences = (found[name] / unit for name, unit in UNITS.items())
@@ -153,7 +154,7 @@ def _hyperparameters() -> Records:
 
 def _largest_budget() -> Record:
     """The largest IsoFLOP budget of Section 3 and Appendix F.1, beside the most that Tables 8 to 12 train to."""
-    most = max(flops for *_, flops, _, _, _ in GROUPS)
+    most = max(flops for *_, flops, _, _ in GROUPS)
     return record(
         "Section 3 and Tables 8 to 12",
         "largest compute budget of the architecture experiments",
@@ -247,7 +248,7 @@ def _equal_compute() -> Records:
     groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
     where, most = "Table 12 and Appendix I", dict.fromkeys(FORMS, 0.0)
     note = "Eq. 10 has 1 for 2, and the shared expert 4 for 6"
-    for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _, _) in zip(groups, GROUPS, strict=True):
+    for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _) in zip(groups, GROUPS, strict=True):
         models = [_model(layers, heads, kv_heads, *widths) for widths in group]
         spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
         most = {name: max(most[name], spread[name]) for name in FORMS}
