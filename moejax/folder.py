@@ -24,6 +24,18 @@ from moejax.json_text import json_text
 WRITTEN = ".moejax-written"
 """The file of a folder with the names and hashes of what moejax wrote there, one JSON list a line."""
 
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of moejax below the user's cache directory, which need not exist.
+
+    Raises:
+      RuntimeError: the user has no home.
+    """
+    # The XDG Base Directory Specification: a relative path is not valid, and ignored.
+    given = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "moejax"
+
+
 _CHUNK_BYTES = 2**22
 
 _OUTPUTS: ContextVar[Path | None] = ContextVar("outputs", default=None)

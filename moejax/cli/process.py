@@ -96,12 +96,10 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
         return
     # Only here, as it takes a tenth of the time of --help.
     from moejax.compilation_cache import pass_over_damage, processor_mark, remove_oldest
+    from moejax.folder import user_cache
 
-    given = Path(environment.get("XDG_CACHE_HOME", ""))
     try:
-        # The XDG Base Directory Specification: a relative path is not valid, and ignored.
-        place = given if given.is_absolute() else Path.home() / ".cache"
-        folder = place / "moejax" / "programs" / processor_mark()
+        folder = user_cache(environment) / "programs" / processor_mark()
         folder.mkdir(parents=True, exist_ok=True)
         remove_oldest(folder)
     except (OSError, RuntimeError):

@@ -36,7 +36,7 @@ from fsspec.callbacks import Callback
 from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax.errors import CoordinatedError, UserError
-from moejax.folder import WRITTEN, only_writer
+from moejax.folder import WRITTEN, only_writer, user_cache
 from moejax.storage import CONTACT_SECONDS, open_storage, reaching, read_text, within
 from moejax.stored import Damaged, check_writable, parse_json, read_json, write_json
 from moejax.train.identity import DIVERGED, RUNS, TRAINING, fingerprint
@@ -84,9 +84,7 @@ _KNOWN = {"url": str, "number": int, "sent": dict[str, list[int]]}
 
 def default_folder(url: str) -> Path:
     """Where a training in a store works on this machine if nothing else is said."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    place = given if given.is_absolute() else Path.home() / ".cache"
-    return place / "moejax" / "runs" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+    return user_cache() / "runs" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
 
 
 def check_shared(folder: Path, number: int) -> None:

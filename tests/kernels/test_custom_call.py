@@ -196,6 +196,46 @@ def test_a_kernel_is_compiled_again_when_what_kernels_share_has_changed(tmp_path
     assert hits() == 0
 
 
+@pytest.fixture
+def kept_in(tmp_path, monkeypatch):
+    """Return a folder for numba's files, and compile a kernel as a new process would."""
+
+    def hits():
+        compiled._checked.cache_clear()
+
+        @no_type_check
+        def part(frame, i):
+            return frame + i
+
+        function = calls.compiled(calls.PART, part)
+        assert function.ctypes(40, 2) == 42
+        return function.cache_hits
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels", hits
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("damage", ["empty", "half", "one byte"])
+def test_a_damaged_file_of_the_cache_is_removed_and_compiled_again(kind, damage, kept_in):
+    folder, hits = kept_in
+    assert [hits(), hits()] == [0, 1]
+    (path,) = folder.glob(f"*/*.{kind}")
+    content = path.read_bytes()
+    broken = {"empty": b"", "half": content[: len(content) // 2], "one byte": bytes([content[0] ^ 255]) + content[1:]}
+    path.write_bytes(broken[damage])
+    assert [hits(), hits()] == [0, 1]
+
+
+def test_the_cache_of_kernels_is_the_users_alone(kept_in):
+    folder, hits = kept_in
+    hits()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="others can write to it.*a folder of your own"):
+        assert hits() == 0
+
+
 def test_kernels_that_cannot_be_kept_on_disk_are_compiled_all_the_same(monkeypatch):
     def refuse(_):
         raise RuntimeError("cannot cache function 'part': no locator available for file 'part.py'")

@@ -1,14 +1,24 @@
-"""How kernels are compiled."""
+"""Compile kernels with numba, and keep them in the user's cache.
+
+Loading a file of numba's cache unpickles it and runs its machine code, and numba checks neither. So the folder belongs
+to the user alone, and a file that is not what was written there is removed and compiled again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import warnings
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from numba import cfunc
+from numba import cfunc, config
 
+from moejax.errors import UserError
+from moejax.folder import note, noted, sha256, user_cache
 from moejax.wording import says
 
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
@@ -19,17 +29,56 @@ SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__fi
 
 
 def compiled(kind: Any, function: Any, **options: Any) -> Any:
-    """A function that XLA can call; numba keeps it on disk if it finds a folder to write to."""
+    """Return a function that XLA can call, compiled or out of the cache."""
     # Numba compiles again what is kept on disk if its own file has changed, but not if what it calls has.
     function.__qualname__ += f"-{SHARED_CODE:08x}"
     try:
-        return cfunc(kind, cache=True, **options)(function)
-    except (RuntimeError, OSError) as problem:
-        if isinstance(problem, RuntimeError) and "cannot cache" not in str(problem):
+        with _cached():
+            return cfunc(kind, cache=True, **options)(function)
+    except (RuntimeError, OSError, UserError) as problem:
+        if isinstance(problem, RuntimeError) and not any(word in str(problem) for word in ("cannot cache", "home")):
             raise
         warnings.warn(
             f"Kernels for this CPU cannot be kept on disk ({says('numba', problem)}), so that every process "
-            "compiles them, which takes seconds; set NUMBA_CACHE_DIR to a folder that can be written.",
+            "compiles them, which takes seconds; set NUMBA_CACHE_DIR to a folder of your own that can be written.",
             stacklevel=2,
         )
         return cfunc(kind, **options)(function)
+
+
+@contextlib.contextmanager
+def _cached() -> Iterator[None]:
+    """Have numba read and write its files in our folder, and note what it writes."""
+    before = config.CACHE_DIR
+    folder = _checked(Path(before) if before else user_cache() / "kernels")
+    config.CACHE_DIR, there = str(folder), _files(folder)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+    for path, changed in _files(folder).items():
+        if there.get(path) != changed:
+            note(folder, path.relative_to(folder).as_posix(), path)
+
+
+@functools.cache
+def _checked(folder: Path) -> Path:
+    """Create the folder of the cache, or remove what is not as it was noted there.
+
+    Raises:
+      OSError: it is somebody else's, or others may write to it, or the system refuses.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} belongs to another user, or others can write to it")
+    known = noted(folder)
+    for path in _files(folder):
+        if sha256(path) not in known.get(path.relative_to(folder).as_posix(), ()):
+            path.unlink(missing_ok=True)
+    return folder
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    """Return numba's indexes and machine code, with the times of their last change."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*/*.nb[ic]") if path.is_file()}
