@@ -1,5 +1,5 @@
-"""MLflow's runs, read from its database, its files or its server. MLflow itself is not needed, and nothing is written:
-its own client would bring an older database to its version.
+"""Read MLflow's runs from its database, its files or its server, without MLflow: its own client would bring an older
+database to its version. Nothing is written.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from moejax import input_file
 from moejax.errors import UserError
 from moejax.run_sources.tracked_run import History, TrackedRun, by_step, taken_back
 from moejax.stored import foreign_json
+from moejax.table_file import MOST_BYTES
 from moejax.wording import did_you_mean, says, shown
 
 STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
@@ -28,13 +30,19 @@ STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 
 SECONDS = 60
 """How long a server may take for one answer."""
+MOST_PAGES = 1_000
+"""Pages of a server's list, each of up to 1,000 items."""
+MOST_META_BYTES = 100_000
+"""Of a ``meta.yaml``, which MLflow writes with a dozen lines."""
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is what MLflow keeps an experiment's name in."""
-    # A pipe under this name would be waited for.
-    begins = "artifact_"
-    return path.name == "meta.yaml" and path.is_file() and path.read_text("utf-8", "replace").startswith(begins)
+    """Return whether it is what MLflow keeps an experiment's name in."""
+    # Opening a pipe of this name would block.
+    if path.name != "meta.yaml" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(9) == b"artifact_"
 
 
 def read(text: str) -> Iterable[TrackedRun]:
@@ -52,7 +60,10 @@ def read(text: str) -> Iterable[TrackedRun]:
     path = Path(place.removeprefix("sqlite:///"))
     if not path.exists():
         raise UserError(f"There is no MLflow store at {path}; name its database (mlflow.db), folder or server.")
-    return _of_files(path, experiment) if path.is_dir() else _of_database(path, experiment)
+    if path.is_dir():
+        return _of_files(path, experiment)
+    input_file.check(path)
+    return _of_database(path, experiment)
 
 
 def histories(text: str) -> Iterator[History]:
@@ -180,16 +191,27 @@ def _meta(folder: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        about = yaml.safe_load((folder / "meta.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = input_file.read_bytes(folder / "meta.yaml", MOST_META_BYTES).decode("utf-8")
+        # Aliases of aliases grow without limit when they are printed, and the time to read nesting with its square.
+        depth = 0
+        for token in yaml.scan(text):
+            depth += token.id in ("[", "{", "<block mapping start>", "<block sequence start>")
+            depth -= token.id in ("]", "}", "<block end>")
+            if token.id == "<alias>" or depth > 10:
+                raise UserError(f"{folder / 'meta.yaml'} has aliases or deep nesting, as MLflow writes none; mend it.")
+        about = yaml.safe_load(text)
+    except (OSError, ValueError, ArithmeticError, yaml.YAMLError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{folder / 'meta.yaml'} cannot be read ({says('it', error)}).") from error
     return about if isinstance(about, dict) else {}
 
 
 def _values(folder: Path) -> dict[str, str]:
-    """Texts of a folder's files by their name, of which a part before ``/`` is a folder."""
+    """Return the texts of a folder's files by name; a part before ``/`` is a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="replace") for path in files}
+    contents = {str(path.relative_to(folder)): input_file.read_bytes(path, MOST_BYTES) for path in files}
+    return {name: content.decode("utf-8", errors="replace") for name, content in contents.items()}
 
 
 def _latest(text: str, path: Path) -> float:
@@ -236,14 +258,22 @@ def _of_server(address: str, chosen: str) -> Iterator[TrackedRun]:
 
 
 def _pages(address: str, method: str, asked: dict[str, Any], part: str) -> Iterator[dict[str, Any]]:
-    """All of a list that the server gives in pages (MLflow's REST API 2.0)."""
+    """Yield all of a list that the server gives in pages (MLflow's REST API 2.0)."""
     token = ""
-    while True:
+    for _ in range(MOST_PAGES):
         answer = _ask(address, method, {**asked, **({"page_token": token} if token else {})})
         yield from answer.get(part, ())
         token = answer.get("next_page_token", "")
         if not token:
             return
+    raise UserError(f"{address} has more than {MOST_PAGES:,} pages of {part}; name one experiment, as {address}#NAME.")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: urllib would send the credentials on to any host, and not the question."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        """Follow none, so that the answer is an ``HTTPError``."""
 
 
 def _ask(address: str, method: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -255,13 +285,20 @@ def _ask(address: str, method: str, asked: dict[str, Any]) -> dict[str, Any]:
         headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
     request = urllib.request.Request(f"{address}/api/2.0/mlflow/{method}", json.dumps(asked).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            content = answer.read()
+        with urllib.request.build_opener(_Redirects).open(request, timeout=SECONDS) as answer:
+            content = answer.read(MOST_BYTES + 1)
     except urllib.error.HTTPError as error:
+        if "Location" in error.headers:
+            raise UserError(
+                f"The MLflow server at {address} redirects to {error.headers['Location']}; credentials are not sent "
+                f"there. Name that address if it is your server's."
+            ) from error
         raise UserError(
             f"The MLflow server at {address} refused {method} (HTTP status {error.code}); MLFLOW_TRACKING_TOKEN, or "
             f"MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, say who asks."
         ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise UserError(f"No MLflow server answers at {address} ({says('it', error)}); is it running?") from error
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{address} answers {method} with more than {MOST_BYTES:,} bytes; name one experiment.")
     return foreign_json(content, f"The answer of {address}", shape=dict, remedy="is it an MLflow server?")

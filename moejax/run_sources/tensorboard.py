@@ -39,7 +39,7 @@ def read(text: str) -> Iterator[TrackedRun]:
                     break
                 for value in event.summary.value:
                     if value.metadata.plugin_data.plugin_name == "hparams":
-                        settings.update(_hyperparameters(value.metadata.plugin_data.content))
+                        settings.update(_hyperparameters(value.metadata.plugin_data.content, path))
                     elif (number := _number(value)) is not None:
                         # What was written last counts: a training that goes on repeats steps.
                         metrics[value.tag] = number
@@ -130,14 +130,18 @@ def _number(value: Any) -> float | None:
     if not value.HasField("tensor") or value.tensor.dtype not in NUMBERS or value.tensor.tensor_shape.dim:
         return None
     kind, field = NUMBERS[value.tensor.dtype]
-    if value.tensor.tensor_content:
-        return float(np.frombuffer(value.tensor.tensor_content, kind)[0])
+    if content := value.tensor.tensor_content:
+        return float(np.frombuffer(content, kind)[0]) if len(content) == np.dtype(kind).itemsize else None
     held = getattr(value.tensor, field)
     return float(held[0]) if held else 0.0
 
 
-def _hyperparameters(content: bytes) -> dict[str, Any]:
+def _hyperparameters(content: bytes, path: Path) -> dict[str, Any]:
+    from google.protobuf.message import DecodeError
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData  # type: ignore[attr-defined]
 
-    given = HParamsPluginData.FromString(content).session_start_info.hparams
+    try:
+        given = HParamsPluginData.FromString(content).session_start_info.hparams
+    except DecodeError as error:
+        raise UserError(f"{path} has damaged hyperparameters; copy it again, or move it away.") from error
     return {name: getattr(value, value.WhichOneof("kind") or "string_value") for name, value in given.items()}

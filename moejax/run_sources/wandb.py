@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from moejax import input_file
 from moejax.errors import UserError
+from moejax.json_text import MOST_DEPTH
 from moejax.run_sources.tracked_run import TrackedRun
 from moejax.stored import foreign_json
 from moejax.wording import says
@@ -92,6 +94,8 @@ def _update(values: dict[str, Any], items: Any) -> None:
     """Take over items of a record, a name or a path of names with its value as JSON."""
     for item in items:
         *path, last = item.nested_key or [item.key]
+        if len(path) > MOST_DEPTH:
+            raise UserError(f"{last} is nested more than {MOST_DEPTH} deep; log the run again.")
         place = values
         for part in path:
             inner = place.setdefault(part, {})
@@ -105,21 +109,27 @@ def _records(path: Path) -> Iterator[bytes]:
     A part of a record is a sum of 4 bytes, a length of 2, a kind of 1 (whole, first, middle, last) and its bytes; no
     part crosses a block.
     """
-    content = path.read_bytes()
-    if content[:7] != HEADER:
-        raise UserError(f"{path} is no file of Weights & Biases, or of a newer version than this reads.")
-    at, parts = 7, b""
-    while at + 7 <= len(content):
-        if BLOCK - at % BLOCK < 7:
-            at += BLOCK - at % BLOCK
-            continue
-        total, length, kind = struct.unpack("<IHB", content[at : at + 7])
-        data = content[at + 7 : at + 7 + length]
-        if len(data) < length or (total, length, kind) == (0, 0, 0):
-            return
-        if zlib.crc32(data, zlib.crc32(bytes([kind]))) != total:
-            raise UserError(f"{path} is damaged at byte {at:,}; copy it again, or move it away.")
-        parts = data if kind in (1, 2) else parts + data
-        if kind in (1, 4):
-            yield parts
-        at += 7 + length
+    with input_file.opened(path) as file:
+        if file.read(len(HEADER)) != HEADER:
+            raise UserError(f"{path} is no file of Weights & Biases, or of a newer version than this reads.")
+        at, parts = len(HEADER), list[bytes]()
+        while True:
+            rest = BLOCK - at % BLOCK
+            head = file.read(min(rest, 7))
+            if rest < 7 and len(head) == rest:
+                at += rest
+                continue
+            if len(head) < 7:
+                return
+            total, length, kind = struct.unpack("<IHB", head)
+            data = file.read(length)
+            if len(data) < length or (total, length, kind) == (0, 0, 0):
+                return
+            if zlib.crc32(data, zlib.crc32(bytes([kind]))) != total:
+                raise UserError(f"{path} is damaged at byte {at:,}; copy it again, or move it away.")
+            if kind in (1, 2):
+                parts.clear()
+            parts.append(data)
+            if kind in (1, 4):
+                yield b"".join(parts)
+            at += 7 + length

@@ -1,5 +1,6 @@
 """Runs of trackers are tables: a row a run, its settings and the last value of each metric; nothing is written."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -16,7 +17,7 @@ from mlflow_database import SCHEMA
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.read_runs import read_runs
-from moejax.run_sources import wandb
+from moejax.run_sources import mlflow, wandb
 from moejax.run_sources.source import _row, _table, kinds, source, with_condition
 from moejax.run_sources.tracked_run import TrackedRun
 
@@ -153,12 +154,90 @@ def test_a_run_called_by_a_number_keeps_its_name():
     assert list(table["seed"]) == [7, 7]
 
 
-def test_a_database_that_cannot_be_opened_is_a_sentence(monkeypatch):
+def test_a_database_that_is_no_file_is_named(monkeypatch):
     with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(short)
         listening.bind("mlflow.db")
-        with pytest.raises(UserError, match="is no database of MLflow's that can be read"):
+        with pytest.raises(UserError, match=r"mlflow\.db is a socket and no regular file"):
             run_table.read(source("mlflow:mlflow.db"))
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A server that records who asks, and answers as ``answer`` of the server does."""
+
+    def do_POST(self):
+        self.server.asked.append(dict(self.headers))
+        status, headers, content = self.server.answer(self)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def answering(answer):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as running:
+        running.answer, running.asked = answer, []
+        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+        yield running, f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_credentials_are_not_sent_where_a_server_redirects_to(monkeypatch, status):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    with (
+        answering(lambda request: (200, {}, b"{}")) as (other, elsewhere),
+        answering(lambda request: (status, {"Location": f"{elsewhere}/x"}, b"")) as (first, address),
+    ):
+        with pytest.raises(UserError, match=f"redirects to {elsewhere}/x; credentials are not sent there"):
+            run_table.read(source(f"mlflow:{address}"))
+        assert [asked["Authorization"] for asked in first.asked] == ["Bearer secret"]
+        assert other.asked == []
+
+
+def test_a_list_without_an_end_is_left(monkeypatch):
+    monkeypatch.setattr(mlflow, "MOST_PAGES", 5)
+    with answering(lambda request: (200, {}, b'{"experiments": [], "next_page_token": "more"}')) as (server, address):
+        with pytest.raises(UserError, match="has more than 5 pages of experiments; name one experiment"):
+            run_table.read(source(f"mlflow:{address}"))
+        assert len(server.asked) == 5
+
+
+def test_an_answer_that_is_too_large_is_left(monkeypatch):
+    monkeypatch.setattr(mlflow, "MOST_BYTES", 1_000)
+    with (
+        answering(lambda request: (200, {}, b" " * 1_001)) as (_, address),
+        pytest.raises(UserError, match="answers experiments/search with more than 1,000 bytes"),
+    ):
+        run_table.read(source(f"mlflow:{address}"))
+
+
+ALIASES = "\n".join([f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9 if i else ['lol'])}]" for i in range(12)])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{ALIASES}\nstatus: *a11\n", "has aliases or deep nesting, as MLflow writes none"),
+        ("status: " + "[" * 50_000, "has aliases or deep nesting"),
+        ("\n".join(" " * i + "a:" for i in range(400)), "has aliases or deep nesting"),
+        ("when: 2024-99-99\n", "cannot be read"),
+        ("a: b: c\n", "cannot be read"),
+        ("x" * 100_001, "has more than 100,000 bytes"),
+    ],
+)
+def test_a_file_of_a_run_that_mlflow_would_not_write_is_named(tmp_path, text, words):
+    about = files(tmp_path / "mlruns") / "7/run-1/meta.yaml"
+    about.write_text(f"lifecycle_stage: active\n{text}")
+    with pytest.raises(UserError, match=f"7/run-1/meta.yaml {words}"):
+        run_table.read(tmp_path / "mlruns")
 
 
 def test_nested_settings_and_metrics_are_read_under_our_names(tmp_path):
@@ -225,6 +304,7 @@ def test_numbers_of_tensorflow_are_read_from_their_tensors():
 
     for tensor in (TensorProto(dtype=1, float_val=[2.5]), TensorProto(dtype=2, tensor_content=struct.pack("<d", 2.5))):
         assert _number(Summary.Value(tag="loss", tensor=tensor)) == 2.5
+    assert _number(Summary.Value(tag="loss", tensor=TensorProto(dtype=2, tensor_content=b"short"))) is None
 
 
 def wandb_file(path, records, block=wandb.BLOCK):
