@@ -92,6 +92,7 @@ def _both(loss_fit: FitResult, score_fit: FitResult) -> StoredUncertainty:
         each[1],
         ranges=each[0].ranges,
         axes=tuple(axes) if known else (),
+        why_none=next((one.why_none for one in each if one.why_none), ""),
         deviations=tuple(deviations) if known else (),
         leverages=tuple(leverages) if clustered else (),
         degrees_of_freedom=min(one.degrees_of_freedom for one in each),

@@ -34,7 +34,7 @@ from moejax.fit.undetermined import FLAT, undetermined
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
 from moejax.laws.law import coefficients, is_power
 from moejax.laws.schedule_sums import REACH
-from moejax.wording import command, some
+from moejax.wording import command, counted, some
 
 Matrix = Float[np.ndarray, "free free"]
 
@@ -159,6 +159,8 @@ class Uncertainty:
     """None where the covariance does not take a draw's runs together, or is not known."""
     degrees_of_freedom: int
     """Degrees of freedom without draws: runs less coefficients, at least 1."""
+    why_none: str = ""
+    """Why there is no covariance, as part of a sentence; empty if there is one."""
 
     def spread(self, functional: Functional) -> tuple[Spread, Callable[[Any], Any]]:
         """Uncertainty of a functional's numbers, flat, by the delta method, and how to put numbers into its pytree.
@@ -174,7 +176,8 @@ class Uncertainty:
         )
         middle, unravel = self.at.evaluate(functional)
         found = Spread(middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), degrees_of_freedom=degrees_of_freedom)
-        return found.without(self.result.unknown(functional, len(middle), found.errors)), unravel
+        unknown = self.result.unknown(functional, len(middle), found.errors)
+        return found.without([why or self.why_none for why in unknown]), unravel
 
 
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
@@ -192,20 +195,45 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
     # A law that overflows at some run has slopes that are no numbers, and no standard errors.
     finite = bool(np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all())
     hidden = _hidden(result, runs, at)
-    draws = draws_at(at, labels, hidden) if kind in CLUSTERED and finite else None
-    if draws is not None and draws_of(runs, by) > 1 and draws.seen > WHOLE:
-        covariance = draws.covariance
-    elif draws is None and kind not in CLUSTERED and finite and count > len(at.point):
-        covariance = gauss_newton(at, hidden)
+    draws, why_none = None, ""
+    covariance = np.full((len(at.point),) * 2, np.nan)
+    if not finite:
+        why_none = "the law's slopes are not finite at some run"
+    elif kind not in CLUSTERED:
+        if count > len(at.point):
+            covariance = gauss_newton(at, hidden)
+        else:
+            why_none = _few_draws(result, count, "run")
+    elif draws_of(runs, by) == 1:
+        why_none = f"all {count} runs are one {by}, and no other shows how {by}s differ{_apart(by, count > 1)}"
     else:
-        draws, covariance = None, np.full((len(at.point),) * 2, np.nan)
+        draws = draws_at(at, labels, hidden)
+        if draws.seen > WHOLE:
+            covariance = draws.covariance
+        else:
+            draws, why_none = None, _few_draws(result, draws_of(runs, by), by, _apart(by, count > draws_of(runs, by)))
     return Uncertainty(
         result=result,
         at=at,
         covariance=covariance,
         draws=draws,
         degrees_of_freedom=left_by(count, len(at.point)),
+        why_none=why_none,
     )
+
+
+def _few_draws(result: FitResult, count: int, by: str, remedy: str = "") -> str:
+    return (
+        f"the {counted(result.free, 'coefficient')} pass through the {counted(count, by)}, and no residual shows how "
+        f"{by}s differ; train more {by}s, or hold coefficients fixed (--fix){remedy}"
+    )
+
+
+def _apart(by: str, several: bool) -> str:
+    """Return the remedy where the runs of a group may be independent."""
+    if by != "group" or not several:
+        return ""
+    return "; if runs of a group are independent, name a column that tells them apart (--group COLUMN)"
 
 
 def _itself(law: Any) -> Any:
@@ -251,11 +279,8 @@ UNSEEN = 0.01
 
 def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by: str) -> tuple[str, ...]:
     """Sentences about the coefficients whose standard errors rest on one draw, by the draw that they rest on."""
-    if np.isnan(estimated.covariance).any() and draws_of(runs, by) > 1:
-        return (
-            f"Standard errors are not known: the coefficients pass through the runs as they are, and no residual says "
-            f"how {by}s differ. Train more {by}s, or hold coefficients fixed.",
-        )
+    if estimated.why_none:
+        return (f"Standard errors are not known: {estimated.why_none}.",)
     if estimated.draws is None:
         return ()
     spread, _ = estimated.spread(_itself)
@@ -380,6 +405,7 @@ def with_uncertainty(
         # Unrounded: a leverage of 1 must stay one.
         leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
         draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
+        why_none=estimated.why_none,
         warnings=(
             *few,
             *grid_warnings(result, runs),

@@ -344,7 +344,7 @@ class FitResult:
           UserError: the fit holds no covariance.
         """
         if self.uncertainty is None or not self.uncertainty.axes:
-            raise UserError(NO_COVARIANCE)
+            raise UserError(self.why_no_covariance)
         found = self.uncertainty.spread(self.law, functional)
         return found.without(self.unknown(functional, len(found.middle), found.errors))
 
@@ -373,6 +373,12 @@ class FitResult:
     def has_covariance(self) -> bool:
         """Whether it holds what standard errors, intervals and ranges are made of."""
         return self.uncertainty is not None and bool(self.uncertainty.axes)
+
+    @property
+    def why_no_covariance(self) -> str:
+        """A sentence for a fit that has none."""
+        why = "" if self.uncertainty is None else self.uncertainty.why_none
+        return f"The fit has no standard errors and no intervals: {why}." if why else NO_COVARIANCE
 
     def conf_int(self, level: float = 0.9) -> DataFrame:
         """Coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
@@ -460,7 +466,7 @@ class FitResult:
         import pandas as pd
 
         if not self.has_covariance:
-            raise UserError(NO_COVARIANCE)
+            raise UserError(self.why_no_covariance)
         given = known(design)
         require_inputs(self.law, given)
         columns = dict(zip(given, np.broadcast_arrays(*map(np.atleast_1d, given.values())), strict=True))
@@ -537,7 +543,8 @@ class FitResult:
         if not self.converged:
             return ["Standard errors: none, as the search did not converge."]
         if not self.uncertainty.axes:
-            return ["Standard errors: none, as these runs give no covariance."]
+            # A warning gives the reason, but in files of an older moejax.
+            return [] if self.uncertainty.why_none else ["Standard errors: none, as these runs give no covariance."]
         return [self._covariance_in_words(), *self._of_medians()]
 
     def _of_medians(self) -> list[str]:

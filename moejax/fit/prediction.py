@@ -134,7 +134,8 @@ def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
         said = "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
         return RunRange(None, said)
     if not fit.uncertainty.axes:
-        return RunRange(None, "These runs give no covariance, and so no range.")
+        # The fit's warnings give the reason.
+        return RunRange(None, "The fit has no covariance, and so no range of new runs.")
     predicted = predict_runs(fit, None, None, design, level)
     if predicted.unknown[0]:
         return RunRange(None, f"Of this run there is no range: {predicted.unknown[0]}.")

@@ -26,7 +26,7 @@ from moejax.fit.column_names import (
     quoted,
     with_our_names,
 )
-from moejax.fit.runs import SHARES, Runs, runs_from
+from moejax.fit.runs import SHARES, Runs, gives_a_size, runs_from
 from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
@@ -80,8 +80,9 @@ def read_runs(
       mapping: our column by theirs, or by arithmetic on theirs: ``{"tokens": "step * 520000"}``.
       where: conditions on the columns that a row must meet, in the language of ``moejax.expression``.
       loss: the column that is fitted; for a law of something else than a loss, its output's column, if not given.
-      group: a column whose equal values belong together; ``group`` if the table has it, else what differs only in
-        tokens and FLOPs.
+      group: a column whose equal values belong together; ``group`` if the table has it. If neither is there, runs that
+        differ only in tokens and FLOPs are a group; without a size, runs of one training or model by name, and without
+        names, runs of equal inputs.
       weight: a column that says how often each row counts; 0 keeps a row out. If not given, every row counts once,
         and one whose loss was not measured (column ``predicted``) by its ``loss_standard_error``.
       drop_invalid: leave out, with a note, rows whose loss, sizes or weight cannot be; else they are an error.
@@ -165,11 +166,15 @@ def read_runs(
             notes += ("Column group is the same in all rows: runs that share their sizes are a group instead.",)
         else:
             label = "group"
+    if label is None and not gives_a_size(design):
+        label = next((name for name in (*TRAININGS, *NAMES) if name in frame and frame[name].nunique() > 1), None)
+    labels, said = (None, ()) if label is None else _labels(frame, label)
+    notes += said
     runs = runs_from(
         design,
         frame[loss].to_numpy(np.float64),
         weight=_weights(frame, loss, output, weight, smooth, named),
-        group=None if label is None else list(frame[label]),
+        group=labels,
         output=output,
     )
     runs = replace(
@@ -267,6 +272,21 @@ def _with_index(frame: Any) -> Any:
     return frame.reset_index(level=kept).reset_index(drop=True) if kept else frame.reset_index(drop=True)
 
 
+def _labels(frame: Any, column: str) -> tuple[list[Any], tuple[str, ...]]:
+    """Return the label of each row's group by a column; a row whose cell is empty is a group of its own."""
+    empty = (frame[column].isna() | (frame[column].astype(str).str.strip() == "")).to_numpy()
+    labels = [(row,) if empty[row] else label for row, label in enumerate(frame[column])]
+    count = int(empty.sum())
+    if not count:
+        return labels, ()
+    return labels, (
+        f"Column {column} is empty in {count} of {len(frame)} rows ({rows_in_words(frame.index[empty])}); each of "
+        f"them is a group of its own.",
+    )
+
+
+NAMES = ("model", "name", "run")
+"""Columns whose cells name rows, in this order."""
 TRAININGS = ("run", "run_name", "run_id", "run_uuid")
 """Columns that name a training; ``model`` and ``name`` may name a family of them."""
 
@@ -461,7 +481,7 @@ def _named_rows(frame: Any, rows: Any) -> str:
 
 def _naming(frame: Any) -> str | None:
     """The column that says what rows are called."""
-    return next((column for column in ("model", "name", "run") if column in frame.columns), None)
+    return next((column for column in NAMES if column in frame.columns), None)
 
 
 def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tuple[str, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.laws.design import Design, design_from, known
+from moejax.laws.design import FIELDS, Design, design_from, known
 from moejax.wording import counted, some
 
 VARY_WITHIN_A_GROUP = frozenset(
@@ -25,9 +25,22 @@ VARY_WITHIN_A_GROUP = frozenset(
 together: one training may have a row for each of its checkpoints."""
 
 
+SIZES = frozenset({"params_total", "params_active", "model_dim", "num_layers"})
+"""Fields of a design that give a model's size."""
+
+
 def varies_within_a_group(name: str) -> bool:
-    """Whether a column, or a field of a design, says how long a model was trained, or how well it then was."""
+    """Return whether a column, or a field of a design, gives a training's length, or a result of it."""
     return name.lower() in VARY_WITHIN_A_GROUP
+
+
+def gives_a_size(design: Design) -> bool:
+    """Return whether a design says which runs have models of one size.
+
+    A column of a formula may be a size under any name, such as ``width``. One of two values is a switch.
+    """
+    own = {name: values for name, values in known(design).items() if not varies_within_a_group(name)}
+    return any(name in SIZES or (name not in FIELDS and len(np.unique(own[name])) > 2) for name in own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +134,7 @@ def runs_from(
       loss: nats per token.
       weight: 1 for every run if not given.
       group: labels; if not given, runs that differ only in how long they were trained (tokens, FLOPs, steps) are one
-        group.
+        group. Without a size, runs are one group if they are equal in these too.
       output: which output of a law ``loss`` holds.
 
     Raises:
@@ -138,7 +151,8 @@ def runs_from(
         # A column may hold many numbers of each run, as the drops of a schedule.
         given[name] = np.broadcast_to(values, (len(loss), *values.shape[1:])).copy()
     if group is None:
-        shape = [v for name, v in given.items() if not varies_within_a_group(name) and v.ndim == 1]
+        sized = gives_a_size(design)
+        shape = [v for name, v in given.items() if not (sized and varies_within_a_group(name)) and v.ndim == 1]
         labels = list(zip(*shape, strict=True)) if shape else list(range(len(loss)))
     else:
         labels = list(group)

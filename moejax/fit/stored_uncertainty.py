@@ -53,6 +53,8 @@ class StoredUncertainty:
     counts as a draw does not matter to the covariance."""
     draw_count: int = 0
     """How many draws take part; 0 where what counts as a draw does not matter."""
+    why_none: str = ""
+    """Why there is no covariance, as part of a sentence; empty if there is one, and in older files."""
     warnings: tuple[str, ...] = ()
     """That draws are too few, and which coefficients rest on one of them, in sentences."""
     dropped: tuple[str, ...] = ()
@@ -93,7 +95,8 @@ class StoredUncertainty:
           UserError: the fit has no covariance.
         """
         if not self.axes:
-            raise UserError("The fit holds no covariance to draw from; its runs are too few to give one.")
+            why = self.why_none or "its runs are too few to give one"
+            raise UserError(f"The fit holds no covariance to draw from: {why}.")
         random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
         values, signed = coefficients(law), keeps_sign(law)
         moved = {name: np.asarray([axis.get(name, 0.0) for axis in self.axes]) for name in values}

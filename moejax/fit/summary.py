@@ -205,8 +205,10 @@ def _predictions(found: Found) -> Table:
         if one["given"] in far and "reason" not in one:
             notes.append(f"The range at {where} holds {IF_THE_FORM_HOLDS}.")
     notes += _reasons(found["predictions"])
-    notes.append(f"What of the variance is not from coefficients (by {first['by']}) is lack of fit.")
-    title = f"Predicted: {in_percent(first['level'])} of such runs lie between low and high"
+    title = "Predicted"
+    if any("reason" not in one for one in found["predictions"]):
+        notes.append(f"What of the variance is not from coefficients (by {first['by']}) is lack of fit.")
+        title += f": {in_percent(first['level'])} of such runs lie between low and high"
     return Table(title, columns, rows, notes, key="predictions")
 
 

@@ -343,9 +343,10 @@ def conclude_table(
         raise UserError(f"{name} has no run with a loss.")
     notes = (*notes, *([f"{int(empty.sum())} rows have no loss and are left out."] if empty.any() else []))
     runs = runs[~empty].reset_index(drop=True)
-    if "model" not in runs:
-        sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
-        labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
+    sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
+    labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
+    # Names that no two rows share are those of runs, where models have several.
+    if "model" not in runs or (runs["model"].nunique() == len(runs) > labels.nunique()):
         runs["model"] = [f"model {int(label) + 1}" for label in labels]
     if "group" not in runs:
         runs["group"] = runs["model"]

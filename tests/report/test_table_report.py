@@ -88,6 +88,13 @@ def test_a_table_of_few_columns_is_a_page(tmp_path, unfitted, columns):
     assert markdown(conclusions(read(concluded))).startswith("# x")
 
 
+def test_names_that_no_two_rows_share_are_no_models(tmp_path, unfitted):
+    table = synthetic.runs(12)
+    models = table["model"].nunique()
+    named = _page(table.assign(model=[f"run-{row}" for row in range(12)]), tmp_path)
+    assert f"12 runs of {models} models" in named
+
+
 def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, unfitted):
     table = synthetic.runs(12).assign(num_experts=0, top_k=1, num_shared_experts=0)
     _page(table.drop(columns=["sparsity"], errors="ignore"), tmp_path)

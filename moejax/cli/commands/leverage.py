@@ -80,7 +80,7 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
         row |= {name: None if one != one else float(one) for name, one in zip(BEYOND, times, strict=True)}
     undefined = any(row["leverage"] is None for row in rows)
     notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", found.budgets, strict=True)]
-    if any(len(np.unique(runs.group)) < len(runs) for runs in families):
+    if any(len(np.unique(runs.group)) < len({*zip(runs.group, runs.design.flops, strict=True)}) for runs in families):
         notes.append(
             "Runs are taken to scatter independently. Checkpoints of one training share its luck, of which intervals "
             "know nothing."

@@ -50,7 +50,7 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
     read = read_table(arguments, ())
     frame = read.frame if arguments.loss == "loss" else read.frame.assign(loss=read.frame[arguments.loss])
     return conclude_table(
-        frame if arguments.group is None else frame.assign(group=frame[arguments.group].astype(str)),
+        frame.assign(group=[f"group {number + 1}" for number in read.runs.group]),
         source.name,
         out_of(source, arguments),
         update,
