@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -141,6 +141,9 @@ class Between:
     budgets: tuple[BudgetLosses, BudgetLosses]
     """What the curves go through."""
 
+    without_asymptote: tuple[bool, bool]
+    """Whether a family has too few budgets for an irreducible loss: it is then held at 0."""
+
     @property
     def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
         """The FLOPs at which each family's curve is read: the first's, and those that the second needs."""
@@ -157,38 +160,44 @@ class Between:
 
 
 def leverage_of(
-    runs: Runs, against: Runs, flops: Float[np.ndarray, " budgets"] | None = None, *, level: float = 0.9, seed: int = 0
+    runs: Runs,
+    against: Runs,
+    flops: Float[np.ndarray, " budgets"] | None = None,
+    *,
+    fixed: Mapping[str, float] | None = None,
+    level: float = 0.9,
+    seed: int = 0,
 ) -> Between:
-    """FLOPs of the second family per FLOP of the first at equal loss, each by what it reaches at every budget.
+    """Return the FLOPs of the second family per FLOP of the first at equal loss, from the loss of each at every budget.
 
-    A budget's loss is the minimum of a quadratic in log size where its runs say one, and else its run of lowest loss
-    (``budget_losses``).
+    A budget's loss is the minimum of a quadratic in log size where its runs determine one, and else its run of lowest
+    loss (``budget_losses``).
 
     Args:
       flops: where it is asked; if not given, the budgets of the first family that its curve goes through.
+      fixed: coefficients of both families' curves that are given, such as ``irreducible`` and ``exponent``. A family
+        with no more budgets than free coefficients has an irreducible loss of 0 unless it is given.
 
     Raises:
-      UserError: a family was trained at too few budgets.
+      UserError: a family was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
+        unknown or out of its range.
     """
     found = (budget_losses(runs), budget_losses(against))
+    held = [_held(name, len(one.runs), fixed or {}) for name, one in zip(("first", "second"), found, strict=True)]
     for name, one in zip(("first", "second"), found, strict=True):
-        if len(one.runs) < LEAST_BUDGETS:
-            raise UserError(
-                f"The {name} family was trained at {counted(len(one.runs), 'budget')}; its loss-compute curve needs "
-                f"{LEAST_BUDGETS}."
-            )
         _check_falls(name, one.runs)
     weights = precision(np.sqrt(np.concatenate([one.own for one in found])))
     parts = np.split(weights, [len(found[0].runs)])
     kept = [replace(one.runs, weight=weight) for one, weight in zip(found, parts, strict=True)]
-    (curve, one), (dense, other) = (_curve_of(family, seed) for family in kept)
+    (curve, one), (dense, other) = (_curve_of(family, seed, given) for family, given in zip(kept, held, strict=True))
     at = found[0].runs.design.flops if flops is None else np.asarray(flops, float)
     value, reach = _between(one, other, at, [one, other], level, _shared(found, kept))
     why = [
         curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),
         dense.unknown(lambda law: jnp.log(leverage_between(curve.law, law, at)), len(at)),
     ]
-    unknown = tuple(first or second for first, second in zip(*why, strict=True))
+    exact = NO_SCATTER if not any(map(_spare, (one, other))) else ""
+    unknown = tuple(first or second or exact for first, second in zip(*why, strict=True))
     reach = np.where([bool(reason) for reason in unknown], np.nan, reach)
     return Between(
         flops=at,
@@ -199,13 +208,35 @@ def leverage_of(
         curve=curve,
         against=dense,
         budgets=found,
+        without_asymptote=(len(held[0]) > len(fixed or {}), len(held[1]) > len(fixed or {})),
     )
+
+
+NO_SCATTER = "both curves pass through every budget's loss, and no budget is left that shows the noise"
+"""Why no leverage has an interval."""
+
+
+def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, float]:
+    """Return the coefficients of a family's curve that are not fitted.
+
+    Raises:
+      UserError: the family was trained at too few budgets for the others.
+    """
+    held, count = dict(fixed), len(fields(LossCompute))
+    if budgets <= count - len(held):
+        held.setdefault("irreducible", 0.0)
+    if budgets < (free := count - len(held)):
+        raise UserError(
+            f"The {name} family was trained at {counted(budgets, 'budget')}; its loss-compute curve needs {free}. "
+            f"Train it at more, or give the curve's exponent (--fix exponent=-0.1)."
+        )
+    return held
 
 
 def _check_falls(name: str, runs: Runs) -> None:
     """Raise ``UserError`` if losses do not fall with FLOPs: no loss-compute curve is at their loss."""
     flops, loss = runs.design.flops, runs.loss
-    if np.polyfit(np.log(flops), np.log(loss), 1)[0] >= 0:
+    if len(flops) > 1 and np.polyfit(np.log(flops), np.log(loss), 1)[0] >= 0:
         least, most = np.argmin(flops), np.argmax(flops)
         raise UserError(
             f"The {name} family's loss does not fall with compute: it is {loss[least]:.4g} at {flops[least]:.3g} FLOPs "
@@ -242,9 +273,14 @@ def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.nda
     return np.isin(np.arange(len(runs)), list(best.values()))
 
 
-def _curve_of(runs: Runs, seed: int) -> tuple[FitResult, FitDerivatives]:
-    fitted = fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared())
+def _curve_of(runs: Runs, seed: int, fixed: Mapping[str, float] | None = None) -> tuple[FitResult, FitDerivatives]:
+    fitted = fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared(), fixed=fixed)
     return fitted, derivatives(fitted, runs)
+
+
+def _spare(one: FitDerivatives) -> int:
+    """Return how many budgets a curve leaves to show the noise."""
+    return max(int((one.weight > 0).sum()) - len(one.point), 0)
 
 
 def _between(
@@ -259,12 +295,13 @@ def _between(
     curves = (mixture, dense)
     with float64():
         points, data = tuple(one.point for one in curves), tuple(one.data for one in curves)
-        logs = np.asarray(_log_leverage(mixture.objective, points, data, flops))
-        slopes = [np.asarray(one) for one in _slopes(mixture.objective, points, data, flops)]
-    degrees_of_freedom = [max(int((one.weight > 0).sum()) - len(one.point), 0) for one in every]
+        objectives = tuple(one.objective for one in curves)
+        logs = np.asarray(_log_leverage(objectives, points, data, flops))
+        slopes = [np.asarray(one) for one in _slopes(objectives, points, data, flops)]
+    degrees_of_freedom = [*map(_spare, every)]
     # A curve of four or five budgets tells its own noise badly; the noise of training is that of all curves.
     of_weight_1 = [one.dispersion * one.weight[one.weight > 0].mean() for one in every]
-    noise = np.dot(degrees_of_freedom, of_weight_1) / sum(degrees_of_freedom)
+    noise = np.dot(degrees_of_freedom, of_weight_1) / max(sum(degrees_of_freedom), 1)
     variance, together = np.zeros(len(flops)), np.zeros(len(flops))
     for number, (one, slope) in enumerate(zip(curves, slopes, strict=True)):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
@@ -274,18 +311,20 @@ def _between(
             together += np.einsum("ar,rs,as->a", moved, shared.covariances[number], moved)
     variance, together = np.maximum(variance, 0.0), np.maximum(together, 0.0)
     # Degrees of freedom of a sum of two variances (Welch and Satterthwaite).
-    parts = variance**2 / sum(degrees_of_freedom) + together**2 / (shared.degrees_of_freedom if shared else 1)
+    parts = variance**2 / max(sum(degrees_of_freedom), 1) + together**2 / (shared.degrees_of_freedom if shared else 1)
     freedom = (variance + together) ** 2 / np.maximum(parts, 1e-300)
     student = scipy.special.stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
     return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(variance + together), np.nan)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_leverage(objective: FitObjective, points: Any, data: Any, flops: Any) -> Any:
-    mixture, dense = (objective.law_at(point, one) for point, one in zip(points, data, strict=True))
+def _log_leverage(objectives: tuple[FitObjective, FitObjective], points: Any, data: Any, flops: Any) -> Any:
+    mixture, dense = (
+        objective.law_at(point, one) for objective, point, one in zip(objectives, points, data, strict=True)
+    )
     return jnp.log(leverage_between(mixture, dense, flops))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes(objective: FitObjective, points: Any, data: Any, flops: Any) -> Any:
-    return jax.jacrev(lambda at: _log_leverage(objective, at, data, flops))(points)
+def _slopes(objectives: tuple[FitObjective, FitObjective], points: Any, data: Any, flops: Any) -> Any:
+    return jax.jacrev(lambda at: _log_leverage(objectives, at, data, flops))(points)

@@ -38,6 +38,17 @@ def test_two_families_of_a_table_are_compared_at_the_firsts_budgets(table, capsy
     assert all(row["low"] <= row["leverage"] <= row["high"] for row in said)
 
 
+def test_two_budgets_have_a_leverage_at_a_given_asymptote_and_a_power_law_without_one(table, capsys):
+    families = [f"{table}:num_experts {how} 0 and flops < 1.2e19" for how in (">", "==")]
+    assert main(["leverage", *families, "--fix", "irreducible=1.2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["leverage"]
+    assert [row["leverage"] for row in said] == pytest.approx([4.0] * 2, rel=1e-6)
+    assert main(["leverage", *families]) == 0
+    said = capsys.readouterr().out
+    assert "B was trained at 2 budgets, too few to fit an irreducible loss" in said
+    assert "no budget is left that shows the noise" in said
+
+
 def test_two_families_of_designs_are_compared_under_a_law(capsys):
     words = ("leverage", "expansion=16", "expansion=1", "--law", "effective_params", "--flops", "1e22")
     assert main([*words, "--json"]) == 0
@@ -58,6 +69,7 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
         (("kimi-k3", "glm-4.5", "--law", "zhao", "--flops", "1e24"), "kimi-k2"),
         (("width=16", "expansion=1", "--law", "zhao", "--flops", "1e24"), "width is not known"),
         (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--bootstrap", "10"), "belong together"),
+        (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--fix", "E=1"), "leave one out"),
         (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
         (("expansion=16", "expansion=0.5", "--law", "effective_params", "--flops", "1e22"), "is 1 or more"),
         (("kimi-k2", "dense-6.1b", "--law", "zhao", "--flops", "1e24"), "the number of active experts"),

@@ -101,7 +101,47 @@ def test_what_the_runs_do_not_determine_has_no_interval_but_a_reason():
     assert any("do not determine irreducible" in reason for reason in reasons)
 
 
-def test_a_family_of_few_budgets_is_refused():
-    few = family(2.0).only(np.arange(18) < 9)
-    with pytest.raises(ValueError, match="second family was trained at 3 budgets"):
-        leverage_of(family(3.0), few.where(few.weight > 0))
+def curve_of(leverage, budgets, noise=0.0, seed=0):
+    """One run a budget."""
+    with jax.enable_x64(True):
+        loss = np.asarray(jax.vmap(DENSE)(Design(flops=budgets * leverage)))
+    return runs_from(
+        Design(flops=budgets), loss * np.exp(noise * np.random.default_rng(seed).normal(size=len(budgets)))
+    )
+
+
+PINNED = {"irreducible": DENSE.irreducible}
+
+
+def test_two_budgets_are_enough_where_the_asymptote_is_given_and_have_an_interval_if_the_exponent_is_too():
+    few = (curve_of(3.0, BUDGETS[:2]), curve_of(1.0, BUDGETS[:2]))
+    pinned, both = (
+        leverage_of(*few, np.asarray([1e19]), fixed=fixed) for fixed in (PINNED, {**PINNED, "exponent": DENSE.exponent})
+    )
+    assert pinned.value == pytest.approx([3.0], rel=1e-6)
+    assert "no budget is left" in pinned.unknown[0]
+    assert np.isnan(pinned.low).all()
+    assert both.value == pytest.approx([3.0], rel=1e-6)
+    assert both.unknown == ("",)
+
+
+def test_families_of_too_few_budgets_for_an_asymptote_have_power_laws():
+    found = leverage_of(curve_of(1.2, BUDGETS), curve_of(1.0, BUDGETS[:3]), np.asarray([BUDGETS[0]]))
+    assert found.without_asymptote == (False, True)
+    assert found.against.fixed == {"irreducible": 0.0}
+    assert found.value == pytest.approx([1.2], rel=0.02)
+    assert found.low[0] < 1.2 < found.high[0]
+
+
+def test_what_is_given_makes_the_interval_narrower():
+    runs = (curve_of(3.0, BUDGETS, 0.002, 0), curve_of(1.0, BUDGETS, 0.002, 1))
+    free, pinned = (leverage_of(*runs, np.asarray([1e20]), fixed=fixed) for fixed in (None, PINNED))
+    assert np.log(pinned.high / pinned.low) < np.log(free.high / free.low)
+    assert (pinned.low < 3.0).all()
+    assert (pinned.high > 3.0).all()
+
+
+def test_fewer_budgets_than_free_coefficients_are_refused_and_told_what_to_give():
+    one = family(2.0).where(np.arange(18) < 3)
+    with pytest.raises(ValueError, match=r"second family was trained at 1 budget; .* needs 2.*--fix exponent"):
+        leverage_of(family(3.0), one)

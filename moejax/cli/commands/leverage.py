@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from moejax.cli.commands.design import fit_resamples, law_and_source
+from moejax.cli.commands.fit_options import fixed_of
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.number import pairs
 from moejax.design.constraint import held
@@ -74,7 +75,7 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
     a, b = families
     shared = len({*zip(a.design.flops, a.loss, strict=True)} & {*zip(b.design.flops, b.loss, strict=True)})
     at = None if arguments.flops is None else np.asarray(arguments.flops)
-    found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
+    found = leverage_of(a, b, at, fixed=fixed_of(arguments), level=arguments.level, seed=arguments.seed)
     rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
     for row, *times in zip(rows, *found.beyond, strict=True):
         row |= {name: None if one != one else float(one) for name, one in zip(BEYOND, times, strict=True)}
@@ -129,6 +130,12 @@ def _of_curves(found: Between) -> list[str]:
     fits = (("A", found.curve), ("B", found.against))
     # The remedy of a fit names options of `moejax fit`.
     said = [f"{name}: {one}" for name, fit in fits for one in fit.warnings if one != fit.remedy]
+    for (name, _), alone, one in zip(fits, found.without_asymptote, found.budgets, strict=True):
+        if alone:
+            said.append(
+                f"{name} was trained at {counted(len(one.runs), 'budget')}, too few to fit an irreducible loss: its "
+                f"curve is a power law that falls to 0. Give the value of a larger fit, as in --fix irreducible=1.6."
+            )
     for why in dict.fromkeys(filter(None, found.unknown)):
         at = listed([f"{flops:.3g}" for flops, reason in zip(found.flops, found.unknown, strict=True) if reason == why])
         said.append(
