@@ -271,10 +271,10 @@ def analyse(
             shares += best_sparsities(surface, held, level)
             pairs.append(best_pair(surface, level))
     trends = [
-        *_trends(f"{symbol}*", sizes, level),
-        *_trends(f"{symbol}* (D.4)", curves, level),
-        *_trends(f"{symbol}* (Eq. 6)", by_law, level),
-        *_trends("1-S*", shares, level, of_share=True),
+        *trends_of(f"{symbol}*", sizes, level),
+        *trends_of(f"{symbol}* (D.4)", curves, level),
+        *trends_of(f"{symbol}* (Eq. 6)", by_law, level),
+        *trends_of("1-S*", shares, level, of_share=True),
     ]
     return Isoflops(
         symbol=symbol,
@@ -306,21 +306,20 @@ def direction(optima: Iterable[IsoflopOptimum], held: str, what: str = "value") 
     return rising, falling, known
 
 
-def _trends(what: str, optima: Iterable[IsoflopOptimum], level: float, *, of_share: bool = False) -> list[Trend]:
-    """A power law for everything that is held at enough budgets; runs that do not determine an optimum are left out."""
-    lines: dict[tuple[str, float], list[IsoflopOptimum]] = {}
+def trends_of(what: str, optima: Iterable[IsoflopOptimum], level: float, *, of_share: bool = False) -> list[Trend]:
+    """Fit a power law of the budget to the optima of equal ``held``; optima that are not determined are left out."""
+    lines: dict[tuple[tuple[str, float], ...], list[IsoflopOptimum]] = {}
     for one in optima:
         if one.value is not None and one.determined:
-            ((name, value),) = one.held.items()
-            lines.setdefault((name, value), []).append(one)
+            lines.setdefault(tuple(one.held.items()), []).append(one)
     trends = []
-    for (name, value), line in lines.items():
+    for held, line in lines.items():
         if len(line) >= LEAST_BUDGETS:
             values = np.array([one.value for one in line], np.float64)
             flops = np.array([one.flops for one in line])
             scale, exponent, (low, high) = power_through(flops, 1 - values if of_share else values, level)
             fitted = {"scale": scale, "exponent": exponent, "low": low, "high": high}
-            trends.append(Trend(what=what, held={name: value}, budgets=len(line), **fitted))
+            trends.append(Trend(what=what, held=dict(held), budgets=len(line), **fitted))
     return trends
 
 

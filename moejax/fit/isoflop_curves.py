@@ -209,7 +209,8 @@ DERIVATIVE = polynomial.polyder(np.eye(3))
 class Parabola:
     """A parabola in log size about the mean log size, by least squares."""
 
-    sparsity: float
+    held: dict[str, float]
+    """What the runs have in common, by name."""
     middle: float
     coefficients: Float[np.ndarray, " 3"]
     inverse: Float[np.ndarray, "3 3"]
@@ -228,28 +229,35 @@ def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOpt
     The interval holds the sizes at which the parabola's slope cannot be told from 0 (Fieller 1954), at the noise that
     the residuals of all parabolas of the budget have. A sparsity of fewer than four sizes has none.
     """
-    curves = [_parabola(budget, at) for at in budget.levels if _sizes(budget, at) >= LEAST_SIZES_OF_A_CURVE]
+    curves = []
+    for level_of_it in budget.levels:
+        here = budget.sparsity == level_of_it
+        if len(np.unique(budget.size[here])) >= LEAST_SIZES_OF_A_CURVE:
+            curves.append(parabola(budget.runs.where(here), budget.size[here], {"sparsity": level_of_it}))
+    if not sum(curve.degrees_of_freedom for curve in curves):
+        return ()
+    reach = reach_of(curves, level)
+    return tuple(vertex(budget.flops, curve, reach) for curve in curves)
+
+
+def reach_of(curves: Sequence[Parabola], level: float) -> float:
+    """Return the variance of a loss around the parabolas, times the square of Student's t; NaN if no run is left."""
     degrees_of_freedom = sum(curve.degrees_of_freedom for curve in curves)
     if not degrees_of_freedom:
-        return ()
+        return math.nan
     noise = sum(curve.residual for curve in curves) / degrees_of_freedom
-    reach = float(scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2)) ** 2 * noise
-    return tuple(_vertex(budget.flops, curve, reach) for curve in curves)
+    return float(scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2)) ** 2 * noise
 
 
-def _sizes(budget: Budget, sparsity: float) -> int:
-    return len(np.unique(budget.size[budget.sparsity == sparsity]))
-
-
-def _parabola(budget: Budget, sparsity: float) -> Parabola:
-    here = budget.sparsity == sparsity
-    logs, losses, weights = np.log(budget.size[here]), budget.runs.loss[here], budget.runs.weight[here]
+def parabola(runs: Runs, size: Float[np.ndarray, " runs"], held: dict[str, float]) -> Parabola:
+    """Fit a parabola in log size to the losses of some runs, three sizes or more."""
+    logs, losses, weights = np.log(size), runs.loss, runs.weight
     middle = float(logs.mean())
     matrix = polynomial.polyvander(logs - middle, 2)
     inverse = np.linalg.inv(matrix.T @ (weights[:, None] * matrix))
     coefficients = inverse @ matrix.T @ (weights * losses)
     return Parabola(
-        sparsity=sparsity,
+        held=held,
         middle=middle,
         coefficients=coefficients,
         inverse=inverse,
@@ -259,15 +267,15 @@ def _parabola(budget: Budget, sparsity: float) -> Parabola:
     )
 
 
-def _vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
-    """The lowest point; ``reach`` is the noise's variance times the square of Student's t."""
-    held = {"sparsity": curve.sparsity}
+def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
+    """Return the lowest point of a parabola; its interval has no ends where ``reach`` (``reach_of``) is NaN."""
+    held = curve.held
     slope = DERIVATIVE @ curve.coefficients
     if slope[1] <= 0:
         return IsoflopOptimum(flops=flops, held=held, why="the parabola does not open upwards")
-    (vertex,) = polynomial.polyroots(slope)
+    (lowest,) = polynomial.polyroots(slope)
     smallest, largest = np.exp(curve.middle + np.array(curve.logs))
-    if (side := int(end(vertex, *curve.logs))) != 0:
+    if (side := int(end(lowest, *curve.logs))) != 0:
         why = f"its vertex lies below {smallest:.3g}" if side < 0 else f"its vertex lies above {largest:.3g}"
         return IsoflopOptimum(
             flops=flops, held=held, why=f"{why}, the {'smallest' if side < 0 else 'largest'} size trained"
@@ -276,16 +284,18 @@ def _vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
     return IsoflopOptimum(
         flops=flops,
         held=held,
-        value=float(np.exp(curve.middle + vertex)),
+        value=float(np.exp(curve.middle + lowest)),
         low=float(np.exp(curve.middle + low)),
         high=float(np.exp(curve.middle + high)),
-        determined=bool(high - low <= np.log(DECISIVE_FACTOR)),
-        loss=float(polynomial.polyval(vertex, curve.coefficients)),
+        determined=not high - low > np.log(DECISIVE_FACTOR),
+        loss=float(polynomial.polyval(lowest, curve.coefficients)),
     )
 
 
 def _fieller(slope: np.ndarray, covariance: np.ndarray) -> tuple[float, float]:
     """Where a line's square is at most its variance; all numbers, if its own slope cannot be told from 0."""
+    if np.isnan(covariance).any():
+        return math.nan, math.nan
     variance = [covariance[0, 0], 2 * covariance[0, 1], covariance[1, 1]]
     above = polynomial.polysub(polynomial.polymul(slope, slope), variance)
     if above[-1] <= 0:

@@ -15,9 +15,11 @@ from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.errors import UserError
-from moejax.fit import isoflop_curves, recipe_tian, recipe_zhao, zhao_margins
-from moejax.fit.column_names import with_derived
+from moejax.fit import isoflop_curves, recipe_isoflop, recipe_tian, recipe_zhao, zhao_margins
+from moejax.fit.budget_losses import MIXTURES
+from moejax.fit.column_names import with_derived, with_our_names
 from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
+from moejax.fit.expert_signs import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import LaunchCheck, launch_check
@@ -126,7 +128,15 @@ def _zhao(arguments: argparse.Namespace) -> int:
     return _show(found, "zhao", arguments)
 
 
+def _isoflop(arguments: argparse.Namespace) -> int:
+    read = read_table(arguments, recipe_isoflop.INPUTS, (recipe_isoflop.SIZE, *MIXTURES))
+    return _show(recipe_isoflop.isoflop(read.runs, level=arguments.level), "isoflop", arguments)
+
+
 def _tian(arguments: argparse.Namespace) -> int:
+    if _is_dense(arguments):
+        say("The table has no experts: only the best size at each budget is computed, as --recipe isoflop does.")
+        return _isoflop(arguments)
     read = read_table(arguments, recipe_tian.INPUTS)
     tried = {
         name: run_table.numbers(read.frame[name], where=str(arguments.runs)).to_numpy(float)
@@ -145,6 +155,13 @@ def _tian(arguments: argparse.Namespace) -> int:
         if arguments.out:
             write_tian(arguments.out, found, read, runs)
     return _show(found, "tian", arguments)
+
+
+def _is_dense(arguments: argparse.Namespace) -> bool:
+    """Return whether neither a column nor ``--map`` says anything of experts."""
+    mapping = dict(pairs(arguments.map, "--map"))
+    columns = map(str, with_our_names(run_table.read_as_it_is(arguments.runs), mapping).frame.columns)
+    return not any(name in MORE_THAN_DENSE or EXPERT_WORDS & {*name.split("_")} for name in (*columns, *mapping))
 
 
 def write_tian(folder: Path, found: recipe_tian.TianRecipe, read: ReadRuns, runs: Runs) -> None:
@@ -231,5 +248,12 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-RECIPES = {"launch-check": _launch_check, "domains": _domains, "zhao": _zhao, "tian": _tian, "abnar": _abnar}
+RECIPES = {
+    "launch-check": _launch_check,
+    "domains": _domains,
+    "isoflop": _isoflop,
+    "zhao": _zhao,
+    "tian": _tian,
+    "abnar": _abnar,
+}
 """Recipes by name; each reads its table, prints what it found and returns the exit status."""

@@ -22,6 +22,7 @@ HELP = "Fit a law to a table of runs."
 RECIPES = {
     "launch-check": ("law", "hold_out", "pilot", "correct"),
     "domains": ("law", "hold_out", "shares"),
+    "isoflop": ("level",),
     "zhao": ("hold_out", "starts", "bootstrap"),
     "tian": ("starts", "level"),
     "abnar": ("hold_out", "starts", "bootstrap", "level"),
@@ -42,6 +43,7 @@ moejax fit runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --dec
 moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^c' --best-by lr
 moejax fit scores.csv --law error_from_loss --loss-law chinchilla --predict params_active=7B,tokens=1T
 moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
+moejax fit isoflops.csv --recipe isoflop
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --correct gamma"""
 
 
