@@ -1,10 +1,11 @@
 """How often printed 90 % intervals hold the truth: laws measured with noise, many times.
 
-    python benchmarks/intervals.py                       60 tables of every size and noise
+    python benchmarks/intervals.py                     60 tables of every size and noise
     python benchmarks/intervals.py --tables 200 --bootstrap 200
-    python benchmarks/intervals.py --only lone           the settings whose name holds that
-    python benchmarks/intervals.py --few                 N* of 4 and 8 architectures: decided, resampled and designed
-    python benchmarks/intervals.py --laws all            every law that is fitted, on tables of ``law_tables.py``
+    python benchmarks/intervals.py --only "15 x 1"     tables of 15 runs
+    python benchmarks/intervals.py --only lone         the settings whose name holds that
+    python benchmarks/intervals.py --few               N* of 4 and 8 architectures: decided, resampled and designed
+    python benchmarks/intervals.py --laws all          every law that is fitted, on tables of ``law_tables.py``
     python benchmarks/intervals.py --laws sparsity,kaplan --tables 200 --search
 
 A table has so many architectures, each trained for so many budgets from 2 to 200 tokens a parameter. Noise of log loss
@@ -111,6 +112,10 @@ class Setting:
 
 SIZES = ((8, 4), (10, 6), (20, 6), (40, 6))
 NOISES = ((0.0, 0.004), (0.0, 0.01), (0.003, 0.003), (0.006, 0.002))
+SMALL = [
+    Setting(runs, 1, 0.0, noise, squared) for runs in (15, 30) for noise in (0.002, 0.02) for squared in (False, True)
+]
+"""Few runs, each of an architecture of its own."""
 OTHERS = [
     *(Setting(*size, *noise, kind="lone") for size in SIZES[1:] for noise in (NOISES[0], NOISES[2])),
     *(Setting(*size, *noise, True, kind="routed") for size in SIZES[1:] for noise in (NOISES[0], NOISES[2])),
@@ -121,7 +126,7 @@ OTHERS = [
 def settings() -> list[Setting]:
     """Every size with every noise, under both penalties; and the other kinds."""
     of_hoffmann = [Setting(*size, *noise, squared) for size in SIZES for noise in NOISES for squared in (False, True)]
-    return [*of_hoffmann, *OTHERS]
+    return [*SMALL, *of_hoffmann, *OTHERS]
 
 
 def table(setting: Setting, seed: int) -> Runs:
@@ -129,7 +134,8 @@ def table(setting: Setting, seed: int) -> Runs:
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(setting.architectures), setting.budgets)
     sizes = np.geomspace(5e7, 5e9, setting.architectures)[group]
-    ratios = np.tile(np.geomspace(2, 200, setting.budgets), setting.architectures)
+    # One budget an architecture: they differ in their tokens per parameter.
+    ratios = np.resize(np.geomspace(2, 200, max(setting.budgets, 3)), len(group))
     tokens = np.clip(ratios * sizes, 1e9, 5e11) * np.exp(0.1 * rng.normal(size=len(group)))
     truth, design_of = KINDS[setting.kind]
     designs = design_of(sizes, tokens, group)

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from moejax.fit import estimates
 from moejax.fit.bootstrap import bootstrap, to_json
 from moejax.fit.covariance import draws_at, uncertainty, with_uncertainty
-from moejax.fit.derivatives import derivatives
+from moejax.fit.derivatives import FitDerivatives, derivatives, psi_and_stiffness
 from moejax.fit.estimands import decision_estimands
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json
 from moejax.fit.intervals import alone, satterthwaite, stretch
 from moejax.fit.metrics import predict
-from moejax.fit.objective import Squared
+from moejax.fit.objective import FitObjective, Huber, Squared
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import WarmStart
 from moejax.fit.summary import resampled, tables
@@ -55,6 +56,39 @@ def test_intervals_of_forty_tables_hold_every_coefficient_and_the_best_size_as_o
     hits = coverage.covered(coverage.Setting(10, 4, 0.003, 0.003), 40)
     assert hits.keys() == {"E", "A", "alpha", "B", "beta", "N*"}
     hold_as_often_as_they_say(hits)
+
+
+def medians(design, losses, delta):
+    """Huber's regression of every row of losses on a design, by weights that are repeated until they stay."""
+    weight = np.ones_like(losses)
+    for _ in range(400):
+        matrix, right = np.einsum("ri,tr,rj->tij", design, weight, design), (weight * losses) @ design
+        residual = losses - np.linalg.solve(matrix, right[..., None])[..., 0] @ design.T
+        weight = np.minimum(1, delta / np.maximum(np.abs(residual), 1e-12))
+    return np.linalg.solve(matrix, right[..., None])[..., 0], -residual
+
+
+def test_intervals_of_fifteen_runs_whose_noise_is_twenty_deltas_hold_the_truth_as_often_as_they_say():
+    random, penalty = np.random.default_rng(0), Huber(delta=0.05)
+    size, ratio = np.repeat(np.linspace(-2, 2, 5), 3), np.tile([-1.0, 0.0, 1.0], 5)
+    design = np.column_stack([np.ones(15), size, ratio + 0.5 * size])
+    centres, residuals = medians(design, random.normal(size=(1000, 15)), penalty.delta)
+    held = []
+    for centre, residual in zip(centres, residuals, strict=True):
+        psi, stiffness = psi_and_stiffness(penalty, residual, np.ones(15), 3)
+        at = FitDerivatives(
+            objective=FitObjective(Chinchilla, penalty),
+            data=None,
+            weight=np.ones(15),
+            point=centre,
+            jacobian=design,
+            psi=psi,
+            stiffness=stiffness,
+        )
+        draws = draws_at(at, np.arange(15))
+        reach = stdtrit(satterthwaite(draws.leverages, draws.axes.T), 0.95) * np.sqrt(np.diag(draws.covariance))
+        held.append(np.abs(centre) <= reach)
+    assert 0.885 <= np.mean(held) <= 0.93
 
 
 @pytest.mark.slow
