@@ -21,6 +21,7 @@ from moejax.float64 import float64
 from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params, params_active_served
 from moejax.model import transformer
+from moejax.routing.losses import balance_loss
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
 from moejax.train.devices import Speed
@@ -33,7 +34,8 @@ OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_
 """Columns in which another training of the same numbers would differ."""
 MEASURED = (
     *("loss", "bits_per_byte", "train_loss", "unique_tokens", "validation_tokens", "unigram_entropy"),
-    *("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "max_violation", "params_active_served"),
+    *("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "balance_loss", "max_violation"),
+    "params_active_served",
     *OF_THE_CLOCK,
 )
 """Columns of numbers that only a training tells, of a corpus of one source."""
@@ -133,6 +135,7 @@ def known_columns(training: Training, budget_tokens: int) -> dict[str, Any]:
         "vocab_size": architecture.vocab_size,
         "model_dim": architecture.model_dim,
         "num_layers": architecture.num_layers,
+        "num_dense_layers": architecture.num_dense_layers if architecture.is_moe else None,
         "num_experts": architecture.num_experts,
         "top_k": architecture.top_k,
         "num_shared_experts": design.num_shared_experts,
@@ -196,12 +199,13 @@ def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
 
 def _routing(sums: RoutingSums | None) -> dict[str, Any]:
     """Routing health on the validation set: means over layers, the worst of the largest violations, and all loads."""
-    names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms")
+    names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "balance_loss")
     if sums is None:
         return dict.fromkeys((*names, "max_violation", "expert_loads"))
     with float64():
         # Counts of a long validation are int64.
-        layers = {name: np.asarray(value) for name, value in jax.jit(statistics)(sums).items()}
+        every = jax.jit(lambda one: {**statistics(one), "balance_loss": balance_loss(one)})(sums)
+        layers = {name: np.asarray(value) for name, value in every.items()}
     counts = np.asarray(sums.counts, np.float64)
     loads = counts * counts.shape[1] / counts.sum(axis=1, keepdims=True)
     return {

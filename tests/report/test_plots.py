@@ -258,6 +258,26 @@ def test_a_figure_of_made_up_points_is_said_to_be_one(tmp_path, capsys):
     assert "synthetic" not in chinchilla
 
 
+@pytest.mark.parametrize(("column", "usual", "other"), [("num_dense_layers", 0, 2), ("attention_share", 0.35, 0.5)])
+def test_tian_s_figure_14_has_the_leverage_of_dense_layers_and_of_attention(column, usual, other):
+    usually = {"num_dense_layers": 0, "attention_share": 0.35}
+    rows = [
+        {
+            "flops": flops,
+            **usually,
+            column: value,
+            "loss": 1.7 + 400 * (flops * (1.5 if value == other else 1)) ** -0.15,
+        }
+        for value in (usual, other)
+        for flops in (1e18, 3e18, 1e19, 3e19, 1e20)
+    ]
+    plot = ALL["tian-14"]
+    drawn = draw(plot, inputs_of(plot, table=pd.DataFrame(rows))).rows
+    found = [row["efficiency_leverage"] for row in drawn if row.get("efficiency_leverage") is not None]
+    assert len(found) == 5
+    assert found == pytest.approx([1.5] * 5, rel=1e-4)
+
+
 def test_a_missing_table_or_column_is_named():
     with pytest.raises(ValueError, match="the table is not there; give one with --runs"):
         inputs_of(ALL["tian-16"])

@@ -69,7 +69,9 @@ def test_the_table_says_what_was_built(finished):
     assert (moe["params_total"], moe["params_active"]) == (rest + 4 * expert, rest + 2 * expert)
     dense = table[table["model"] == "dense"]
     assert dense["num_experts"].eq(0).all()
-    assert dense["load_cv"].isna().all()
+    assert dense[["load_cv", "balance_loss", "num_dense_layers"]].isna().all(axis=None)
+    assert moe["num_dense_layers"] == 0
+    assert moe["balance_loss"] > 0.9
     assert json.loads(moe["versions"])["jax"]
 
 

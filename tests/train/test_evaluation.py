@@ -145,3 +145,20 @@ def test_a_validation_of_more_assignments_than_an_int32_holds_drops_none():
     found = _routing(jax.tree.map(_sum, *[one] * 5))
     assert found["dropped_share"] == pytest.approx(1 / 8, rel=1e-6)
     assert found["load_cv"] == pytest.approx(0, abs=1e-6)
+    assert found["balance_loss"] == pytest.approx(1, abs=1e-6)
+
+
+def test_a_row_has_the_balance_loss_of_the_whole_validation_as_the_mean_over_layers():
+    counts, probability = np.array([[6, 2], [4, 4]], np.int32), np.array([[3.0, 1.0], [1.0, 3.0]], np.float32)
+    sums = RoutingSums(
+        tokens=np.full(2, 4, np.int32),
+        counts=counts,
+        served=counts.sum(1),
+        probability=probability,
+        squared_logit=np.ones((2, 2), np.float32),
+        squared_logsumexp=np.ones(2, np.float32),
+        sequences=np.ones(2, np.int32),
+        sequence_balance=np.ones(2, np.float32),
+    )
+    layers = [2 * (0.75 * 0.75 + 0.25 * 0.25), 1.0]
+    assert _routing(sums)["balance_loss"] == pytest.approx(np.mean(layers), rel=1e-6)
