@@ -1,11 +1,14 @@
-"""Tokenizers: what turns text into tokens, ends documents, and tells how many bytes each token stands for.
+"""Turn text into tokens: ``bytes``; ``ids:VOCAB:END``, whose text is not known; any Hugging Face ``tokenizer.json``.
 
-``bytes``; ``ids:VOCAB:END``, tokens whose text is not known; and any Hugging Face ``tokenizer.json``.
+What precedes a text is decided here, for training, evaluation, samples and exports. A model that is trained here reads
+the end-of-document token before every document, so ``as_in_training`` puts that token before a text. A converted model
+keeps the template of its ``tokenizer.json``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ import tokenizers
 
 from moejax.errors import UserError
 from moejax.folder import write_text
-from moejax.stored import foreign_json, read_bytes
+from moejax.stored import Missing, foreign_json, read_bytes
 from moejax.wording import says
 
 
@@ -27,8 +30,12 @@ class BytesTokenizer:
     name: str = "bytes"
     vocab_size: int = 257
     end_of_document: int = 256
-    opening: tuple[int, ...] = ()
+    opening: tuple[int, ...] = (256,)
     sha256: str = hashlib.sha256(b"bytes, then 256").hexdigest()
+
+    def as_in_training(self) -> BytesTokenizer:
+        """Return itself: no other model has this tokenizer."""
+        return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Encode as uint8."""
@@ -50,8 +57,6 @@ class BytesTokenizer:
 class TokenIds:
     """``ids:VOCAB:END``: how many tokens there are, and which one ends a document."""
 
-    opening = ()
-
     def __init__(self, name: str):
         words = name.split(":")
         if len(words) != 3 or not all(word.isdigit() for word in words[1:]):
@@ -60,7 +65,12 @@ class TokenIds:
         self.vocab_size, self.end_of_document = int(words[1]), int(words[2])
         if self.end_of_document >= self.vocab_size:
             raise UserError(f"{name} ends documents with a token outside its vocabulary; END must be below VOCAB.")
+        self.opening: tuple[int, ...] = (self.end_of_document,)
         self.sha256 = hashlib.sha256(name.encode()).hexdigest()
+
+    def as_in_training(self) -> TokenIds:
+        """Return itself: it has no template."""
+        return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Nothing can be encoded.
@@ -88,14 +98,14 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_en
 
 
 class JsonTokenizer:
-    """Text that looks like a special token is read as text, and nothing is added, cut off or filled up."""
+    """A ``tokenizer.json``. Text that looks like a special token is read as text, and nothing is cut off or filled up.
 
-    def __init__(self, path: Path, end: str = ""):
-        content = read_bytes(path, remedy="name a tokenizer.json that is there")
-        try:
-            self._text = content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 text (at byte {error.start:,}); copy it again.") from error
+    ``text`` is the content of the file, if it is not to be read.
+    """
+
+    def __init__(self, path: Path, end: str = "", text: str | None = None):
+        self._path = path
+        self._text = _read(path) if text is None else text
         self.name = f"{path}#{end}" if end else str(path)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(self._text)
@@ -112,6 +122,12 @@ class JsonTokenizer:
         self.end_of_document: int = self._tokenizer.get_vocab(with_added_tokens=True)[self.end]
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.sha256 = hashlib.sha256(f"{self._text}\0{self.end}".encode()).hexdigest()
+
+    def as_in_training(self) -> JsonTokenizer:
+        """Return the tokenizer with a template that puts the end-of-document token before a text."""
+        if self.opening == (self.end_of_document,):
+            return self
+        return JsonTokenizer(self._path, self.end, _with_template(self._text, self.end, self.end_of_document))
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Encode as int32; None for what is no UTF-8."""
@@ -157,6 +173,34 @@ class JsonTokenizer:
         """A copy of the file."""
         write_text(folder / "tokenizer.json", self._text)
         return f"tokenizer.json#{self.end}"
+
+
+def _read(path: Path) -> str:
+    content = read_bytes(path, remedy="name a tokenizer.json that is there")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (at byte {error.start:,}); copy it again.") from error
+
+
+def _with_template(text: str, token: str, number: int) -> str:
+    """Return a ``tokenizer.json`` whose template puts a token before a text, and before each text of a pair."""
+    described = json.loads(text)
+
+    def after_token(*names: str) -> list[dict[str, Any]]:
+        pieces = [
+            ({"SpecialToken": {"id": token, "type_id": i}}, {"Sequence": {"id": name, "type_id": i}})
+            for i, name in enumerate(names)
+        ]
+        return [piece for pair in pieces for piece in pair]
+
+    described["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": after_token("A"),
+        "pair": after_token("A", "B"),
+        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
+    }
+    return json.dumps(described, ensure_ascii=False, indent=2)
 
 
 def _end_of_document(tokenizer: Any, path: Path, given: str) -> str:
@@ -220,7 +264,11 @@ class Tokenizer(Protocol):
 
     @property
     def opening(self) -> tuple[int, ...]:
-        """Tokens that its file wants before a text, as the ``<s>`` of Mixtral's. ``encode`` leaves them out."""
+        """Tokens before a text, such as the ``<s>`` of Mixtral's template. ``encode`` leaves them out."""
+        ...
+
+    def as_in_training(self) -> Tokenizer:
+        """Return the tokenizer of a model that is trained here: the end-of-document token opens a text."""
         ...
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
@@ -238,6 +286,17 @@ class Tokenizer(Protocol):
     def save(self, folder: Path) -> str:
         """Put into ``folder`` what it needs there, and return the name under which it is opened again."""
         ...
+
+
+def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = None) -> list[int] | None:
+    """Return the tokens of a text with those that open it, or None for a text that cannot be tokenised.
+
+    An empty text that nothing opens is ``first_token``, by default the end of a document: a model needs one token.
+    """
+    tokens = tokenizer.encode([text])[0]
+    if tokens is None:
+        return None
+    return [*tokenizer.opening, *tokens.tolist()] or [tokenizer.end_of_document if first_token is None else first_token]
 
 
 NAMED: dict[str, Callable[[str], Tokenizer]] = {"bytes": BytesTokenizer, "ids": TokenIds}
@@ -258,7 +317,7 @@ def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
     path = folder / Path(file).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise UserError(
+        raise Missing(
             f"There is no tokenizer {name or repr(name)}; give bytes, ids:VOCAB:END, or the path of a tokenizer.json "
             f"(train one with moejax data tokenizer)."
         )

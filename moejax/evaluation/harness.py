@@ -1,8 +1,8 @@
 """lm-evaluation-harness (EleutherAI) on a model of ours, through its Python API.
 
 Text becomes tokens as in the harness's own adapter of Hugging Face models, so that numbers can be compared: a context
-and its continuation are tokenised together and parted at the context's own number of tokens; the tokenizer's file says
-what stands before a text; where nothing does, an empty context is the token that begins, or else ends, documents.
+and its continuation are tokenised together and parted at the context's own number of tokens, after the tokens that open
+a text (``Tokenizer.opening``). Of a whole text, only its own tokens are scored, after one token that opens it.
 """
 
 # Where lm_eval is installed, its annotations contradict what its own adapters and evaluator do.
@@ -28,7 +28,7 @@ import yaml
 
 import moejax
 from moejax.config import unknown
-from moejax.data.tokenizer import Tokenizer
+from moejax.data.tokenizer import Tokenizer, prompt_tokens
 from moejax.errors import UserError
 from moejax.evaluation.language_model import LanguageModel
 from moejax.model.generate import Sampling
@@ -94,16 +94,21 @@ class HarnessModel(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What an empty context is."""
+        """The token that stands for an empty context and opens a whole text."""
         if self._first_token is not None:
             return self._first_token
         return self._tokenizer.opening[0] if self._tokenizer.opening else self.eot_token_id
 
+    def _prompt(self, text: str) -> list[int]:
+        tokens = prompt_tokens(self._tokenizer, text.encode(), self._first_token)
+        assert tokens is not None, "a Python string is UTF-8"
+        return tokens
+
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Tokens of a text, with what its file wants before it unless told not to."""
-        found = self._tokenizer.encode([string.encode()])[0]
-        assert found is not None, "a Python string is UTF-8"
-        return [*(() if add_special_tokens is False else self._tokenizer.opening), *found.tolist()]
+        """Return the tokens of a text, after those that open it unless told not to."""
+        tokens = self._tokenizer.encode([string.encode()])[0]
+        assert tokens is not None, "a Python string is UTF-8"
+        return [*(() if add_special_tokens is False else self._tokenizer.opening), *tokens.tolist()]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Of each continuation after its context, and whether it is the greedy one."""
@@ -115,7 +120,7 @@ class HarnessModel(TemplateLM):
         return [(likelihood.log, likelihood.greedy) for likelihood in found]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
-        """Of whole texts: every token once, each after as many as fit before its window."""
+        """Score whole texts: each of their tokens once, after as many as fit before its window."""
         texts = [self._windows(request.args[0]) for request in requests]
         every = self._model.log_likelihoods([pair for text in texts for pair in text], self._progress("windows"))
         found = iter(every)
@@ -123,7 +128,10 @@ class HarnessModel(TemplateLM):
 
     def _windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         windows = get_rolling_token_windows(
-            self.tok_encode(text), prefix_token=self.prefix_token_id, max_seq_len=self.max_length, context_len=1
+            self.tok_encode(text, add_special_tokens=False),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length,
+            context_len=1,
         )
         return [make_disjoint_window(window) for window in windows]
 
@@ -155,7 +163,7 @@ class HarnessModel(TemplateLM):
 
         self._key, key = jax.random.split(self._key)
         rows = self._model.continuations(
-            [self.tok_encode(context) or [self.prefix_token_id] for context in contexts],
+            [self._prompt(context) for context in contexts],
             tokens=tokens,
             enough=lambda row: text(row)[1],
             sampling=sampling,

@@ -22,7 +22,7 @@ class LoadedModel(NamedTuple):
     tokenizer: Tokenizer | None
     """The one asked for, or else the model's own; None if it carries none."""
     first_token: int | None
-    """What stands before the first token of a text, where the model's files say so."""
+    """The token that stands for an empty text, if the model's files name it."""
     sequence_length: int | None
     """Tokens of a sequence that the model was trained on, or is said to be good for; None if it is not known."""
     origin: dict[str, Any]
@@ -43,10 +43,11 @@ def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
         if is_training(path):
             saved = find_saved_state(path)
             write_saved_weights(saved, folder)
-            found = _of_weights(folder, tokenizer, _described(saved))
+            model = _of_weights(folder, tokenizer, _described(saved))
             length = saved.training.recipe.data.sequence_length
-            own = found.tokenizer or saved_tokenizer(saved)
-            return found._replace(tokenizer=_fitting(own, found.weights), sequence_length=length)
+            own = model.tokenizer or saved_tokenizer(saved)
+            own = own and own.as_in_training()
+            return model._replace(tokenizer=_fitting(own, model.weights), sequence_length=length)
         done = from_huggingface(path, folder)
         return _of_weights(folder, tokenizer, {"kind": "huggingface", "family": done.family})
 
@@ -86,8 +87,8 @@ def _length(folder: Path) -> int | None:
     if not path.is_file():
         return None
     options = read_json(path, {"options": dict}, remedy="remove it, or convert again")["options"]
-    found = options.get("max_position_embeddings")
-    return found if isinstance(found, int) else None
+    length = options.get("max_position_embeddings")
+    return length if isinstance(length, int) else None
 
 
 def _described(saved: SavedState) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,23 @@ SINGLE = "model.safetensors"
 
 
 class Checkpoint:
-    """The tensors of a folder by name, in whichever file they are."""
+    """The tensors of a folder by name. Of tensors in several files, the index decides which one is read."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        paths = _files(folder)
+        paths, weight_map, self.remarks = _files(folder)
         for path in paths:
             check_as_written(path)
-        self._files = [TensorFile(path) for path in paths]
-        self._of = {name: file for file in self._files for name in file.kinds}
-        self.kinds: dict[str, Kind] = {name: kind for file in self._files for name, kind in file.kinds.items()}
+        with contextlib.ExitStack() as opened:
+            files = {path.name: opened.enter_context(TensorFile(path)) for path in paths}
+            holders: dict[str, list[str]] = {}
+            for file in files:
+                for name in files[file].kinds:
+                    holders.setdefault(name, []).append(file)
+            self.remarks += _check_index(folder, weight_map, holders)
+            self._opened = opened.pop_all()
+        self._of = {name: files[weight_map.get(name, held[0])] for name, held in holders.items()}
+        self.kinds: dict[str, Kind] = {name: file.kinds[name] for name, file in self._of.items()}
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
         """A tensor, or the part of it at ``index`` of its first axes."""
@@ -43,11 +51,11 @@ class Checkpoint:
     def check(self, pairs: Iterable[Pair], family: ModelFamily, num_layers: int) -> list[str]:
         """Raise ``UserError`` if tensors are missing, too many, or of another shape or type than ``pairs`` say.
 
-        Returns the names of tensors that are known not to belong to the model.
+        Return the names of tensors that are known not to belong to the model.
         """
         pairs = list(pairs)
         expected = {pair.theirs: pair.whole for pair in pairs}
-        missing = sorted({pair.theirs for pair in pairs if not pair.is_copy} - self.kinds.keys())
+        missing = sorted({pair.theirs for pair in pairs if not pair.copied} - self.kinds.keys())
         if missing:
             raise UserError(
                 f"{self.folder} lacks {len(missing)} tensors that a {family.name} of its {CONFIG} has: "
@@ -77,16 +85,14 @@ class Checkpoint:
     def check_copies(self, pairs: Iterable[Pair]) -> None:
         """Raise ``UserError`` if a tensor that repeats another has other numbers."""
         pairs = list(pairs)
-        originals = {pair.ours: pair.theirs for pair in pairs if not pair.is_copy}
-        for pair in (pair for pair in pairs if pair.is_copy and pair.theirs in self.kinds):
+        originals = {pair.ours: pair.theirs for pair in pairs if not pair.copied}
+        for pair in (pair for pair in pairs if pair.copied and pair.theirs in self.kinds):
             ours, original = (
                 self.read(name).reshape(-1).view(np.uint8) for name in (pair.theirs, originals[pair.ours])
             )
             if not np.array_equal(ours, original):
                 raise UserError(
-                    f"{self.folder}: {pair.theirs} differs from {originals[pair.ours]}, but modules of multi-token "
-                    f"prediction share the model's embedding and head. Set num_nextn_predict_layers to 0 in {CONFIG} "
-                    f"to read the model without them."
+                    f"{self.folder}: {pair.theirs} differs from {originals[pair.ours]}, but {pair.copied} in {CONFIG}."
                 )
 
     def has_layer(self, number: int) -> bool:
@@ -97,8 +103,7 @@ class Checkpoint:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for file in self._files:
-            file.close()
+        self._opened.close()
 
 
 def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
@@ -126,25 +131,59 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
     return family, config
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path) -> tuple[list[Path], dict[str, str], list[str]]:
+    """Return the files with weights, the file of each tensor that the index names, and remarks on what is passed over.
+
+    Raises:
+      UserError: there are none, or the index names others.
+    """
     index, single = folder / INDEX, folder / SINGLE
+    weight_map: dict[str, str] = {}
     if index.is_file():
         remedy = "fetch it again"
-        index_content = foreign_json(
+        content = foreign_json(
             read_bytes(index, remedy=remedy), index, shape={"weight_map": dict[str, str]}, remedy=remedy
         )
-        names = sorted(set(index_content["weight_map"].values()))
+        weight_map = content["weight_map"]
+    names = sorted(set(weight_map.values()))
+    if single.is_file():
+        if not weight_map or names == [SINGLE]:
+            return [single], weight_map, []
+        return [single], {}, [f"{SINGLE} is read, as in transformers; {INDEX} is of other files: remove it."]
+    if names:
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
+            others = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in names)
+            stale = f" {INDEX} may be of an earlier save: it does not name {some(others)}." if others else ""
             raise UserError(
-                f"{folder} is not whole: {INDEX} names {some(missing)}, which is not there; fetch it again."
+                f"{folder} is not whole: {INDEX} names {some(missing)}, which is not there; fetch it again.{stale}"
             )
-        return [folder / name for name in names]
-    if single.is_file():
-        return [single]
+        return [folder / name for name in names], weight_map, []
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     remedy = f" It has {pickled[0]}, a pickle: load it with transformers and save it again." if pickled else ""
     raise UserError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}.{remedy}")
+
+
+def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[str, list[str]]) -> list[str]:
+    """Return remarks on tensors that are in several files.
+
+    Raises:
+      UserError: a tensor is not in the file that the index names, or the index does not name one of several.
+    """
+    index = folder / INDEX
+    if absent := sorted(name for name, file in weight_map.items() if file not in holders.get(name, [])):
+        raise UserError(
+            f"{index} is of other files: {absent[0]} is not in {weight_map[absent[0]]}, where the index has it "
+            f"({len(absent)} such tensors); fetch the folder again, or write the index anew."
+        )
+    several = {name: files for name, files in holders.items() if len(files) > 1}
+    for name, files in several.items():
+        if name not in weight_map:
+            raise UserError(f"{folder}: {name} is in {some(files)}, and {INDEX} does not say which is right; add it.")
+    if not several:
+        return []
+    shown = some([f"{name} ({weight_map[name]})" for name in sorted(several)], most=3)
+    return [f"{len(several)} tensors are in several files; each is read from the one in {INDEX}: {shown}."]
 
 
 def _no_part(name: str, family: ModelFamily, num_layers: int) -> bool:

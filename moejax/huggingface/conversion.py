@@ -20,13 +20,13 @@ from moejax.huggingface import FAMILIES
 from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE, Checkpoint, read_config
 from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import CHECKPOINT_ONLY, IGNORED
-from moejax.huggingface.weight_mapping import Pair, pairs
+from moejax.huggingface.weight_mapping import Pair, fused, pairs
 from moejax.progress import StageCallback
 from moejax.stored import read_json, write_json
 from moejax.weights.folder import FLOATS, open_weights, read_architecture, weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
-from moejax.weights.tokenizer_files import carry_tokenizer
+from moejax.weights.tokenizer_files import carry_tokenizer, generation_token_ids
 from moejax.wording import told
 
 ORIGIN = "huggingface.json"
@@ -44,8 +44,10 @@ class Converted:
     nbytes: int
     files: tuple[str, ...]
     """Tokenizer files that were carried along."""
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     """Tensors of theirs that are none of the model's."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on files that were passed over, and on tensors that are in several."""
 
 
 def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dict[str, np.dtype]:
@@ -97,10 +99,12 @@ def from_huggingface(
         if architecture.num_mtp_layers and not checkpoint.has_layer(architecture.num_layers):
             # As transformers saves it, which keeps the option and not the modules.
             architecture = architecture.without_mtp
-        tensor_pairs = pairs(architecture, family.mappings(architecture))
+        mappings = family.mappings(architecture)
+        layouts = [pairs(architecture, layout) for layout in (mappings, fused(mappings))]
+        tensor_pairs = max(layouts, key=lambda layout: len(checkpoint.kinds.keys() & {pair.theirs for pair in layout}))
         left_out = checkpoint.check(tensor_pairs, family, architecture.num_layers + architecture.num_mtp_layers)
         checkpoint.check_copies(tensor_pairs)
-        tensor_pairs = [pair for pair in tensor_pairs if not pair.is_copy]
+        tensor_pairs = [pair for pair in tensor_pairs if not pair.copied]
         dtypes = types(
             ((name, checkpoint.kinds[pair.theirs].dtype) for pair in tensor_pairs for name, _ in pair.ours), dtype
         )
@@ -120,7 +124,15 @@ def from_huggingface(
                         done += array.nbytes
             write_json(partial / ORIGIN, {"model_type": family.name, "options": _carried(family, config)})
             files = carry_tokenizer(source, partial)
-    return Converted(family.name, architecture, len(checkpoint.kinds), total, tuple(files), tuple(left_out))
+    return Converted(
+        family.name,
+        architecture,
+        len(checkpoint.kinds),
+        total,
+        tuple(files),
+        tuple(left_out),
+        tuple(checkpoint.remarks),
+    )
 
 
 def _carried(family: ModelFamily, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +162,7 @@ def to_huggingface(
     chosen, config = choose_family(architecture, family or origin.get("model_type"))
     # Every family that has the bias has room for one of zeros.
     there = architecture.replace(expert_bias=architecture.expert_bias or chosen.always.get("expert_bias", False))
-    tensor_pairs = pairs(there, chosen.mappings(there))
+    tensor_pairs = [pair for pair in pairs(there, chosen.mappings(there)) if pair.is_written]
     with open_weights(source, architecture) as file, atomic_folder(out) as partial:
         stored = {name: kind.dtype for name, kind in file.kinds.items()} | (
             {} if architecture.expert_bias else {EXPERT_BIAS: FLOATS["float32"]}
@@ -165,11 +177,16 @@ def to_huggingface(
             where = {name: shard for shard, names in shards.items() for name in names}
             write_plain_json(partial / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
         longest = {"max_position_embeddings": _longest(architecture, sequence_length)}
-        carried = origin.get("options", {}) if origin.get("model_type") == chosen.name else {}
+        if origin.get("model_type") == chosen.name:
+            carried = origin["options"]
+        else:
+            # Without these, transformers assumes the tokens of the family's first model. A padding token would keep its
+            # embedding from being trained there.
+            carried = generation_token_ids(source) | {"pad_token_id": None}
         named = {"torch_dtype": _most_common(kinds)}
         write_plain_json(partial / CONFIG, {**longest, **carried, **config, **named})
         files = carry_tokenizer(source, partial)
-    return Converted(chosen.name, architecture, len(kinds), total, tuple(files), ())
+    return Converted(chosen.name, architecture, len(kinds), total, tuple(files))
 
 
 def _write_shards(
@@ -245,7 +262,8 @@ def _shards(kinds: Mapping[str, Kind], shard_bytes: int) -> dict[str, list[str]]
 
 def _origin(folder: Path) -> dict[str, Any]:
     path = folder / ORIGIN
-    return read_json(path, dict, remedy="remove it, or convert again") if path.is_file() else {}
+    shape = {"model_type": str, "options": dict}
+    return read_json(path, shape, remedy="remove it, or convert again") if path.is_file() else {}
 
 
 def _longest(architecture: Architecture, sequence_length: int) -> int:

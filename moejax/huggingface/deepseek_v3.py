@@ -14,11 +14,11 @@ from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import Options
 from moejax.huggingface.weight_mapping import (
     LAYER,
-    MODEL,
     WeightMapping,
     experts,
     feed_forward,
     latent_attention,
+    model,
     multi_token_prediction,
 )
 
@@ -70,7 +70,7 @@ def _write_groups(architecture: Architecture) -> dict[str, Any]:
 def _mappings(architecture: Architecture) -> list[WeightMapping]:
     bias = WeightMapping(LAYER + "mlp.gate.e_score_correction_bias", "router", ("feed_forward.expert_bias",))
     return [
-        *MODEL,
+        *model(architecture.tied_embeddings),
         *latent_attention(bool(architecture.query_latent_dim), architecture.rope_head_dim),
         *feed_forward("mlp", "feed_forward"),
         *experts("mlp"),

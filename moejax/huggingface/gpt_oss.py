@@ -9,7 +9,7 @@ from __future__ import annotations
 from moejax.architecture import Architecture
 from moejax.huggingface.config_rules import ALTERNATING_WINDOWS, BIASES, HEADS, ROPE_ALWAYS_WRITTEN
 from moejax.huggingface.family import ModelFamily
-from moejax.huggingface.weight_mapping import ATTENTION, LAYER, MODEL, WeightMapping
+from moejax.huggingface.weight_mapping import ATTENTION, LAYER, WeightMapping, model
 
 
 def _mappings(architecture: Architecture) -> list[WeightMapping]:
@@ -18,7 +18,7 @@ def _mappings(architecture: Architecture) -> list[WeightMapping]:
     gate_up_bias = ("feed_forward.gate_up_bias[0]", "feed_forward.gate_up_bias[1]")
     mlp = LAYER + "mlp."
     return [
-        *MODEL,
+        *model(architecture.tied_embeddings),
         *ATTENTION,
         WeightMapping(mlp + "router.weight", "router embed", ("feed_forward.router",)),
         WeightMapping(mlp + "router.bias", "router", ("feed_forward.router_bias",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moejax.huggingface.config_rules import HEADS, ONE_WINDOW, ROPE
 from moejax.huggingface.family import ModelFamily
-from moejax.huggingface.weight_mapping import ATTENTION, MODEL, experts
+from moejax.huggingface.weight_mapping import ATTENTION, experts, model
 
 MIXTRAL = ModelFamily(
     name="mixtral",
@@ -37,5 +37,9 @@ MIXTRAL = ModelFamily(
     # Noise while transformers trains.
     ignored=frozenset({"router_jitter_noise"}),
     aliases={"num_experts": "num_local_experts"},
-    mappings=lambda architecture: [*MODEL, *ATTENTION, *experts("block_sparse_moe", gate="w1", up="w3", down="w2")],
+    mappings=lambda architecture: [
+        *model(architecture.tied_embeddings),
+        *ATTENTION,
+        *experts("block_sparse_moe", gate="w1", up="w3", down="w2"),
+    ],
 )

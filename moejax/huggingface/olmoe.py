@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moejax.huggingface.config_rules import BIASES, ROPE, SPLIT_HEADS
 from moejax.huggingface.family import ModelFamily
-from moejax.huggingface.weight_mapping import ATTENTION, MODEL, QK_NORM_ALL_HEADS, experts
+from moejax.huggingface.weight_mapping import ATTENTION, QK_NORM_ALL_HEADS, experts, model
 
 OLMOE = ModelFamily(
     name="olmoe",
@@ -37,5 +37,10 @@ OLMOE = ModelFamily(
     },
     rules=(SPLIT_HEADS, BIASES, ROPE),
     aliases={"num_local_experts": "num_experts"},
-    mappings=lambda architecture: [*MODEL, *ATTENTION, *QK_NORM_ALL_HEADS, *experts("mlp")],
+    mappings=lambda architecture: [
+        *model(architecture.tied_embeddings),
+        *ATTENTION,
+        *QK_NORM_ALL_HEADS,
+        *experts("mlp"),
+    ],
 )

@@ -8,7 +8,7 @@ from moejax.architecture import Architecture
 from moejax.huggingface.config_rules import DENSE_LAYERS, HEADS, NAMED_WINDOWS, ROPE, ConfigRule
 from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import Options
-from moejax.huggingface.weight_mapping import ATTENTION, LAYER, MODEL, WeightMapping, experts, feed_forward
+from moejax.huggingface.weight_mapping import ATTENTION, LAYER, WeightMapping, experts, feed_forward, model
 
 
 def _read_shared(options: Options) -> dict[str, Any]:
@@ -66,7 +66,7 @@ QWEN2_MOE = ModelFamily(
     ignored=frozenset({"max_window_layers"}),
     aliases={"num_local_experts": "num_experts"},
     mappings=lambda architecture: [
-        *MODEL,
+        *model(architecture.tied_embeddings),
         *ATTENTION,
         *feed_forward("mlp", "feed_forward"),
         *experts("mlp"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moejax.huggingface.config_rules import BIASES, DENSE_LAYERS, HEADS, ROPE, SWITCHED_WINDOW
 from moejax.huggingface.family import ModelFamily
-from moejax.huggingface.weight_mapping import ATTENTION, MODEL, QK_NORM, experts, feed_forward
+from moejax.huggingface.weight_mapping import ATTENTION, QK_NORM, experts, feed_forward, model
 
 QWEN3_MOE = ModelFamily(
     name="qwen3_moe",
@@ -44,7 +44,7 @@ QWEN3_MOE = ModelFamily(
     ignored=frozenset({"max_window_layers"}),
     aliases={"num_local_experts": "num_experts"},
     mappings=lambda architecture: [
-        *MODEL,
+        *model(architecture.tied_embeddings),
         *ATTENTION,
         *QK_NORM,
         *feed_forward("mlp", "feed_forward"),

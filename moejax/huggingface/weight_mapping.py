@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,8 +32,10 @@ class WeightMapping:
     """Names of the arrays, without that of the stack of layers; ``NAME[0]`` is the first of two matrices in one."""
     alternating: int = 0
     """How many channels, at the end of the last axis, alternate there between what are halves of them here."""
-    is_copy: bool = False
-    """Whether it repeats a tensor that is read elsewhere: written with the same numbers, and not always there."""
+    copied: str = ""
+    """For a tensor that repeats another one and may be missing: why it does, and what to do if it does not."""
+    is_written: bool = True
+    """Whether ``--to hf`` writes it."""
 
     @property
     def by_expert(self) -> bool:
@@ -58,7 +60,8 @@ class Pair:
     widths: tuple[int, ...]
     """Widths of the last axis of each of ours."""
     alternating: int
-    is_copy: bool
+    copied: str
+    is_written: bool
 
     def to_ours(self, theirs: np.ndarray) -> list[np.ndarray]:
         """The slices of ours from their tensor."""
@@ -169,7 +172,8 @@ def _pairs(
             sizes=sizes,
             widths=widths,
             alternating=mapping.alternating,
-            is_copy=mapping.is_copy,
+            copied=mapping.copied,
+            is_written=mapping.is_written,
         )
 
 
@@ -202,14 +206,20 @@ def axes(side: str) -> list[list[str]]:
 
 LAYER = "model.layers.{layer}."
 
-MODEL = [
-    WeightMapping("model.embed_tokens.weight", "vocab embed", ("embedding",)),
-    WeightMapping(LAYER + "input_layernorm.weight", "embed", ("attention_norm",)),
-    WeightMapping(LAYER + "post_attention_layernorm.weight", "embed", ("feed_forward_norm",)),
-    WeightMapping("model.norm.weight", "embed", ("final_norm",)),
-    WeightMapping("lm_head.weight", "vocab embed", ("unembedding",)),
-]
-"""Everything outside attention and feed-forward."""
+
+def model(tied: bool) -> list[WeightMapping]:
+    """Return the mappings of everything outside attention and feed-forward."""
+    is_tied = "tie_word_embeddings is true; if the head has numbers of its own, set it to false"
+    return [
+        WeightMapping("model.embed_tokens.weight", "vocab embed", ("embedding",)),
+        WeightMapping(LAYER + "input_layernorm.weight", "embed", ("attention_norm",)),
+        WeightMapping(LAYER + "post_attention_layernorm.weight", "embed", ("feed_forward_norm",)),
+        WeightMapping("model.norm.weight", "embed", ("final_norm",)),
+        WeightMapping("lm_head.weight", "vocab embed", ("embedding",), copied=is_tied, is_written=False)
+        if tied
+        else WeightMapping("lm_head.weight", "vocab embed", ("unembedding",)),
+    ]
+
 
 _ATTENTION = LAYER + "self_attn."
 
@@ -268,13 +278,17 @@ def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapp
 def multi_token_prediction(tied: bool) -> list[WeightMapping]:
     """DeepSeek's modules around their blocks, with copies of the model's embedding and head, which they share."""
     module, ours, head = "model.layers.{mtp_layer}.", f"{MTP_LAYERS}.", "embedding" if tied else "unembedding"
+    shared = (
+        "modules of multi-token prediction share the model's embedding and head; to read the model without them, set "
+        "num_nextn_predict_layers to 0"
+    )
     return [
-        WeightMapping(module + "embed_tokens.weight", "vocab embed", ("embedding",), is_copy=True),
+        WeightMapping(module + "embed_tokens.weight", "vocab embed", ("embedding",), copied=shared),
         WeightMapping(module + "enorm.weight", "embed", (ours + "embedding_norm",)),
         WeightMapping(module + "hnorm.weight", "embed", (ours + "hidden_norm",)),
         WeightMapping(module + "eh_proj.weight", "residual (embedding_hidden embed)", (ours + "projection",)),
         WeightMapping(module + "shared_head.norm.weight", "embed", (ours + "final_norm",)),
-        WeightMapping(module + "shared_head.head.weight", "vocab embed", (head,), is_copy=True),
+        WeightMapping(module + "shared_head.head.weight", "vocab embed", (head,), copied=shared),
     ]
 
 
@@ -295,4 +309,21 @@ def experts(module: str, gate: str = "gate_proj", up: str = "up_proj", down: str
         WeightMapping(f"{expert}{gate}.weight", "hidden embed", ("feed_forward.gate_up[0]",)),
         WeightMapping(f"{expert}{up}.weight", "hidden embed", ("feed_forward.gate_up[1]",)),
         WeightMapping(f"{expert}{down}.weight", "embed hidden", ("feed_forward.down",)),
+    ]
+
+
+def fused(mappings: Iterable[WeightMapping]) -> list[WeightMapping]:
+    """Return the mappings of a checkpoint with a layer's experts in one tensor, as transformers 5 holds a model.
+
+    It writes such a checkpoint with ``save_pretrained(..., save_original_format=False)``.
+    """
+    mappings = list(mappings)
+    if not any("{expert}" in mapping.theirs for mapping in mappings):
+        return mappings
+    module, gate_up = LAYER + "mlp.", ("feed_forward.gate_up[0]", "feed_forward.gate_up[1]")
+    others = [mapping for mapping in mappings if "{expert}" not in mapping.theirs]
+    return [
+        *(replace(mapping, theirs=mapping.theirs.replace(".block_sparse_moe.", ".mlp.")) for mapping in others),
+        WeightMapping(module + "experts.gate_up_proj", "expert * embed", gate_up),
+        WeightMapping(module + "experts.down_proj", "expert embed hidden", ("feed_forward.down",)),
     ]

@@ -5,7 +5,6 @@ A chunk is what one device held of one array when the checkpoint was saved; it i
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from moejax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
 from moejax.progress import StageCallback
-from moejax.stored import foreign_json, read_bytes, read_json
+from moejax.stored import Missing, foreign_json, read_bytes, read_json
 from moejax.train.identity import REMEDY, RUNS, TRAINING, check_state
 from moejax.train.manifest import damage, finished_steps, saved_beside
 from moejax.train.metrics import TRUNK, branch_name
@@ -27,7 +26,7 @@ from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter
-from moejax.weights.tokenizer_files import carry_tokenizer
+from moejax.weights.tokenizer_files import GENERATION, TOKEN_IDS, TOKENIZER_FILES
 
 _STATE = "state"
 _METADATA = "_METADATA"
@@ -122,7 +121,7 @@ def write_saved_weights(
                 progress(name, done, total)
                 _copy(array, file, name)
                 done += kinds[name].nbytes
-        return _carry(saved, partial)
+        return _write_tokenizer(saved, partial)
 
 
 def read_saved(saved: SavedState, name: str, index: tuple[slice, ...]) -> np.ndarray:
@@ -168,31 +167,35 @@ def _owner(path: Path) -> Path | None:
     return next((folder for folder in candidates if (folder / TRAINING).is_file()), None)
 
 
-def _carry(saved: SavedState, target: Path) -> list[str]:
-    """The tokenizer beside the prepared tokens, or the one that the recipe names."""
-    named = saved.training.recipe.data.tokenizer
-    file = Path(named.partition("#")[0]) if named else None
-    places = filter(None, (*_sets(saved), file))
-    files = next(filter(None, (carry_tokenizer(place, target) for place in places)), [])
-    if not files and file is not None and file.is_file():
-        shutil.copyfile(file, target / "tokenizer.json")
-        files = ["tokenizer.json"]
-    if files == ["tokenizer.json"]:
-        tokenizer = saved_tokenizer(saved)
-        if isinstance(tokenizer, JsonTokenizer):
-            described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokenizer.end}
-            write_json(target / "tokenizer_config.json", described)
-            files.append("tokenizer_config.json")
-    return files
+def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
+    """Write the tokenizer of a training, and the tokens that end and open its documents, as transformers reads them."""
+    tokenizer = saved_tokenizer(saved)
+    if tokenizer is None:
+        return []
+    tokenizer = tokenizer.as_in_training()
+    tokenizer.save(target)
+    write_json(target / GENERATION, dict.fromkeys(TOKEN_IDS, tokenizer.end_of_document))
+    if isinstance(tokenizer, JsonTokenizer):
+        described = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": tokenizer.end,
+            "eos_token": tokenizer.end,
+        }
+        write_json(target / "tokenizer_config.json", described)
+    return [name for name in TOKENIZER_FILES if (target / name).is_file()]
 
 
 def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
-    """The one that the training's tokens were made with, or that its recipe names; None if neither is to be found."""
+    """Return the tokenizer of the training's prepared tokens, else the one that its recipe names; None if neither is
+    there."""
     for place in _sets(saved):
         if (place / MANIFEST).is_file():
             return PreparedSet(place).tokenizer
     named = saved.training.recipe.data.tokenizer
-    return None if named is None else open_tokenizer(named)
+    try:
+        return None if named is None else open_tokenizer(named)
+    except Missing:
+        return None
 
 
 def _sets(saved: SavedState) -> list[Path]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from moejax.stored import foreign_json, read_bytes
+
+GENERATION = "generation_config.json"
+"""Defaults of generation, which name the tokens that begin and end it."""
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Special tokens that ``config.json`` and ``generation_config.json`` name."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -19,9 +25,9 @@ TOKENIZER_FILES = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
-    "generation_config.json",
+    GENERATION,
 )
-"""Those that Hugging Face writes, and the defaults of generation, which name tokens."""
+"""Files that Hugging Face writes."""
 
 
 def carry_tokenizer(source: Path, target: Path) -> list[str]:
@@ -30,6 +36,14 @@ def carry_tokenizer(source: Path, target: Path) -> list[str]:
     for name in names:
         shutil.copyfile(source / name, target / name)
     return names
+
+
+def generation_token_ids(folder: Path) -> dict[str, Any]:
+    """Return the special tokens of ``generation_config.json``, None for those that it does not name."""
+    path = folder / GENERATION
+    remedy = "copy it again, or remove it"
+    named = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy) if path.is_file() else {}
+    return {name: named.get(name) for name in TOKEN_IDS}
 
 
 def special_token(folder: Path, name: str) -> str | None:

@@ -1,12 +1,15 @@
 """moejax sample: text from weights, and sentences where there is none to be had."""
 
 import json
+import shutil
 
 import jax
 import pytest
+from tokenizers import Tokenizer, models, processors
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
+from moejax.cli.commands import sample
 from moejax.model import transformer
 from moejax.weights.folder import save_weights
 
@@ -39,6 +42,21 @@ def test_a_prompt_is_continued_and_the_seed_decides_how(weights, capsys):
     assert first == again != other
     assert len(continued("--samples", "3")) == 3
     assert len(set(continued("--samples", "3", "--temperature", "0"))) == 1
+
+
+@pytest.mark.parametrize(("template", "opens"), [("<s> $A", True), ("$A", False)])
+def test_a_prompt_is_read_after_what_the_template_puts_there(template, opens, weights, tmp_path, monkeypatch):
+    tokenizer = Tokenizer(models.BPE({chr(97 + i): i for i in range(26)}, []))
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    begin = tokenizer.token_to_id("<s>")
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", begin)])
+    shutil.copytree(weights, tmp_path / "converted")
+    tokenizer.save(str(tmp_path / "converted" / "tokenizer.json"))
+    prompts = []
+    monkeypatch.setattr(sample, "generate", lambda a, r, p, prompt, *_, **__: prompts.append(prompt.tolist()) or prompt)
+    for folder, words in ((tmp_path / "converted", []), (weights, ["--tokenizer", "bytes"])):
+        assert main(["sample", str(folder), "--prompt", "abc", *words]) == 0
+    assert prompts == [[[*[begin] * opens, 0, 1, 2]], [[256, 97, 98, 99]]]
 
 
 def test_the_text_is_printed_with_its_prompt(weights, capsys):

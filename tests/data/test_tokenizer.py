@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from written import TEXTS
 
-from moejax.data.tokenizer import open_tokenizer
+from moejax.data.tokenizer import open_tokenizer, prompt_tokens
 from moejax.data.train_tokenizer import train_tokenizer
 
 
@@ -51,6 +51,42 @@ def test_what_a_file_wants_before_a_text_is_known_and_not_obeyed(bpe, tmp_path):
     with_template, without = open_tokenizer(str(tmp_path)), open_tokenizer(str(bpe))
     assert (with_template.opening, without.opening) == ((begin,), ())
     np.testing.assert_array_equal(with_template.encode([b"a text"])[0], without.encode([b"a text"])[0])
+
+
+@pytest.mark.parametrize("end", ["<|endoftext|>", "the end: of $A"])
+def test_in_training_a_text_begins_with_the_end_of_another_and_its_own_tokens_stay(bpe, tmp_path, end):
+    own = Tokenizer.from_file(str(bpe))
+    own.add_special_tokens([end, "<s>"])
+    own.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 280)])
+    own.save(str(tmp_path / "tokenizer.json"))
+    theirs = open_tokenizer(f"{tmp_path}#{end}")
+    ours = theirs.as_in_training()
+    assert ours.opening == (ours.end_of_document,) == (own.token_to_id(end),) != theirs.opening
+    assert ours.as_in_training() is ours
+    for text in TEXTS:
+        np.testing.assert_array_equal(ours.encode([text.encode()])[0], theirs.encode([text.encode()])[0])
+    # Other programs read it from the file.
+    (tmp_path / "saved").mkdir()
+    assert ours.save(tmp_path / "saved") == f"tokenizer.json#{end}"
+    saved = Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    a, b, last = saved.encode("a").ids[1:], saved.encode("b").ids[1:], ours.end_of_document
+    assert saved.encode("a").ids == [last, *a]
+    assert saved.encode("a", "b").ids == [last, *a, last, *b]
+
+
+def test_a_prompt_is_a_text_after_the_tokens_that_open_it_and_never_empty(bpe):
+    plain = open_tokenizer(str(bpe))
+    trained, end = plain.as_in_training(), plain.end_of_document
+    text = plain.encode([b"a text"])[0].tolist()
+    assert prompt_tokens(plain, b"a text") == text
+    assert prompt_tokens(trained, b"a text") == [end, *text]
+    assert prompt_tokens(open_tokenizer("bytes"), b"a") == [256, 97]
+    assert [prompt_tokens(plain, b""), prompt_tokens(plain, b"", 3), prompt_tokens(trained, b"", 3)] == [
+        [end],
+        [3],
+        [end],
+    ]
+    assert prompt_tokens(plain, b"\xff") is None
 
 
 def test_what_is_no_utf8_is_none_and_its_neighbours_are_read(bpe):

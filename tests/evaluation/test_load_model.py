@@ -13,6 +13,7 @@ from moejax.huggingface.conversion import to_huggingface
 from moejax.model import transformer
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
+from moejax.train.saved_weights import find_saved_state, write_saved_weights
 from moejax.train.training import DataConfig, Recipe, Training
 from moejax.weights.fingerprint import fingerprint
 from moejax.weights.folder import save_weights
@@ -71,7 +72,16 @@ def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(
     assert main(["convert", "--to", "hf", str(tmp_path / "run"), "--out", str(tmp_path / "hf")]) == 0
     found = [load_model(tmp_path / name) for name in ("run", "weights", "hf")]
     assert len({fingerprint(model.weights) for model in found}) == 1
-    assert {model.tokenizer.sha256 for model in found} == {JsonTokenizer(tokenizer).sha256}
+    # Trained on text after the end of a document, whatever the tokenizer's own template.
+    own = JsonTokenizer(tokenizer)
+    assert {model.tokenizer.sha256 for model in found} == {own.as_in_training().sha256}
+    assert {(model.tokenizer.opening, model.first_token) for model in found} == {
+        ((own.end_of_document,), own.end_of_document)
+    }
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert [config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")] == [own.end_of_document] * 2 + [
+        None
+    ]
     assert [model.sequence_length for model in found] == [32, None, 32]
     assert [model.origin["kind"] for model in found] == ["training", "weights", "huggingface"]
     assert (found[0].origin["phase"], found[0].origin["tokens"]) == ("branch-512", 512)
@@ -83,6 +93,9 @@ def test_a_training_on_bytes_has_bytes_and_weights_without_a_tokenizer_have_none
     monkeypatch.chdir(tokenizer.parent)
     train(training(tokenizer, None), tmp_path / "run")
     assert load_model(tmp_path / "run").tokenizer.name == "bytes"
+    write_saved_weights(find_saved_state(tmp_path / "run"), tmp_path / "of the run")
+    to_huggingface(tmp_path / "of the run", tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["eos_token_id"] == 256
     save_weights(tmp_path / "weights", SMALL, transformer.init(SMALL, jax.random.key(0)))
     assert load_model(tmp_path / "weights").tokenizer is None
     assert load_model(tmp_path / "weights", "bytes").tokenizer.name == "bytes"

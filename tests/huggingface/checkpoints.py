@@ -19,8 +19,8 @@ def write(folder: Path, family: str, *, dtype=np.float32, architecture=None, con
     paired = pairs(architecture, FAMILIES[family].mappings(architecture))
     kinds = {pair.theirs: Kind(np.dtype(dtype), pair.whole) for pair in paired}
     change(kinds)
-    originals = {pair.ours: pair.theirs for pair in paired if not pair.is_copy}
-    copies = {pair.theirs: originals[pair.ours] for pair in paired if pair.is_copy}
+    originals = {pair.ours: pair.theirs for pair in paired if not pair.copied}
+    copies = {pair.theirs: originals[pair.ours] for pair in paired if pair.copied}
     written = {}
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
@@ -32,6 +32,20 @@ def write(folder: Path, family: str, *, dtype=np.float32, architecture=None, con
     options = FAMILIES[family].config(architecture) | {"torch_dtype": np.dtype(dtype).name, **(config or {})}
     (folder / "config.json").write_text(json.dumps(options))
     return folder
+
+
+def rewrite(path: Path, numbers: dict) -> None:
+    """A safetensors file with these arrays."""
+    kinds = {name: Kind(array.dtype, array.shape) for name, array in numbers.items()}
+    with TensorFileWriter(path, kinds, {"format": "pt"}) as file:
+        for name, array in numbers.items():
+            file.write(name, (), array)
+
+
+def arrays(path: Path) -> dict:
+    """All arrays of a safetensors file."""
+    with TensorFile(path) as file:
+        return {name: file.read(name) for name in file.kinds}
 
 
 def random_params(architecture):

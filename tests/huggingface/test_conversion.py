@@ -6,15 +6,16 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from checkpoints import random_params, same, tensors, write
+from checkpoints import arrays, random_params, rewrite, same, tensors, write
 from family_architectures import SMALL
 
+from moejax.folder import WRITTEN
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.checkpoint import INDEX
 from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.model import transformer
 from moejax.weights.folder import load_weights, save_weights
-from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
+from moejax.weights.safetensors import Kind, TensorFile
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
@@ -117,6 +118,20 @@ def test_tokenizer_and_ignored_options_travel_along(tmp_path):
     assert "transformers_version" not in config
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_special_tokens_are_those_beside_our_weights_and_never_those_of_the_familys_first_model(family, tmp_path):
+    bias = transformer.init_expert_bias(SMALL[family])
+    save_weights(tmp_path / "ours", SMALL[family], random_params(SMALL[family]), bias)
+    for ids in ({}, {"bos_token_id": 7, "eos_token_id": 7, "pad_token_id": 7}):
+        (tmp_path / "ours" / "generation_config.json").write_text(json.dumps(ids))
+        to_huggingface(tmp_path / "ours", tmp_path / f"theirs{len(ids)}", family=family)
+        written = json.loads((tmp_path / f"theirs{len(ids)}" / "config.json").read_text())
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        # An embedding of padding is never trained in transformers.
+        assert [written[name] for name in names] == [ids.get(names[0]), ids.get(names[1]), None]
+        assert json.loads((tmp_path / f"theirs{len(ids)}" / "generation_config.json").read_text()) == ids
+
+
 def test_the_family_is_the_one_the_weights_came_from_or_one_that_can(tmp_path):
     plain = SMALL["qwen3_moe"].replace(qk_norm=False, num_dense_layers=0, dense_hidden=0)
     params = random_params(plain)
@@ -177,16 +192,119 @@ def test_a_checkpoint_without_the_copies_or_the_modules_is_read_and_a_copy_that_
     saved = write(tmp_path / "saved", "deepseek_v3", architecture=without, config={"num_nextn_predict_layers": 1})
     from_huggingface(saved, tmp_path / "from saved")
     assert load_weights(tmp_path / "from saved").architecture == without
-    with TensorFile(whole / "model.safetensors") as file:
-        kinds, numbers = dict(file.kinds), {name: file.read(name) for name in file.kinds}
+    numbers = arrays(whole / "model.safetensors")
     numbers[copies[1]] = numbers[copies[1]] + 1
-    with TensorFileWriter(whole / "model.safetensors", kinds, {"format": "pt"}) as file:
-        for name, array in numbers.items():
-            file.write(name, (), array)
+    rewrite(whole / "model.safetensors", numbers)
     with pytest.raises(
         ValueError, match=r"shared_head\.head\.weight differs from lm_head\.weight.*to 0 in config\.json"
     ):
         from_huggingface(whole, tmp_path / "refused")
+
+
+@pytest.mark.parametrize("family", FAMILIES.keys() - {"gpt_oss"})
+def test_experts_of_a_layer_in_one_tensor_are_the_same_model(family, tmp_path):
+    theirs = write(tmp_path / "theirs", family)
+    from_huggingface(theirs, tmp_path / "ours")
+    numbers = arrays(theirs / "model.safetensors")
+    module, gate, up, down = "mlp", "gate_proj", "up_proj", "down_proj"
+    if family == "mixtral":
+        module, gate, up, down = "block_sparse_moe", "w1", "w3", "w2"
+    held = {name.replace(module, "mlp"): array for name, array in numbers.items() if ".experts." not in name}
+    for layer in {name.partition(f".{module}.experts.")[0] for name in numbers if ".experts." in name}:
+        stacked = [
+            np.stack([numbers[f"{layer}.{module}.experts.{expert}.{part}.weight"] for expert in range(4)])
+            for part in (gate, up, down)
+        ]
+        held[f"{layer}.mlp.experts.gate_up_proj"] = np.concatenate(stacked[:2], axis=1)
+        held[f"{layer}.mlp.experts.down_proj"] = stacked[2]
+    rewrite(theirs / "model.safetensors", held)
+    from_huggingface(theirs, tmp_path / "again")
+    same(load_weights(tmp_path / "again").params, load_weights(tmp_path / "ours").params)
+
+
+def test_a_stored_copy_of_tied_embeddings_is_read_once_and_one_that_differs_is_refused(tmp_path):
+    tied = SMALL["mixtral"].replace(tied_embeddings=True)
+    theirs = write(tmp_path / "theirs", "mixtral", architecture=tied)
+    assert "lm_head.weight" in tensors(theirs)
+    from_huggingface(theirs, tmp_path / "ours")
+    to_huggingface(tmp_path / "ours", tmp_path / "back")
+    without = tensors(theirs)
+    without.pop("lm_head.weight")
+    assert tensors(tmp_path / "back") == without
+    from_huggingface(tmp_path / "back", tmp_path / "again")
+    numbers = arrays(theirs / "model.safetensors")
+    numbers["lm_head.weight"] = numbers["lm_head.weight"] + 1
+    rewrite(theirs / "model.safetensors", numbers)
+    with pytest.raises(
+        ValueError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight.*set it to false in"
+    ):
+        from_huggingface(theirs, tmp_path / "refused")
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A checkpoint in several files, its index, and the weights that it holds."""
+    from_huggingface(write(tmp_path / "theirs", "mixtral"), tmp_path / "ours")
+    to_huggingface(tmp_path / "ours", tmp_path / "shards", shard_bytes=1000)
+    # As from another program.
+    (tmp_path / "shards" / WRITTEN).unlink()
+    return tmp_path / "shards"
+
+
+def norm_read(folder, out):
+    """The first number of the last norm, and the remarks."""
+    remarks = from_huggingface(folder, out).remarks
+    return load_weights(out).params["final_norm"][0], remarks
+
+
+@pytest.mark.parametrize("other", [0, -1])
+def test_the_index_decides_which_file_has_a_tensor_and_others_are_reported(other, shards, tmp_path):
+    right, _ = norm_read(shards, tmp_path / "right")
+    index = json.loads((shards / INDEX).read_text())["weight_map"]
+    files = sorted(set(index.values()) - {index["model.norm.weight"]})
+    stale = arrays(shards / files[other])
+    rewrite(shards / files[other], stale | {"model.norm.weight": np.full(8, 7, np.float32)})
+    number, remarks = norm_read(shards, tmp_path / "out")
+    assert number == right
+    (remark,) = remarks
+    assert f"1 tensors are in several files; each is read from the one in {INDEX}: model.norm.weight" in remark
+
+
+def test_an_index_that_has_a_tensor_where_it_is_not_or_does_not_choose_is_refused(shards, tmp_path):
+    index = json.loads((shards / INDEX).read_text())
+    other = max(set(index["weight_map"].values()) - {index["weight_map"]["model.norm.weight"]})
+    moved = {**index["weight_map"], "model.norm.weight": other}
+    (shards / INDEX).write_text(json.dumps({"weight_map": moved}))
+    with pytest.raises(ValueError, match=rf"model\.norm\.weight is not in {other}, where the index has it"):
+        from_huggingface(shards, tmp_path / "out")
+    rewrite(shards / other, arrays(shards / other) | {"model.norm.weight": np.ones(8, np.float32)})
+    del moved["model.norm.weight"]
+    (shards / INDEX).write_text(json.dumps({"weight_map": moved}))
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is in .*does not say which is right"):
+        from_huggingface(shards, tmp_path / "out")
+
+
+@pytest.mark.parametrize("shards_left", [True, False])
+def test_one_file_beside_an_older_index_is_read_and_the_index_is_named(shards_left, shards, tmp_path):
+    new = arrays(tmp_path / "theirs" / "model.safetensors")
+    new["model.norm.weight"] = np.full(8, 3, np.float32)
+    rewrite(shards / "model.safetensors", new)
+    if not shards_left:
+        for path in shards.glob("model-*"):
+            path.unlink()
+    assert norm_read(shards, tmp_path / "out") == (
+        3,
+        (f"model.safetensors is read, as in transformers; {INDEX} is of other files: remove it.",),
+    )
+    (shards / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(new, "model.safetensors")}))
+    assert norm_read(shards, tmp_path / "again") == (3, ())
+
+
+def test_an_index_of_an_earlier_save_is_named(shards, tmp_path):
+    for number, path in enumerate(sorted(shards.glob("model-*"))):
+        path.rename(shards / f"model-{number}-saved-again.safetensors")
+    with pytest.raises(ValueError, match=r"may be of an earlier save: it does not name model-0-saved-again"):
+        from_huggingface(shards, tmp_path / "out")
 
 
 def test_a_family_without_a_place_for_the_modules_refuses_them(tmp_path):

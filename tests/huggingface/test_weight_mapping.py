@@ -43,7 +43,7 @@ def test_every_number_of_ours_is_in_one_place_of_theirs(family):
         theirs = {}
         number = 0
         every = pairs(architecture, FAMILIES[family].mappings(architecture))
-        found = [pair for pair in every if not pair.is_copy]
+        found = [pair for pair in every if not pair.copied]
         assert {pair.ours for pair in every} == {pair.ours for pair in found}
         for pair in found:
             if pair.theirs not in theirs:

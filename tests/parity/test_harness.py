@@ -142,11 +142,16 @@ def theirs(folder):
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    model = HFLM(
-        pretrained=str(folder / "hf"), device="cpu", dtype="float32", batch_size=4, max_length=LENGTH, backend="causal"
-    )
     manager = TaskManager(include_path=folder / "tasks", include_defaults=False)
-    return simple_evaluate(model=model, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0)
+    options = {"device": "cpu", "dtype": "float32", "batch_size": 4, "max_length": LENGTH, "backend": "causal"}
+    found = {"results": {}, "samples": {}}
+    # Of a whole text it scores what the template puts before it too, unless that is turned off.
+    for tasks, template in ((set(TASKS) - {"whole"}, None), ({"whole"}, False)):
+        model = HFLM(pretrained=str(folder / "hf"), add_bos_token=template, **options)
+        part = simple_evaluate(model=model, tasks=sorted(tasks), task_manager=manager, bootstrap_iters=0)
+        for name, values in found.items():
+            values |= part[name]
+    return found
 
 
 def answers(results, task):
@@ -192,7 +197,7 @@ def test_likelihoods_are_our_own_cross_entropy(folder, found):
     for document, (answer,) in zip(documents(), answers(found, "last_word"), strict=True):
         asked, answered = document["question"], f"{document['question']} {document['choices'][0]}"
         context, whole = model.tokenizer.encode([asked.encode(), answered.encode()])
-        target, tokens = len(whole) - len(context), whole[-LENGTH - 1 :]
+        target, tokens = len(whole) - len(context), np.append(model.tokenizer.end_of_document, whole)[-LENGTH - 1 :]
         filled = np.pad(tokens, (0, LENGTH + 1 - len(tokens)))
         shifted = np.asarray(forward(filled[None])[: len(tokens) - 1], np.float64)
         costs = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(shifted)), tokens[1:]]
@@ -207,6 +212,28 @@ def test_greedy_continuations_are_those_of_moejax_sample(folder, found, capsys):
         assert main(["sample", str(folder / "run"), *words]) == 0
         (continued,) = json.loads(capsys.readouterr().out)["continuations"]
         assert answer == continued.split(".")[0]
+
+
+def test_whole_texts_cost_their_own_tokens_after_the_end_of_a_document(folder, found):
+    model = load_model(folder / "run")
+    w = model.weights
+    forward = jax.jit(lambda tokens: transformer.forward(w.architecture, Runtime(), w.params, tokens)[0])
+    for document, (answer,) in zip(documents(), answers(found, "whole"), strict=True):
+        tokens = model.tokenizer.encode([document["text"].encode()])[0]
+        if len(tokens) <= LENGTH:
+            row = np.pad(np.append(model.tokenizer.end_of_document, tokens), (0, LENGTH - len(tokens)))
+            logs = np.asarray(jax.nn.log_softmax(forward(row[None])))
+            assert answer == pytest.approx(logs[np.arange(len(tokens)), tokens].sum(), rel=TOLERANCE)
+
+
+def test_transformers_opens_a_text_as_the_training_did_and_ends_where_a_document_ended(folder):
+    from transformers import AutoTokenizer, GenerationConfig
+
+    theirs, ours = AutoTokenizer.from_pretrained(folder / "hf"), load_model(folder / "run").tokenizer
+    end = ours.end_of_document
+    assert theirs("3 times 4 is").input_ids == [end, *ours.encode([b"3 times 4 is"])[0].tolist()]
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (end, end)
+    assert GenerationConfig.from_pretrained(folder / "hf").eos_token_id == end
 
 
 def test_the_export_is_the_same_model_with_the_same_results(folder, found):

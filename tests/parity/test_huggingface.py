@@ -1,6 +1,7 @@
 """Hugging Face transformers agree with us: logits, gradients, and every bit of what goes there and back."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.weights.folder import load_weights, save_weights
 from moejax.weights.parameters import flat
+from moejax.weights.tokenizer_files import TOKEN_IDS
 
 TOLERANCE = 1e-4
 TOKENS = np.random.default_rng(0).integers(0, 48, (2, 24), np.int32)
@@ -97,6 +99,21 @@ def test_bfloat16_stays_bfloat16_and_comes_back_to_the_bit(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_saved_as_transformers_holds_it_is_the_same_model(family, tmp_path):
+    model = transformers_models.make(family, VARIANTS[family]["plain"])
+    model.save_pretrained(tmp_path / "theirs")
+    model.save_pretrained(tmp_path / "held", save_original_format=False)
+    if family != "gpt_oss":
+        held, published = (transformers_models.tensors(tmp_path / name).keys() for name in ("held", "theirs"))
+        assert held != published
+    ours = []
+    for name in ("theirs", "held"):
+        from_huggingface(tmp_path / name, tmp_path / f"{name} read")
+        ours.append(load_weights(tmp_path / f"{name} read").params)
+    jax.tree.map(np.testing.assert_array_equal, *ours)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_of_ours_gives_the_same_logits_there(family, tmp_path):
     from transformers import AutoConfig
 
@@ -109,6 +126,27 @@ def test_a_model_of_ours_gives_the_same_logits_there(family, tmp_path):
     theirs = transformers_models.logits(transformers_models.load(tmp_path / "theirs"), TOKENS)
     ours = np.asarray(our_logits(architecture, params, bias, TOKENS))
     assert relative_error(ours, theirs) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generation_ends_at_the_end_of_a_document_and_every_embedding_learns(family, tmp_path):
+    import torch
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(family, **VARIANTS[family]["plain"]).to_dict()
+    architecture = FAMILIES[family].architecture(config)
+    params, bias = transformer.init(architecture, jax.random.key(1)), transformer.init_expert_bias(architecture)
+    save_weights(tmp_path / "ours", architecture, params, bias)
+    end = 7
+    (tmp_path / "ours" / "generation_config.json").write_text(json.dumps(dict.fromkeys(TOKEN_IDS, end)))
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs", family=family)
+    model = transformers_models.load(tmp_path / "theirs")
+    only_the_end = torch.zeros(architecture.vocab_size)
+    only_the_end[end] = 1e4
+    model.get_output_embeddings().register_forward_hook(lambda module, given, out: out + only_the_end)
+    made = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=6, do_sample=False)
+    assert made[0].tolist() == [1, 2, 3, end]
+    assert model.get_input_embeddings().padding_idx is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)

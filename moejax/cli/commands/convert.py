@@ -79,6 +79,7 @@ def _said(done: Any) -> dict[str, Any]:
         "tokenizer": list(done.files),
         "left_out": list(done.left_out),
         "fault_in_training": done.architecture.fault_in_training,
+        "remarks": list(done.remarks),
     }
 
 
@@ -90,6 +91,8 @@ def _print(out: Path, done: dict[str, Any]) -> None:
             f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others",
             file=sys.stdout,
         )
+    for remark in done.get("remarks", ()):
+        say(remark, file=sys.stdout)
     family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
     say(f"{family}{format_bytes(done['bytes'])}: {out}", file=sys.stdout)
     say(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}", file=sys.stdout)

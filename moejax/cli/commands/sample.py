@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.data.tokenizer import BytesTokenizer
+from moejax.data.tokenizer import BytesTokenizer, prompt_tokens
 from moejax.errors import UserError
 from moejax.evaluation.load_model import load_model
 from moejax.json_text import json_text
@@ -25,22 +25,20 @@ def run(arguments: argparse.Namespace) -> int:
     sampling.check()
     model = load_model(Path(arguments.model), arguments.tokenizer)
     weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
-    prompt = tokenizer.encode([arguments.prompt.encode()])[0]
+    prompt = prompt_tokens(tokenizer, arguments.prompt.encode(), model.first_token)
     if prompt is None:
         raise UserError("The tokenizer cannot read this prompt; give plain text.")
-    # A document begins after the end of another.
-    prompt = prompt if len(prompt) else np.array([tokenizer.end_of_document])
-    found = generate(
+    rows = generate(
         weights.architecture,
         Runtime(compute_dtype=arguments.dtype),
         weights.params,
-        jnp.asarray(np.tile(prompt.astype(np.int32), (arguments.samples, 1))),
+        jnp.asarray(np.tile(np.array(prompt, np.int32), (arguments.samples, 1))),
         jax.random.key(arguments.seed),
         tokens=arguments.tokens,
         sampling=sampling,
         expert_bias=weights.expert_bias,
     )
-    texts = [tokenizer.decode(_document(row, tokenizer.end_of_document)) for row in np.asarray(found)]
+    texts = [tokenizer.decode(_document(row, tokenizer.end_of_document)) for row in np.asarray(rows)]
     if arguments.json:
         print(json_text({"prompt": arguments.prompt, "continuations": texts}))
     else:
