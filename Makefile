@@ -62,7 +62,7 @@ test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on
 browser: $(VENV)/.browser  ## the explorer in a real Chromium, without a screen
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo "No Chromium is on the path: apt-get install chromium, or your system's way; then make browser."; exit 2; }
-	$(BIN)/pytest -m browser -r s --durations 5 tests/report/test_explorer_in_a_browser.py tests/report/test_explorer_same_machine.py
+	$(BIN)/pytest -m browser -r s --durations 5 tests/explorer/test_explorer_in_a_browser.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
@@ -99,9 +99,9 @@ $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt
 	  -e '.[docs]' -c constraints/docs.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
-$(VENV)/.browser: $(VENV)/.installed constraints/explore.txt
+$(VENV)/.browser: $(VENV)/.installed constraints/browser.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
-	  -e '.[explore]' playwright -c constraints/explore.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	  playwright -c constraints/browser.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.stores: $(VENV)/.installed constraints/stores.txt

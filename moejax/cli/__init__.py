@@ -20,7 +20,7 @@ COMMANDS = {
     "next": "which runs to train next, so that an answer becomes certain for the FLOPs",
     "plot": "draw figures by name: the papers' own, of a fit, of a run; with their data",
     "report": "one page about a study, a table of runs or a fit",
-    "explore": "a page with sliders over the laws, published or your own fit, in a browser",
+    "explore": "a page with sliders for the laws, published or your own fit",
     "design": "from a budget to an architecture: sizes, shape and tokens, and what limits are worth",
     "leverage": "how many times the compute one family needs to be as good as another",
     "ranges": "which G, S and N_a/N are nearly as good as the best under a five-factor law, and which pay",

@@ -379,8 +379,7 @@ def of_words(draw, command, stored):
     given = {
         "laws": [draw(st.sampled_from(["show", "x"])), draw(words)],
         "reproduce": ["--paper", draw(st.sampled_from(["nothing", "", "x" * 300])), "--json", "mine.json"],
-        # An explorer of sound words would serve until somebody ends it.
-        "explore": [draw(st.sampled_from(["none", "none.json"])), "--port", draw(st.sampled_from(["-1", "x", "1e9"]))],
+        "explore": [draw(st.sampled_from(["none", "none.json"])), "--export", draw(st.sampled_from(["", "gs://x"]))],
         "init": [draw(st.sampled_from(["out", "mine.json", "mine.json/below", "x" * 300]))],
     }[command]
     return Case((command, *given, *_ends(draw)), {"mine.json": b"mine"})

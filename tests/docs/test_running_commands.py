@@ -66,7 +66,7 @@ LESS = {
     r"vocab_size=32768": ["--config.recipe.budgets_tokens=16384", "--config.recipe.optimizer.warmup_tokens=4096"],
     COMPILED: [f"--config.architecture.{size}" for size in ("num_layers=4", "model_dim=256", "vocab_size=1024")],
     r"plan .*--search": ["--compile", "1"],
-    r"^moejax explore": ["--port", "0"],
+    r"^moejax explore": ["--no-browser"],
     r"=staged.py": ["--config.recipe.budgets_tokens=32768,65536"],
     r"--config.vmap": ["--config.recipe.budgets_tokens=4096", "--config.recipe.optimizer.warmup_tokens=1024"],
 }
@@ -307,9 +307,6 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
     # Where a training in a store works.
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
-    # A page is served, and its extra needed, where a browser is: report/test_explorer_in_a_browser.py.
-    monkeypatch.setattr("moejax.report.explorer.serve.check_marimo", lambda: None)
-    monkeypatch.setattr("moejax.report.explorer.serve.serve", lambda *_, say, **__: sys.exit(say("Exploring.")))
     bucket = fsspec.filesystem("memory")
     bucket.store.clear()
     bucket.put("mine/models/dense/", "/bucket/mine/models/dense/", recursive=True)

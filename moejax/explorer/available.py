@@ -1,0 +1,115 @@
+"""Collect the laws of a page: published laws, a user's fits, and the runs beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moejax import run_table
+from moejax.errors import UserError
+from moejax.explorer.knobs import START
+from moejax.fit.column_names import with_derived
+from moejax.fit.fit_result import FitResult, load_of_runs
+from moejax.laws import PUBLISHED
+from moejax.laws.published import Published
+from moejax.run_table import DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvailableLaw:
+    """A law with its coefficients, published or fitted by the user."""
+
+    known: Published | FitResult
+    file: str = ""
+    """Path of a user's fit."""
+
+    @property
+    def law(self) -> Any:
+        """The law."""
+        return self.known.law
+
+    @property
+    def fit(self) -> FitResult | None:
+        """The user's fit, if it is one."""
+        return self.known if isinstance(self.known, FitResult) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Available:
+    """Laws and runs of a page."""
+
+    laws: Mapping[str, AvailableLaw]
+    """By ``LAW:CONSTANTS`` or ``fit:NAME``; a user's fits come first."""
+    runs: DataFrame | None = field(default=None, compare=False)
+    """Runs that are drawn, if there are any."""
+
+    @property
+    def own(self) -> bool:
+        """Whether a user's fits are among the laws."""
+        return any(law.fit is not None for law in self.laws.values())
+
+    @property
+    def start(self) -> dict[str, float]:
+        """Values of the page's first design: the size and budget of the run of most FLOPs, if there are runs."""
+        if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
+            return dict(START)
+        row = self.runs.loc[self.runs["flops"].idxmax()]
+        expansion, unique = float(row.get("expansion", 1.0)), float(row.get("unique_tokens", math.inf))
+        return {
+            **START,
+            "params_active": float(row["params_active"]),
+            "flops": float(row["flops"]),
+            "expansion": max(expansion, 1.0) if expansion == expansion else 1.0,
+            "unique_tokens": unique if unique > 0 else math.inf,
+        }
+
+
+def find_available(source: str = "") -> Available:
+    """Return the published laws and what ``source`` adds: a fit, a table of runs, or a folder of them.
+
+    Raises:
+      UserError: there is no such file or folder, or nothing in it can be shown.
+    """
+    own, runs = _own(Path(source)) if source else ({}, None)
+    published = {
+        f"{law}:{name}": AvailableLaw(known=known) for law, sets in PUBLISHED.items() for name, known in sets.items()
+    }
+    return Available(laws={**own, **published}, runs=runs)
+
+
+def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame | None]:
+    if not source.exists():
+        raise UserError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing.")
+    if source.is_file():
+        if source.name.endswith(run_table.ENDINGS):
+            return {}, _runs(source)
+        return _fits([source]), None
+    files = [*sorted(source.glob("fits/*.json")), *source.glob("fit.json")]
+    tables = [path for path in (source / "runs.parquet", source / "runs.csv") if path.exists()]
+    if not files and not tables:
+        raise UserError(
+            f"{source} contains neither fit.json, nor fits/, nor runs.parquet; `moejax fit --out DIR` and `moejax "
+            f"study` write such folders."
+        )
+    return _fits(files), _runs(tables[0]) if tables else None
+
+
+def _fits(files: list[Path]) -> dict[str, AvailableLaw]:
+    fits = {}
+    for path in files:
+        name = path.stem if path.stem != "fit" else path.resolve().parent.name
+        fits[f"fit:{name}"] = AvailableLaw(known=load_of_runs(path), file=str(path))
+    return fits
+
+
+def _runs(path: Path) -> DataFrame:
+    table = with_derived(run_table.check(run_table.read_as_it_is(path), where=str(path)))
+    if "loss" not in table or not {"flops", "params_active", "tokens"} & set(table):
+        raise UserError(
+            f"{path} has no columns loss and flops (or params_active and tokens), so there is nothing to draw; rename "
+            f"its columns (docs/fitting.md)."
+        )
+    return table

@@ -1,0 +1,115 @@
+"""Compile a JAX function of numbers to JavaScript, so that a page computes what Python computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from moejax.float64 import float64
+
+INFIX = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
+COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "===", "ne": "!=="}
+CALLS = {name: f"Math.{name}" for name in ("pow", "exp", "log", "log1p", "expm1", "sqrt", "tanh", "abs", "sign")}
+EXTREMES = {"max": "Math.max", "min": "Math.min"}
+UNARY = {"neg": "-", "not": "!", "is_finite": "Number.isFinite"}
+SAME = ("convert_element_type", "copy", "stop_gradient", "squeeze", "broadcast_in_dim", "reshape")
+"""Primitives that return a scalar as it is."""
+
+
+def javascript(function: Callable[..., Any], *arguments: Any) -> str:
+    """Return a JavaScript function of one array per argument that returns an array of numbers.
+
+    Args:
+      function: a JAX function of pytrees of numbers that returns a pytree of numbers.
+      arguments: examples; their leaves, in the order of ``jax.tree.leaves``, are the entries of the arrays.
+
+    Raises:
+      NotImplementedError: the function uses arrays, or a primitive that has no counterpart here.
+    """
+    with float64():
+        exact = jax.tree.map(np.float64, arguments)
+        program = jax.make_jaxpr(lambda *given: jax.tree.leaves(function(*given)))(*exact)
+    writer = _Writer()
+    names = [f"{letter}[{i}]" for letter, one in zip("abc", arguments, strict=False)
+             for i in range(len(jax.tree.leaves(one)))]  # fmt: skip
+    results = writer.write(program.jaxpr, program.consts, names)
+    used, body = set(results), []
+    for name, expression, operands in reversed(writer.lines):
+        if name in used:
+            used |= set(operands)
+            body.append(f"const {name} = {expression};")
+    head = ", ".join("abc"[: len(arguments)])
+    return f"({head}) => {{ {' '.join(reversed(body))} return [{', '.join(results)}]; }}"
+
+
+class _Writer:
+    """One assignment per equation, with the programs that it calls written in place."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, list[str]]] = []
+
+    def write(self, program: Any, constants: Any, inputs: list[str]) -> list[str]:
+        """Return the expressions of the program's outputs."""
+        at = dict(zip(program.invars, inputs, strict=True))
+        at |= {variable: number(value) for variable, value in zip(program.constvars, constants, strict=True)}
+
+        def read(atom: Any) -> str:
+            return number(atom.val) if hasattr(atom, "val") else at[atom]
+
+        for equation in program.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+            if inner is not None:
+                results = self.write(inner.jaxpr, inner.consts, operands)
+            else:
+                results = [self._assigned(equation, operands)]
+            at |= dict(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in program.outvars]
+
+    def _assigned(self, equation: Any, operands: list[str]) -> str:
+        (output,) = equation.outvars
+        if output.aval.shape:
+            raise NotImplementedError(f"{equation.primitive.name} of an array has no JavaScript.")
+        name = f"v{len(self.lines)}"
+        self.lines.append((name, _expression(equation, operands), operands))
+        return name
+
+
+def _expression(equation: Any, operands: list[str]) -> str:
+    name = equation.primitive.name
+    if sign := (INFIX | COMPARISONS).get(name):
+        return f" {sign} ".join(operands)
+    if call := (CALLS | EXTREMES | UNARY).get(name):
+        return f"{call}({', '.join(operands)})"
+    if name in SAME:
+        return operands[0]
+    match name:
+        case "integer_pow":
+            return f"Math.pow({operands[0]}, {equation.params['y']})"
+        case "logistic":
+            return f"1 / (1 + Math.exp(-{operands[0]}))"
+        case "exp2":
+            return f"Math.pow(2, {operands[0]})"
+        case "square":
+            return f"{operands[0]} * {operands[0]}"
+        case "rsqrt":
+            return f"1 / Math.sqrt({operands[0]})"
+        case "select_n":
+            return f"{operands[0]} ? {operands[2]} : {operands[1]}"
+    raise NotImplementedError(f"The primitive {name} has no JavaScript.")
+
+
+def number(value: Any) -> str:
+    """Return a number or truth value as JavaScript writes it, to the last digit."""
+    if np.ndim(value):
+        raise NotImplementedError("A constant array has no JavaScript.")
+    if np.asarray(value).dtype == bool:
+        return "true" if value else "false"
+    exact = float(value)
+    if math.isfinite(exact):
+        return f"({exact!r})" if exact < 0 else repr(exact)
+    return "NaN" if math.isnan(exact) else "Infinity" if exact > 0 else "(-Infinity)"

@@ -1,0 +1,205 @@
+"""Write the explorer: one HTML file with laws as JavaScript, their constants, sliders and charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.special
+
+from moejax.errors import UserError
+from moejax.explorer.available import Available, AvailableLaw
+from moejax.explorer.javascript import javascript
+from moejax.explorer.knobs import KNOBS, PRESETS, START, STRUCTURE, VALUES, design_of, of_architecture, preset
+from moejax.fit.fit_result import FitResult
+from moejax.json_text import finite
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.design import FIELDS, Design, value_of
+from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.law import coefficients
+from moejax.laws.predict import AS_DENSE, predict
+
+WITHIN = 0.001
+"""Nats by which the loss may rise within a practical range."""
+LEVEL = 0.9
+"""Probability that a range of new runs holds."""
+DEGREES_OF_FREEDOM = np.geomspace(1.0, 1e6, 400)
+"""Where the page knows Student's t; it interpolates between."""
+
+Values = tuple[Any, ...]
+
+
+def page(available: Available) -> str:
+    """Return the page as HTML that needs no other file.
+
+    Raises:
+      UserError: no law of a page can be asked with the numbers of the sliders.
+    """
+    laws = {key: law for key, law in available.laws.items() if _is_asked(law)}
+    losses = {key: law for key, law in laws.items() if "loss" in law.law.outputs}
+    if not losses:
+        raise UserError("No law here predicts a loss from the numbers of the sliders; give another fit, or none.")
+    data = {
+        "values": VALUES,
+        "structure": STRUCTURE,
+        "knobs": [knob.to_json() for knob in KNOBS],
+        "presets": {name: _array(preset(name)) for name in PRESETS},
+        "models": {name: _array({**START, **of_architecture(model.architecture)}) for name, model in CATALOGUE.items()},
+        "laws": {key: _law_data(key, law) for key, law in laws.items()},
+        "start": {"law": next(iter(losses)) if available.own else "effective_params:chapter-002"}
+        | {"values": _array(available.start)},
+        "runs": _run_data(available.runs),
+        "within": WITHIN,
+        "level": LEVEL,
+        "as_dense": AS_DENSE,
+        "students_t": [
+            DEGREES_OF_FREEDOM.tolist(),
+            scipy.special.stdtrit(DEGREES_OF_FREEDOM, (1 + LEVEL) / 2).tolist(),
+        ],
+    }
+    names = sorted({name for law in laws.values() for name in law.known.fitted})
+    folder = files("moejax.explorer")
+    parts = {
+        "STYLE": (folder / "explorer.css").read_text(encoding="utf-8"),
+        "LICENSES": "\n".join(
+            (folder / "vendor" / f"{name}.LICENSE").read_text(encoding="utf-8") for name in ("d3", "plot")
+        ),
+        "LIBRARIES": "\n".join(
+            (folder / "vendor" / f"{name}.min.js").read_text(encoding="utf-8") for name in ("d3", "plot")
+        ),
+        "DATA": json.dumps(finite(data), ensure_ascii=True).replace("</", "<\\/"),
+        "PROGRAMS": _programs(laws, names),
+        "PAGE": (folder / "explorer.js").read_text(encoding="utf-8"),
+    }
+    text = (folder / "explorer.html").read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@", part, 1)
+    return text
+
+
+def _array(values: Mapping[str, float]) -> list[float | None]:
+    """The entries of ``VALUES``; None is infinite."""
+    return [values[name] if np.isfinite(values[name]) else None for name in VALUES]
+
+
+def _is_asked(law: AvailableLaw) -> bool:
+    """Whether the sliders give all that a law reads."""
+    point = design_of(START)
+    return all(getattr(point, name, None) is not None for name in law.law.inputs)
+
+
+def _of_values(function: Callable[[Design], Any]) -> Callable[[Values], Any]:
+    return lambda values: function(design_of(dict(zip(VALUES, values, strict=True))))
+
+
+def _example() -> Values:
+    return tuple(START[name] for name in VALUES)
+
+
+def _answers(law: Any, values: Values) -> list[Any]:
+    """The outputs of a law in the order of ``outputs``."""
+    answer = _of_values(law)(values)
+    return [answer[name] for name in law.outputs] if isinstance(answer, Mapping) else [answer]
+
+
+def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
+    """Return ``PROGRAMS``, ``designOf`` and ``variablesOf``: every function that the page evaluates.
+
+    A program is that of a law's class, and takes coefficients and values. ``slopes`` are derivatives of the loss by
+    the values of ``STRUCTURE``, from ``jax.grad``; ``pulls``, those of the logarithm of a fit's prediction by its
+    coefficients.
+    """
+    programs = {}
+    for law in laws.values():
+        name = _program(law)
+        if name in programs:
+            continue
+        example = law.law
+        own = {"answers": javascript(_answers, example, _example())}
+        if "loss" in example.outputs:
+
+            def slopes(given: Any, values: Values) -> list[Any]:
+                return list(jax.grad(lambda v: _answers(given, v)[0])(values)[: len(STRUCTURE)])
+
+            own["slopes"] = javascript(slopes, example, _example())
+        if isinstance(example, EffectiveParams):
+            own["effective"] = javascript(lambda given, v: [_of_values(given.effective)(v)], example, _example())
+        if law.fit is not None:
+
+            def pulls(given: Any, values: Values) -> Any:
+                return jax.grad(lambda one: jax.numpy.log(_answers(one, values)[0]))(given)
+
+            own["pulls"] = javascript(pulls, example, _example())
+        programs[name] = "{" + ", ".join(f"{key}: {text}" for key, text in own.items()) + "}"
+    fields = [name for name in FIELDS if getattr(design_of(START), name) is not None]
+    known = [name for name in names if value_of(design_of(START), name) is not None]
+    design = javascript(lambda v: [getattr(_of_values(lambda d: d)(v), name) for name in fields], _example())
+    variables = javascript(lambda v: [value_of(_of_values(lambda d: d)(v), name) for name in known], _example())
+    return "\n".join(
+        [
+            "const PROGRAMS = {" + ",\n".join(f"{json.dumps(k)}: {text}" for k, text in programs.items()) + "};",
+            f"const FIELDS = {json.dumps(fields)}, VARIABLES = {json.dumps(known)};",
+            f"const designOf = {design}, variablesOf = {variables};",
+        ]
+    )
+
+
+def _program(law: AvailableLaw) -> str:
+    """A name for the functions of a law's class; a user's fit has its own, as its law may be a formula."""
+    return f"{type(law.law).__name__} {law.file}".strip()
+
+
+def _law_data(key: str, law: AvailableLaw) -> dict[str, Any]:
+    name, _, constants = key.partition(":")
+    point = Design(
+        **{field: float(value) for field in FIELDS if (value := getattr(design_of(START), field)) is not None}
+    )
+    prediction = predict(law.known, point)
+    own = law.fit is not None
+    return {
+        "label": f"your fit: {constants}" if own else f"{name}, {constants}",
+        "program": _program(law),
+        "coefficients": [float(leaf) for leaf in jax.tree.leaves(law.law)],
+        "constants": {one: float(value) for one, value in coefficients(law.law).items()},
+        "outputs": dict(law.law.outputs),
+        "inputs": list(law.law.inputs),
+        "fitted": {one: [float(low), float(high)] for one, (low, high) in law.known.fitted.items()},
+        "unchecked": list(prediction.unchecked),
+        "source": f"your fit {law.file}" if isinstance(law.known, FitResult) else law.known.source,
+        "command": f"--law {law.file}" if own else f"--law {name} --constants {constants}",
+        "dense": not isinstance(law.known, FitResult) and law.known.dense,
+        "notes": list(law.known.warnings) + list(law.known.dropped)
+        if isinstance(law.known, FitResult)
+        else [law.known.remark] * bool(law.known.remark),
+        "uncertainty": None if law.fit is None else _uncertainty(law.fit),
+    }
+
+
+def _uncertainty(fit: FitResult) -> dict[str, Any]:
+    """Covariance of a fit for ranges of new runs, or why the page gives none."""
+    stored = fit.uncertainty
+    if stored is None or not stored.axes:
+        return {"why_none": "The fit has no covariance, so its predictions have no range."}
+    if not fit.converged or fit.undetermined or fit.alternatives:
+        return {"why_none": "Some answers of this fit are not determined; `moejax predict` says which have a range."}
+    values = coefficients(fit.law)
+    order = [name for name in values if name in {one for axis in stored.axes for one in axis}]
+    return {
+        "coefficients": [list(values).index(name) for name in order],
+        "axes": [[float(axis.get(name, 0.0)) * float(values[name]) for name in order] for axis in stored.axes],
+        "deviations": list(stored.deviations),
+        "leverages": [np.reshape(rows, (-1, len(stored.axes))).tolist() for rows in stored.leverages],
+        "scatter": float(fit.scatter),
+        "degrees_of_freedom": float(stored.degrees_of_freedom),
+    }
+
+
+def _run_data(table: Any) -> list[dict[str, float]]:
+    if table is None:
+        return []
+    kept = [name for name in ("flops", "params_active", "loss") if name in table]
+    return table[kept].dropna().astype(float).to_dict("records")
