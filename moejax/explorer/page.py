@@ -19,7 +19,6 @@ from moejax.fit.fit_result import FitResult
 from moejax.json_text import finite
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS, Design, value_of
-from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.law import coefficients
 from moejax.laws.predict import AS_DENSE, predict
 
@@ -126,8 +125,8 @@ def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
                 return list(jax.grad(lambda v: _answers(given, v)[0])(values)[: len(STRUCTURE)])
 
             own["slopes"] = javascript(slopes, example, _example())
-        if isinstance(example, EffectiveParams):
-            own["effective"] = javascript(lambda given, v: [_of_values(given.effective)(v)], example, _example())
+        if hasattr(example, "dense_equivalent"):
+            own["effective"] = javascript(lambda given, v: [_of_values(given.dense_equivalent)(v)], example, _example())
         if law.fit is not None:
 
             def pulls(given: Any, values: Values) -> Any:
