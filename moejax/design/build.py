@@ -29,9 +29,9 @@ MULTIPLES = {
     "shared_hidden": 128,
     "dense_hidden": 128,
 }
-"""What every number of a shape is a multiple of, where it is large enough: tiles of matrix units, experts of a mesh."""
+"""Divisors of the numbers of a shape that is large enough: tiles of matrix units, experts of a mesh."""
 HEADS_MULTIPLE = 8
-"""What heads are a multiple of, where there are enough: a tensor-parallel group splits them among its devices."""
+"""Divisor of the heads, if there are enough: a tensor-parallel group splits them among its devices."""
 HELD = 0.05
 """Share by which what follows from whole numbers may miss what is held equal, or a lower bound; a number of the shape
 that is bounded itself stays within, where a whole number does."""
@@ -49,7 +49,7 @@ class Built:
     """Constraints that it does not keep however few its tokens."""
 
     def goal(self, problem: Problem) -> float:
-        """What the problem minimises: to compare, not to read."""
+        """The objective of the problem: for comparison only."""
         if problem.goal != "loss":
             return self.measures[problem.goal]
         return self.prediction.values[problem.program.output] * (1 if problem.program.output == "loss" else -1)

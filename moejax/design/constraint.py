@@ -19,7 +19,7 @@ SHARES = ("sparsity", "shared_share", "activation_ratio")
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """What a measure, a coordinate or the loss must keep to; equal ends hold it."""
+    """Bounds of a measure, a coordinate or the loss; equal bounds hold it."""
 
     name: str
     low: float = 0.0

@@ -1,5 +1,5 @@
-"""What is chosen, as coordinates of a search: the sizes that a law reads, or the shape of a whole architecture, in
-which what the law leaves open stays as in a model that is given.
+"""Coordinates of a search: the sizes that a law reads, or the shape of a whole architecture, whose other proportions
+stay as in a given model.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Coordinate:
     meaning: str
     low: float
     high: float
-    """Where the search ends. An optimum there is no optimum: the law falls for ever."""
+    """Bound of the search. A solution on it is not an optimum: the law decreases without limit."""
     least: bool = False
-    """Whether ``low`` is the least that can be, as one expert is, and not an end of the search."""
+    """True if ``low`` is the smallest possible value, such as one expert, and not a bound of the search."""
     starts: tuple[float, float]
     """Between which the starts lie."""
     linear: bool = False
@@ -47,7 +47,7 @@ class Coordinate:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What a choice of coordinates makes."""
+    """The design of a choice of coordinates."""
 
     design: Design
     architecture: Architecture | None = None
@@ -70,12 +70,12 @@ class Space(Protocol):
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """What is chosen."""
+        """The coordinates of the space."""
         ...
 
     @property
     def assumes(self) -> str:
-        """What is assumed of a model beyond what is chosen, as a sentence; empty if nothing is."""
+        """Assumptions beyond the coordinates, as a sentence; empty if there are none."""
         ...
 
     @property
@@ -84,7 +84,7 @@ class Space(Protocol):
         ...
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
-        """What the plain values of all coordinates make."""
+        """Return the candidate of the plain values of all coordinates."""
         ...
 
 
@@ -148,7 +148,7 @@ FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, s
 
 
 EXPANSIONS = (EXPANSION.name, EXPERT_EXPANSION.name)
-"""What is 1 in a dense model."""
+"""Coordinates that are 1 in a dense model."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Shapes:
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """What is chosen of a mixture or of a dense model, as ``like`` is one."""
+        """Return the coordinates of a mixture or of a dense model, whichever ``like`` is."""
         reads, mixture = set(self.inputs), self.like.is_moe
         counted = mixture and {"top_k", "num_shared_experts"} <= reads and "num_experts" not in reads
         chosen = {
@@ -289,4 +289,4 @@ class Shapes:
 
 
 SCALED = ("num_layers", "num_heads", "num_kv_heads", "expert_hidden", "shared_hidden", "dense_hidden")
-"""What grows with the model's width where it is not chosen."""
+"""Fields that grow with the model's width unless they are chosen."""

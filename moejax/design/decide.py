@@ -27,12 +27,12 @@ from moejax.wording import told
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """What repeating tokens is worth under a law that has a price for it."""
+    """The value of repeating tokens under a law that prices repetition."""
 
     unique_tokens: float
     """As many as the constraints let there be."""
     once: Optimum | None
-    """Where no token may be seen twice; None if nothing keeps that and the other constraints."""
+    """The optimum without repeated tokens; None if no design satisfies that and the other constraints."""
     endless: Optimum | None
     """As if there were different tokens without end."""
     endless_epochs: float | None = None
@@ -94,7 +94,7 @@ class Likely(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DesignResult:
-    """What to train, and why."""
+    """A model to train, and the reasons for it."""
 
     optimum: Optimum
     prices: Sequence[Price]
@@ -107,7 +107,7 @@ class DesignResult:
     level: float = 0.9
     """Share of answers that the intervals hold."""
     by: str = ""
-    """Where these laws are from: \"drawn laws\", or \"resamples\"."""
+    """Origin of these laws: \"drawn laws\", or \"resamples\"."""
     repeats: Repeats | None = None
     """None where no law prices them, or unique tokens are not constrained."""
     shape: Optimum | None = None
@@ -239,7 +239,7 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
 
 
 def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:
-    """How long what is to be built takes on some chips, and what each holds of its memory, spread evenly."""
+    """Return the training time of the built model on some chips, and the memory of each if it is spread evenly."""
     if decision.built is None or decision.shape is None:
         return {}
     built, problem = decision.built, decision.shape.problem
@@ -268,7 +268,7 @@ def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], mak
 
 
 def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
-    """How far optima lie outside what a published set of constants or a fit was fitted to; the farthest by variable."""
+    """Return the largest distance of optima beyond the fitted range of a published set or a fit, by variable."""
     farthest: dict[str, float] = {}
     for optimum in filter(None, optima):
         # What is held at an end of what there is, as no shared experts, is searched to rounding.

@@ -98,7 +98,7 @@ class Landscape:
 
     @property
     def heights(self) -> np.ndarray:
-        """What the law gives, NaN where there is no optimum."""
+        """Values of the goal; NaN where there is no optimum."""
         return np.asarray([[np.nan if o is None else o.values[self.goal] for o in row] for row in self.optima])
 
 

@@ -1,4 +1,4 @@
-"""How many times the compute one family of designs needs to be as good as another, under a law."""
+"""The ratio of compute that two families of designs need for equal loss, under a law."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moejax.laws.accounting import design_of
 from moejax.laws.predict import check_experts
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
-"""What differs within a family: everything else is held."""
+"""Coordinates that vary within a family; all others are held."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class FamilyLeverage:
 
 
 def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
-    """What a law can see of an architecture, apart from its size.
+    """Return the coordinates of an architecture that a law reads, apart from its size.
 
     Raises:
       UserError: the law reads the number of active experts, and a dense model has none.

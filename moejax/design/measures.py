@@ -1,4 +1,4 @@
-"""What can be constrained or minimised: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
+"""Measures to constrain or minimise: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moejax.quantities import format, format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class CostAssumptions:
-    """What the measures are taken under."""
+    """Assumptions of the measures."""
 
     convention: str = "exact"
     """A key of ``conventions.FLOPS``, for architectures; sizes are counted 6·N_a·D."""

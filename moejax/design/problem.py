@@ -30,18 +30,18 @@ AT_THE_END = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is asked."""
+    """A design problem."""
 
     law: Any
     constraints: tuple[Constraint, ...]
     goal: str = "loss"
-    """What is minimised: ``loss``, or a key of ``MEASURES`` while a constraint holds the loss."""
+    """The objective: ``loss``, or a key of ``MEASURES`` while a constraint holds the loss."""
     space: Space
     assumptions: CostAssumptions = field(default_factory=CostAssumptions)
 
     @property
     def program(self) -> CompiledProblem:
-        """What is compiled for it."""
+        """Its compiled form."""
         chosen = {c.name for c in self.space.coordinates}
         asked = [*self.merged_constraints(), self.goal]
         measured = [name for name in MEASURES if name in asked and name not in chosen]
@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def goal_name(self) -> str:
-        """What is minimised, by its name among an optimum's values: the law's output may be no loss."""
+        """Name of the objective among an optimum's values; the law's output may differ from a loss."""
         return self.program.output if self.goal == "loss" else self.goal
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
-    """Where a problem's goal is least."""
+    """The optimum of a problem."""
 
     problem: Problem
     point: np.ndarray

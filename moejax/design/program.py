@@ -25,7 +25,7 @@ Lane = Mapping[str, Any]
 """``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
 
 GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp.log(leverage)}
-"""What is minimised, by the name of a law's output."""
+"""Objectives by the name of a law's output."""
 
 
 def output_of(law: Any) -> str:
@@ -45,7 +45,7 @@ def output_of(law: Any) -> str:
 
 @dataclass(frozen=True)
 class CompiledProblem:
-    """What is compiled once."""
+    """The compiled form of problems."""
 
     space: Space
     assumptions: CostAssumptions
@@ -55,7 +55,7 @@ class CompiledProblem:
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """What is chosen."""
+        """The coordinates of the space."""
         return self.space.coordinates
 
     @property

@@ -32,7 +32,7 @@ FINAL = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class BestSchedule:
-    """What a law says is best, beside what people use."""
+    """The optimum of a law beside customary values."""
 
     rates: Rates
     """Learning rate of every update."""

@@ -1,4 +1,4 @@
-"""What surrounds an optimum: what constraints are worth, how flat it is, and where it moves with law and budget."""
+"""Sensitivity of an optimum: prices of constraints, flatness, and dependence on law and budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOSS_CHANGE = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a constraint is worth."""
+    """The price of a constraint."""
 
     constraint: Constraint
     multiplier: float
@@ -33,18 +33,18 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
-    """How far a coordinate may move while the rest adapts and the loss rises by no more than stated."""
+    """The range of a coordinate within which the loss rises by no more than stated while the rest adapts."""
 
     name: str
     low: float
     high: float
     best: float
     ends: tuple[bool, bool]
-    """Whether low and high are where the search or a constraint ends, not where the loss has risen."""
+    """True where low or high is a bound of the search or a constraint, not a rise of the loss."""
 
     @property
     def is_wide(self) -> bool:
-        """Whether its ends differ by more than a factor of ten."""
+        """True if its ends differ by more than a factor of ten."""
         return self.high > 10 * self.low > 0
 
 
@@ -91,7 +91,7 @@ def prices(optimum: Optimum) -> list[Price]:
 
 
 def goal_of(optimum: Optimum) -> float:
-    """What was minimised, as it was: a loss, minus the logarithm of a leverage, or the logarithm of a cost."""
+    """Return the minimised objective: a loss, minus the logarithm of a leverage, or the logarithm of a cost."""
     problem = optimum.problem
     if problem.goal != "loss":
         return math.log(optimum.values[problem.goal])
@@ -100,7 +100,7 @@ def goal_of(optimum: Optimum) -> float:
 
 
 def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
-    """How far every coordinate may move, one at a time, within a rise of the loss and all constraints.
+    """Return the range of every coordinate, one at a time, within a rise of the loss and all constraints.
 
     The other coordinates adapt. With the loss as a constraint, the cost may rise by that share instead.
     """

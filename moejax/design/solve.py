@@ -31,24 +31,24 @@ T = TypeVar("T", bound="Solved | _Conditions")
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """Where every lane ended."""
+    """The end point of every lane."""
 
     points: Float[np.ndarray, "lanes coordinates"]
     measures: Float[np.ndarray, "lanes measures"]
     multipliers: Float[np.ndarray, "lanes measures"]
     """By how much the objective falls per unit that a constraint is loosened; negative at a lower one."""
     outside: Float[np.ndarray, "lanes measures"]
-    """How far every measure is outside its constraints."""
+    """Violation of the constraints by every measure."""
     slope: Float[np.ndarray, " lanes"]
     """Length of the Lagrangian's gradient."""
     values: Float[np.ndarray, " lanes"]
-    """What is minimised."""
+    """The objective."""
     signs: Bool[np.ndarray, " lanes"]
-    """Whether every constraint pushes inward."""
+    """True if every multiplier has the sign of an active constraint."""
 
     @property
     def holds(self) -> Bool[np.ndarray, " lanes"]:
-        """Whether all constraints hold and nothing falls any more, lane by lane."""
+        """True for each lane whose constraints hold and whose objective no longer falls."""
         return (
             (np.abs(self.outside).max(axis=1) <= FEASIBLE) & (self.slope < 1e-6) & np.isfinite(self.values) & self.signs
         )
@@ -87,7 +87,7 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
 
 
 def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
-    """Where the augmented Lagrangian is least near every point: a multiplier and a parabola for how far a measure is
+    """Minimise the augmented Lagrangian near every point: a multiplier and a parabola for how far a measure is
     outside its constraints.
 
     Newton's steps along the directions of curvature, each downhill and no longer than what was last found to hold.
@@ -177,7 +177,7 @@ class _Conditions:
     multipliers: np.ndarray
     measures: np.ndarray
     wrong: np.ndarray
-    """What is 0 at an optimum."""
+    """Return the residuals of the optimality conditions."""
     slopes: np.ndarray
     """Its derivatives in point and multipliers."""
 
@@ -200,7 +200,7 @@ def _conditions(
 
 
 def _step(slopes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """What to take off a lane's point and multipliers; NaN where its slopes are no numbers."""
+    """Return the Newton step of a lane's point and multipliers; NaN where its slopes are not finite."""
     if not (np.isfinite(slopes).all() and np.isfinite(wrong).all()):
         return np.full(len(wrong), np.nan)
     return np.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]

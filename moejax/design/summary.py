@@ -1,4 +1,4 @@
-"""What was decided, as a ``Result``: the optimum beside what to train, what constraints are worth, what is near."""
+"""Summaries of designs as ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def summary(name: str, decision: DesignResult) -> Result:
 
 
 def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
-    """What is to be trained, beside the optima that it is the nearest whole-numbered shape to, and what is near."""
+    """Return the table of the model to train, the optima it approximates, and the flat region."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     flat = {one.name: one for one in decision.flat}
     output = optimum.problem.program.output

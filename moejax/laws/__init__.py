@@ -48,7 +48,7 @@ PUBLISHED: dict[str, dict[str, Published]] = {entry.name: dict(entry.published) 
 ALIASES: dict[str, str] = {alias: entry.name for entry in ENTRIES for alias in entry.aliases}
 """Laws by other names, most often the first author of the paper."""
 DECISIONS: dict[type, tuple[DecisionRule, ...]] = {entry.law: entry.decides for entry in ENTRIES if entry.decides}
-"""What a law decides; a law that is not here decides nothing by itself."""
+"""Decisions of each law, by its name; a law without an entry decides nothing by itself."""
 NOT_SEARCHED: dict[type, str] = {entry.law: entry.not_searched for entry in ENTRIES if entry.not_searched}
 """Laws that have another way to their coefficients than a search, with the reason."""
 

@@ -180,7 +180,7 @@ def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flop
 
 
 def design_of(architecture: Architecture, tokens: Number, sequence_length: Number | None = None) -> Design:
-    """What a law may know of a training run: an architecture and its ``tokens``.
+    """Return the design of a training run from its architecture and its ``tokens``.
 
     The only way from an architecture to what laws read: run tables, fits, designs and predictions all come by here.
     Shared experts of another width than the routed ones count by their width. ``flops`` depend on the length of the

@@ -1,4 +1,4 @@
-"""What a model gets right in a task from its loss there: the sigmoid of the model ladders, Bhagia et al. (2024)."""
+"""Accuracy in a task from the loss on it: the sigmoid of the model ladders, Bhagia et al. (2024)."""
 
 from __future__ import annotations
 

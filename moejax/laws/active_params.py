@@ -1,4 +1,4 @@
-"""How many parameters serve a token in a model of N parameters at sparsity S.
+"""Conventions for the active parameters of a model of N parameters at sparsity S.
 
 Abnar et al. (2025) need N_a(N, S) for every compute-optimal statement and do not give it. Three conventions, each a
 frozen pytree ``convention(params_total, sparsity) -> params_active``; at S = 0 all give N. ``DEFAULT`` is the one that
@@ -93,7 +93,7 @@ def convention(name: str | None = None) -> Any:
 
 
 def sentence(taken: Any) -> str:
-    """What an output says of the convention it took."""
+    """Return the sentence by which an output names its convention."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (
         f"Active parameters at a total N and a sparsity S are by the convention {name}: {taken.meaning}, which "

@@ -13,10 +13,10 @@ BISECTIONS = 60
 
 
 def argmin_between(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
-    """Where ``function`` is least in ``[low, high]``: a grid finds the valley, ``jax.grad`` bisects it.
+    """Return the minimiser of ``function`` in ``[low, high]``: a grid finds the valley, ``jax.grad`` bisects it.
 
-    A function with several valleys narrower than a 512th of the interval may fool the grid. At a bound the answer is
-    the bound itself. Inside, the answer can be differentiated twice in whatever the function closes over.
+    The grid may miss valleys narrower than a 512th of the interval. A minimum at a bound is the bound itself. Inside,
+    the answer can be differentiated twice in whatever the function closes over.
     """
     low, high = jnp.asarray(low, float), jnp.asarray(high, float)
     grid = low + (high - low) * jnp.linspace(0.0, 1.0, CELLS + 1)

@@ -22,7 +22,7 @@ from moejax.laws.law import LOSS, law
 
 
 class ChainedLaw:
-    """What chained laws share."""
+    """Base class of chained laws."""
 
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[Mapping[str, str]]
@@ -111,7 +111,7 @@ def _rules(cls: type) -> tuple[DecisionRule, ...]:
 
 
 def _through(rule: DecisionRule, score_law: type) -> DecisionRule:
-    """What the law of the loss decides, with the score where the loss is; where a loss is asked for, by a score."""
+    """Decisions of the law of the loss, in terms of the score: a score replaces the loss in answers and questions."""
     (output,) = score_law.outputs
     best = f"optimal_{output}"
     needed = next((one for one in _rules(score_law) if one.given == (output,) and "needed_loss" in one.gives), None)

@@ -35,7 +35,7 @@ class Chip:
     nvlink_bytes_per_second: float = 0.0
     """Bandwidth of a GPU into the NVLink switches that join it to others, one way; 0 for chips of a torus."""
     nvlink_gpus: int = 0
-    """How many GPUs at most are joined by NVLink: those of a host, or of a rack."""
+    """Largest number of GPUs that NVLink joins: those of a host, or of a rack."""
     host_gpus: int = 0
     """GPUs of one host."""
     network_bytes_per_second: float = 0.0
@@ -51,7 +51,7 @@ class Chip:
 
     @property
     def device(self) -> Chip:
-        """What one of its devices has: an equal share, of the links too."""
+        """Return the chip of one device: an equal share of everything, links included."""
         share = 1 / self.devices
         return replace(
             self,

@@ -28,7 +28,7 @@ ARGMIN_TOLERANCE = 1e-6
 """Share of itself by which the numerical argmin may differ, where float64 can place it that well."""
 
 RESTARTS = 5
-"""How often a search may begin again where rounding stopped it."""
+"""Largest number of restarts of a search that rounding stopped."""
 
 
 def nothing_held(variables: Variables) -> dict[str, Any]:
@@ -55,12 +55,12 @@ class Claim:
     objective_name: str = "loss"
     held: Callable[[Variables], Mapping[str, Any]] = jax.tree_util.Partial(nothing_held)  # noqa: RUF009
     notes: tuple[str, ...] = ()
-    """What a reader must know beside the number, in sentences."""
+    """Remarks that belong to the number, in sentences."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What ``check`` found. Slopes and curvatures are per e-fold of a variable (nats, if the objective is a loss)."""
+    """Result of ``check``. Slopes and curvatures are per e-fold of a variable (nats, if the objective is a loss)."""
 
     value: dict[str, float]
     """The closed form's variables, and the objective there under its name."""
@@ -73,13 +73,13 @@ class Checked:
     agreement: float
     """Largest difference between closed form and argmin, as a share of the variable."""
     resolution: float
-    """How far from a minimum this flat a loss can be and still not differ from it in float64, as a share."""
+    """Relative distance from a minimum of this curvature within which losses are equal in float64."""
     held: dict[str, float]
     """The quantities held fixed."""
 
     @property
     def holds(self) -> bool:
-        """Whether the closed form is stationary, a minimum, and where the search ends."""
+        """Return whether the closed form is stationary, a minimum, and the end of the search."""
         return (
             self.curvature > 0
             and self.residual <= NEWTON_TOLERANCE * self.curvature

@@ -1,4 +1,4 @@
-"""How each paper counts parameters and FLOPs: every convention is a sum over the same parts.
+"""Each paper's count of parameters and FLOPs: every convention is a sum over the same parts.
 
 Papers leave out parts (norms, router, embeddings, logits) and simplify attention (as many key-value heads as heads,
 heads that together are as wide as the model). The first is a choice of summands, the second the exact count of a

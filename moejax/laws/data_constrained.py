@@ -66,7 +66,7 @@ class DataConstrained:
 
 
 def _worth(first: Any, all_of_them: Any, decay: Any) -> Any:
-    """What many are worth in firsts, if the worth of each later one decays exponentially."""
+    """Return the value of repeated units in first ones, if the value of each repetition decays exponentially."""
     return first * (1 - decay * jnp.expm1((1 - all_of_them / first) / decay))
 
 

@@ -1,4 +1,4 @@
-"""What a law decides: optimal sizes for a budget, the cost of a loss, a leverage, as functions of the law alone.
+"""Decisions of a law: optimal sizes for a budget, the cost of a loss, a leverage, as functions of the law alone.
 
 Once the quantities that it needs are given, a decision is a function of the law, so that it is resampled, profiled and
 differentiated like a coefficient. Symbols are those of the law's own paper.
@@ -15,7 +15,7 @@ from moejax.laws.claim import Claim
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """What a law decides where some quantities are given."""
+    """A decision of a law where some quantities are given."""
 
     given: tuple[str, ...]
     """Names of a Design's fields or ratios; ``flops`` are 6 · active parameters · tokens, ``loss`` nats per token."""
@@ -36,7 +36,7 @@ class DecisionRule:
         return said or "with these coefficients the formula of the answer gives no finite number"
 
     def at_an_end(self, name: str, value: float) -> str:
-        """That what is decided lies at an end of what is searched, and which; empty where it does not."""
+        """The bound of the search on which the decision lies, as a sentence; empty inside."""
         if name not in self.ends:
             return ""
         low, high = self.ends[name]

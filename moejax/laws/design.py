@@ -34,7 +34,7 @@ Quantity = Any
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What a law may know of a run before it is trained. Fields that are not known stay None.
+    """A training run as laws see it before it is trained. Fields that are not known stay None.
 
     Laws are written for one point; a Design of arrays is many points, and ``jax.vmap`` of a law reads it.
     """
@@ -63,7 +63,7 @@ class Design:
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
     columns: Any = None
-    """What else a law reads of a run, such as its ``loss``: a mapping from the columns' names to quantities."""
+    """Other columns that a law reads, such as ``loss``: quantities by column name."""
 
     @property
     def loss(self) -> Quantity:
@@ -87,7 +87,7 @@ class Design:
 
     @property
     def epochs(self) -> Quantity:
-        """How often a token is seen that is seen at all; at least 1."""
+        """Passes over the unique tokens; at least 1."""
         return self.tokens / self.unique_tokens_seen
 
     @property
@@ -148,7 +148,7 @@ def _without(params: Quantity, embedding: Quantity) -> Quantity:
 
 
 COMMON_LETTERS = {"C": "flops", "D": "tokens", "N_a": "params_active", "N_act": "params_active"}
-"""What a letter stands for in every paper."""
+"""Fields by the letters that all papers share."""
 _ZHAO = {"N": "params_total", "G": "active_experts", "S": "shared_share"}
 _ABNAR = {"N": "params_total", "S": "sparsity"}
 _DENSE = {"N": "params_active"}
@@ -167,7 +167,7 @@ LETTERS: dict[str, dict[str, str]] = {
     "step_law": {"N": "params_total"},
     "width_depth": {"w": "model_dim", "d": "num_layers", "p": "params_active", "T": "tokens"},
 }
-"""What the letters of a law's paper stand for, by the law's name."""
+"""Fields by the letters of a law's paper, by the law's name."""
 SCALED_LETTERS = {("granularity", "G"): 0.5}
 """By law and letter, our number per one of the paper's: Krajewski's G is 4·d_model over d_expert."""
 
@@ -210,10 +210,10 @@ KINDS = {
 """Fields that are measured in the same unit, by the name of that unit's kind."""
 
 POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
-"""What anyone trains lies between; toy models in a test of a pipeline have a few thousand parameters."""
+"""Plausible bounds by kind; toy models in pipeline tests have a few thousand parameters."""
 WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
-"""What is held to it; embeddings may be few, or none."""
+"""Fields that must lie within ``POSSIBLE``; embeddings may be few, or none."""
 THOUSAND = 3
 """Decades of a factor of 1,000: units of counts are powers of it."""
 

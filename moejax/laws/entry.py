@@ -1,4 +1,4 @@
-"""What the library knows of one law: each file of a law ends with its entries, and ``moejax.laws`` collects them."""
+"""The entry of one law: each law's file ends with its entries, and ``moejax.laws`` collects them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LawEntry:
     published: Mapping[str, Published] = field(default_factory=dict)
     """Published constants by the name of the set; the first is the default."""
     decides: tuple[DecisionRule, ...] = ()
-    """What ``moejax fit --decide`` may be asked."""
+    """Decisions that ``moejax fit --decide`` offers."""
     claims: Mapping[str, Callable[[], Claim]] = field(default_factory=dict)
     """Claims with published constants, by the function that makes them; ``moejax.laws.claims`` checks each."""
     not_searched: str = ""

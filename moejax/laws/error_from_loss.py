@@ -1,4 +1,4 @@
-"""What a model gets wrong in tasks from its pretraining loss: the exponential of Gadre et al. (2024)."""
+"""Error in tasks from the pretraining loss: the exponential of Gadre et al. (2024)."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Lea
 
 @dataclass(frozen=True)
 class Equation:
-    """What is defined, what it is a function of where the paper says so, and what it is."""
+    """A left side, the arguments that the paper gives it, and a right side."""
 
     left: Tree
     arguments: tuple[Name, ...]
@@ -121,19 +121,19 @@ class Equation:
 
 @dataclass(frozen=True)
 class Formula:
-    """What the docstring of a law says."""
+    """The formula in the docstring of a law."""
 
     text: str
     """The equations, in one line and without the full stop."""
     equations: tuple[Equation, ...]
     letters: Mapping[str, str]
-    """What letters of the equations are: fields of ``Design`` or outputs of the law, or arithmetic on them."""
+    """Meaning of the letters: fields of ``Design`` or outputs of the law, or arithmetic on them."""
     prose: str
     """The other paragraphs."""
 
 
 def formula(law: type) -> Formula:
-    """What a law's docstring says.
+    """Return the formula that a law's docstring begins with.
 
     Raises:
       ValueError: its first paragraph is not equations.

@@ -49,7 +49,7 @@ from moejax.laws.split import best_split, why_no_split
 from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
-"""What a letter stands for that is no column itself."""
+"""Columns by letters that are not column names."""
 SIGNS = {"+": "above 0", "-": "below 0", "any": "of either sign"}
 MOST_PARTS = 2_000
 """The largest tree that a formula may be, once what it defines is put in its place."""
@@ -77,11 +77,11 @@ class ReadFormula:
     signs: tuple[tuple[str, Sign], ...]
     """Every coefficient in order, with its sign."""
     budget: str = ""
-    """What two of the columns cost, such as ``C = 6*N*D``, by which the law decides; empty if it decides nothing."""
+    """The cost of two columns, such as ``C = 6*N*D``, for decisions; empty if the law decides nothing."""
 
     @property
     def sentence(self) -> str:
-        """What was taken for what."""
+        """The columns that the letters were matched to."""
         by_sign = {sign: [name for name, one in self.signs if one == sign] for sign in SIGNS}
         said = "; ".join(f"{SIGNS[sign]}: {', '.join(ones)}" for sign, ones in by_sign.items() if ones)
         read = ", ".join(ours if name == ours else f"{name} ({ours})" for name, ours in self.columns)
@@ -89,7 +89,7 @@ class ReadFormula:
 
 
 class FormulaLaw:
-    """What laws by formula share."""
+    """Base class of laws by formula."""
 
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[Mapping[str, str]]
@@ -200,7 +200,7 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
 def _spent(
     text: str, budget: str, read: Mapping[str, str], known: Mapping[str, str]
 ) -> tuple[tuple[str, str], tuple[str, str], tuple[str, str]]:
-    """What a budget is called, and the two columns that it is spent on, each as written and as in a ``Design``.
+    """Return the name of a budget and the two columns that spend it, each as written and as in a ``Design``.
 
     Raises:
       UserError: it is not a name that the formula does not read, by two columns that it does.
@@ -365,7 +365,7 @@ def _evaluate(tree: Tree, values: Mapping[str, Any]) -> Any:
 
 
 def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:
-    """What a term is a product of, and whether it stands below a fraction line."""
+    """Yield the factors of a term, and whether each is in a denominator."""
     match tree:
         case Product(factors):
             for factor in factors:
@@ -380,7 +380,7 @@ def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:
 
 
 def _terms(tree: Tree) -> tuple[Tree, ...]:
-    """What a tree is a sum of, without minus signs."""
+    """Yield the terms of a sum, without minus signs."""
     return tuple(
         term.term if isinstance(term, Negative) else term for term in (tree.terms if isinstance(tree, Sum) else (tree,))
     )
@@ -393,7 +393,7 @@ class _Signs:
         self.read = read
         self.signs: dict[str, Sign] = {}
         self.logarithms = 0
-        """How many logarithms what is looked at is inside: there a power is a factor, and none is likelier to fall."""
+        """Number of logarithms around the current term: inside one, a power is a factor and has no likely sign."""
         for tree in trees:
             self.sum(tree, inside=False)
 
@@ -409,7 +409,7 @@ class _Signs:
         return any(name in self.read for name in names(tree))
 
     def is_power_law(self, term: Tree) -> bool:
-        """Whether a term is a product with a power of a column, and with no other function of columns."""
+        """Return whether a term is a product with a power of a column and with no other function of columns."""
         functions = (one for one in _each(term) if isinstance(one, Apply) and one.function != "sqrt")
         if any(map(self.reads, functions)):
             return False

@@ -46,7 +46,7 @@ class IsoflopSurface:
 
 
 def terms(design: Design, degrees: tuple[int, int, int], params_unit: Any = 1.0) -> list[Any]:
-    """What the law's coefficients multiply, in order; the last is 1."""
+    """Return the regressors of the law's coefficients, in order; the last is 1."""
     size = jnp.log(design.params_total / params_unit)
     sparsity = -jnp.log(1 - design.sparsity)
     bases = zip((size, sparsity, size * sparsity), degrees, strict=True)

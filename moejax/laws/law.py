@@ -1,4 +1,4 @@
-"""What a law is: a frozen pytree of coefficients that is called on a Design and returns a loss.
+"""The protocol of a law: a frozen pytree of coefficients that is called on a Design and returns a loss.
 
 The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design),
 bootstrapped (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic; it never
@@ -34,7 +34,7 @@ class Law(Protocol):
     inputs: ClassVar[tuple[str, ...]]
     """Names of the Design fields that the law reads."""
     outputs: ClassVar[Mapping[str, str]]
-    """What the law returns, with its unit: ``LOSS``, or the entries of the mapping it returns."""
+    """Units of the outputs by name: ``LOSS``, or the entries of the mapping that the law returns."""
 
     def __call__(self, design: Design) -> Any:
         """Loss in nats per token at one design point; a mapping, if the law predicts something else."""
@@ -46,12 +46,12 @@ LOSS: Mapping[str, str] = {"loss": "nats per token"}
 
 
 def unit_of(output: str) -> str:
-    """What predictions and errors of an output are in, as tables and axes say it."""
+    """Return the unit of an output's predictions and errors, for tables and axes."""
     return "nats/token" if output in LOSS else f"units of {output}"
 
 
 def with_unit(output: str) -> str:
-    """What an axis of an output is called: with its unit, where it has one of its own."""
+    """Return the label of an output's axis, with its unit if it has one."""
     words = output.replace("_", " ")
     return f"{words}, {unit_of(output)}" if output in LOSS else words
 
@@ -161,7 +161,7 @@ def outputs_of(law: Any) -> dict[str, str]:
 
 
 def is_power(exponent: str | tuple[str, ...]) -> bool:
-    """Whether the exponent of a unit in a dimension is a number, not other coefficients."""
+    """Return whether the exponent of a unit in a dimension is a number, not other coefficients."""
     powers = (exponent,) if isinstance(exponent, str) else exponent
     return all(power.lstrip("-").replace(".", "", 1).isdigit() for power in powers)
 

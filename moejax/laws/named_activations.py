@@ -13,7 +13,7 @@ from moejax.ranges import Number
 
 
 class NamedActivation(NamedTuple):
-    """What a named activation costs for one token, summed over layers."""
+    """Cost of a named activation for one token, summed over layers."""
 
     values: Number
     """Numbers that are kept."""

@@ -35,12 +35,12 @@ AS_DENSE = (
     "Constants that were fitted to dense models alone take a mixture for a dense model of the sizes they read: they "
     "know nothing of what experts gain."
 )
-"""What is said where ``Prediction.as_dense``."""
+"""The warning of ``Prediction.as_dense``."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a law says of one design."""
+    """The prediction of a law for one design."""
 
     values: Mapping[str, float]
     """By the names of the law's ``outputs``."""
@@ -50,7 +50,7 @@ class Prediction:
     unchecked: tuple[str, ...]
     """Variables that could not be held to a range: none is published, or the design does not give them."""
     as_dense: bool = False
-    """Whether the design is a mixture and the constants were fitted to dense models alone."""
+    """True if the design is a mixture and the constants were fitted to dense models only."""
     params_effective: float | None = None
     """Parameters of the dense model with the same loss; None if the law does not count them."""
 
@@ -137,7 +137,7 @@ class Ranged(Protocol):
 
 
 def predict(law: str | Ranged | Law, design: Design) -> Prediction:
-    """What a law says of one design, in float64, with the variables in which it extrapolates.
+    """Return the prediction of a law for one design, in float64, with the variables in which it extrapolates.
 
     ``law`` is a name (its default constants), a published set, a fit of your own, or a law with coefficients of your
     own, whose fitted range nobody knows.
@@ -185,7 +185,7 @@ def effective_params(law: Any, design: Design) -> float | None:
 
 
 def _is_mixture(design: Design) -> bool:
-    """Whether some of a model's parameters idle, or it has experts."""
+    """Return whether a model has experts, or more total than active parameters."""
     given = known(design)
     active = given.get("params_active")
     return bool(given.get("num_experts", 0) > 0 or (active is not None and given.get("params_total", active) > active))
@@ -275,7 +275,7 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str,
 
 
 def factor(value: float, smallest: Any, largest: Any) -> float:
-    """How many times larger than the largest a value is, or than the smallest if it is smaller; 1 between them.
+    """Return the ratio of a value to the largest, or to the smallest if it is smaller; 1 between them.
 
     Ratios that are worked out may fall a rounding beside the end of a range.
     """

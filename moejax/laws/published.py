@@ -11,7 +11,7 @@ PROVENANCE = {
     "read": "read in the document itself, not recomputed",
     "secondary": "known from other documents that quote it",
 }
-"""How well a set of constants is known."""
+"""Kinds of provenance of a set of constants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,10 @@ class Published:
     provenance: str
     """A key of ``PROVENANCE``."""
     data: str = ""
-    """What the loss was measured on, as far as the document says."""
+    """Data on which the loss was measured, as far as the document says."""
     fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
     dense: bool = False
-    """Whether it was fitted to dense models alone: it knows nothing of what experts gain."""
+    """True if it was fitted to dense models only, so that it does not model the gain of experts."""
     remark: str = ""
-    """What a user must know before trusting a number."""
+    """A remark that a user must know before trusting a number."""

@@ -1,4 +1,4 @@
-"""What laws of loss curves read of a schedule: the sum of its rates, and every drop of the rate with what came since.
+"""Features of a schedule for laws of loss curves: the sum of its rates, and every drop of the rate with later rates.
 
 A schedule is the learning rate of every update, ``rates[i]`` of the one that turns step i into i + 1. After some
 updates a law reads, as columns of a ``Design``:
@@ -34,7 +34,7 @@ BINS = 16
 
 
 def sums_at(rates: Any) -> Design:
-    """What laws of curves read after the last of some updates, with an entry for each of them.
+    """Return the columns that laws of curves read after each of some updates.
 
     Args:
       rates: Float (updates).

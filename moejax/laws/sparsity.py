@@ -164,7 +164,7 @@ def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: An
 
 
 class JointOptimum(NamedTuple):
-    """Where the loss is least with sparsity capped, and what that says."""
+    """Return the optimum with sparsity capped, and its reading."""
 
     params_total: float
     sparsity: float

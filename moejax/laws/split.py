@@ -83,7 +83,7 @@ def why_no_split(law: Any, objective: Function, cost: Function, budget: Any, nam
 
 @dataclass(frozen=True)
 class _Split:
-    """What is asked of points, the logarithms of two numbers."""
+    """Questions about points, which are logarithms of two numbers."""
 
     law: Any
     objective: Function
@@ -100,7 +100,7 @@ class _Split:
         return jnp.log(self.cost(self.law, self.numbers(point))) - self.asked
 
     def middle(self) -> Any:
-        """Where two equal numbers cost the budget."""
+        """Return the point of two equal numbers that cost the budget."""
         return _root(lambda both: self.over(jnp.stack([both, both])), 0.0, 8 * REACH)
 
     def paid(self, offset: Any, middle: Any) -> Any:
@@ -120,14 +120,14 @@ class _Split:
         return jax.vmap(lambda offset: self.value(offset, middle))(OFFSETS)
 
     def conditions(self, point: Any) -> Any:
-        """What is 0 at the best split: the slope along the budget, and what is over."""
+        """Return the residuals of the best split: the slope along the budget, and the excess cost."""
         slope = jax.grad(lambda at: self.objective(self.law, self.numbers(at)))(point)
         dear = jax.grad(self.over)(point)
         return jnp.stack([slope[0] * dear[1] - slope[1] * dear[0], self.over(point)])
 
 
 def _root(rising: Callable[[Any], Any], middle: Any, reach: float) -> Any:
-    """Where a rising function is 0, so far from a middle at most."""
+    """Return the root of a rising function within a distance of a middle."""
 
     def halve(_: Any, bracket: Any) -> Any:
         left, right = bracket

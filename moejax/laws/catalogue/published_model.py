@@ -1,4 +1,4 @@
-"""What a published model is: an architecture, and what its authors say of its size."""
+"""A published model: an architecture, and the sizes that its authors state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PublishedModel:
     counted: Callable[[Params], tuple[Number, Number]] = everything
     """Which parameters the authors' totals count."""
     note: str = ""
-    """What the architecture leaves out, and why a stated figure differs by more than one percent."""
+    """Parts that the architecture leaves out, and the reason for stated figures that differ by more than 1 %."""
 
     def computed(self) -> tuple[Number, Number]:
         """Total and active parameters of the architecture, counted as the authors do."""
