@@ -70,7 +70,8 @@ def check_replaceable(path: Path) -> None:
     """Raise ``UserError`` if writing ``path`` would replace what a command reads, or what moejax did not write."""
     if not os.path.lexists(path):
         return
-    if path.resolve() in _INPUTS.get():
+    # Path.resolve fails for a link that leads back to itself.
+    if Path(os.path.realpath(path)) in _INPUTS.get():
         raise UserError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
     folder = _OUTPUTS.get()
     if folder is None or not path.absolute().is_relative_to(folder):
@@ -136,7 +137,7 @@ def check_as_written(path: Path, content: str | None = None) -> None:
     the file's hash, where it is known.
     """
     # A link may lead to what moejax wrote, or have taken its place.
-    for place in dict.fromkeys((path, path.resolve())):
+    for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
         known = noted(place.parent).get(place.name)
         if known and path.is_file() and (content or sha256(path)) not in known:
             raise UserError(

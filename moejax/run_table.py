@@ -7,6 +7,7 @@ they are. Nothing heavy is imported until a table is read or written.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from moejax import input_file, table_file
 from moejax.errors import UserError
 from moejax.folder import atomic_write, check_as_written
+from moejax.quantities import LARGEST, SMALLEST
 from moejax.run_sources import source
 from moejax.stored import foreign_json
 from moejax.wording import command, says, shown, some, told
@@ -241,9 +243,18 @@ def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, 
         broken[f"a whole number ({command('--map', f'{name}=round({name})')} rounds it)"] = ~near & values.notna()
     if column.above_zero:
         broken["above 0"] = values <= 0
+        broken[WITHIN] = beyond(values)
     if column.least is not None:
         broken[f"at least {column.least:g}"] = values < column.least
     return broken
+
+
+WITHIN = f"from {SMALLEST:g} to {LARGEST:g}"
+
+
+def beyond(values: Series) -> Series:
+    """Return which positive numbers have products or powers that a float64 does not hold."""
+    return ((values > 0) & (values < SMALLEST)) | ((values > LARGEST) & (values < math.inf))
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from moejax.folder import (
     atomic_folder,
     atomic_write,
     check_as_written,
+    check_replaceable,
     differences,
     has_writer,
     one_set,
@@ -282,6 +283,13 @@ def test_a_note_that_is_nested_too_deeply_names_nothing(tmp_path):
         (tmp_path / WRITTEN).write_text((tmp_path / WRITTEN).read_text() + "[" * 100_000 + "\n")
         write_json(tmp_path / "b", 1)
     assert written_in(tmp_path) == ["a", "b"]
+
+
+def test_a_link_to_itself_is_no_file_that_is_read_or_was_written(tmp_path):
+    (tmp_path / "a").symlink_to("a")
+    with reading([tmp_path / "b"]):
+        check_replaceable(tmp_path / "a")
+    check_as_written(tmp_path / "a")
 
 
 def test_threads_guard_each_their_own_folder(tmp_path):

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from moejax import run_table
+from moejax.fit.read_runs import read_runs
 from moejax.folder import WRITTEN, outputs_of
 
 ROWS = [
@@ -27,6 +28,16 @@ def test_a_written_table_reads_back_the_same_in_every_format(tmp_path, name):
     assert frame["extra"][0] == "kept"
     assert json.loads(frame["config"][1]) == {"x": 2}
     assert frame["mfu"].isna().all()
+
+
+@pytest.mark.parametrize("flops", [1e-308, 1e61])
+def test_flops_whose_products_no_number_holds_are_refused_in_every_reader(flops):
+    frame = pd.DataFrame({"flops": [1e18, flops, 2e18], "loss": [3.0, 2.9, 2.8]})
+    with pytest.raises(ValueError, match=r"flops has .* in row 2; .* must be from 1e-60 to 1e\+60"):
+        run_table.check(frame)
+    with pytest.raises(ValueError, match=r"flops is not from 1e-60 to 1e\+60 in 1 of 3 rows \(row 2\)"):
+        read_runs(frame, ("flops",))
+    assert len(read_runs(frame, ("flops",), drop_invalid=True).runs.loss) == 2
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):

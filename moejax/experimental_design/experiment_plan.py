@@ -274,7 +274,7 @@ def choose_runs(
       flops: what every candidate costs.
 
     Raises:
-      UserError: no candidate is within the budget.
+      UserError: no candidate is within the budget, or none tells anything of the answers.
     """
     if not (flops <= budget.flops).any():
         raise UserError(
@@ -284,6 +284,12 @@ def choose_runs(
     relaxed = relax(arrays, flops, budget)
     counts = exchange(arrays, flops, budget, relaxed.counts)
     order = in_order(arrays, counts, flops)
+    if not order:
+        noise = max(one.noise for one in posteriors)
+        raise UserError(
+            f"No candidate makes the answers more certain at a noise of {noise:.3g} in log loss; correct --noise, or "
+            f"raise --flops."
+        )
     before, afterwards = (deviations(arrays, c) for c in (np.zeros(len(flops)), counts))
     return ExperimentPlan(
         order=tuple(order),

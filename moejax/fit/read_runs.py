@@ -443,6 +443,7 @@ def _sound(
     }
     positive = [name for name in (*POSITIVE, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
+    faults |= {f"{name} is not {run_table.WITHIN}": run_table.beyond(frame[name]) for name in positive if name != loss}
     counts = [name for name in needed if name in run_table.COLUMNS and name not in positive]
     faults |= {
         f"{name} is not {wanted}": broken

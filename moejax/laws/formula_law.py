@@ -217,7 +217,8 @@ def _spent(
             f"{listed(read)}."
         )
     if len(spent) != 2 or any(known[one] in DERIVED for one in spent):
-        raise UserError(f"The budget {budget!r} is spent on {listed(spent)}; it is split between two columns.")
+        given = listed(spent) if spent else "no column"
+        raise UserError(f"The budget {budget!r} is spent on {given}; it is split between two columns.")
     one, other = ((each, known[each]) for each in spent)
     return (name, known.get(name, LETTERS.get(name, name))), one, other
 

@@ -351,6 +351,12 @@ def test_a_budget_that_buys_nothing_is_refused(posterior, budget, says):
         choose_runs([posterior], CANDIDATES.flops, budget)
 
 
+def test_runs_that_scatter_so_far_that_they_tell_nothing_are_not_proposed():
+    nothing = laplace_posterior(HOFFMANN_2022, measured(TABLE), CANDIDATES, [LARGE.functional], noise=1e12)
+    with pytest.raises(ValueError, match=r"No candidate makes the answers more certain at a noise of 1e\+12"):
+        choose_runs([nothing], CANDIDATES.flops, BUDGET)
+
+
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_the_corner_of_a_budget_is_that_of_a_linear_program(repeats):
     rng = np.random.default_rng(repeats)

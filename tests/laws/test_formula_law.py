@@ -136,6 +136,7 @@ def test_a_split_moves_with_the_coefficients_as_chinchillas_does():
 
 
 BUDGETS = {
+    "C = 1": "is spent on no column; it is split between two columns",
     "C = 6*N": "is spent on N; it is split between two columns",
     "C = 6*N*width": "is spent on width, which the formula .* does not read; it reads N and D",
     "N = 6*D": "is of N, which the formula .* reads",

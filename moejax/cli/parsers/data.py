@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from moejax.cli.number import WORKERS, count, number, whole_number
@@ -66,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for a share that is none, or a set that would lie in its own source."""
     if arguments.action == "prepare" and arguments.source.strip() and Path(arguments.source).is_dir():
-        source, out = Path(arguments.source).resolve(), arguments.out.resolve()
-        if out.is_relative_to(source):
+        source, out = os.path.realpath(arguments.source), os.path.realpath(arguments.out)
+        if Path(out).is_relative_to(source):
             raise UserError(f"--out {arguments.out} lies in the source, {arguments.source}; name a folder outside it.")
     for name in ("validation_share", "corrupt_share"):
         if not 0 <= getattr(arguments, name, 0) < 1:

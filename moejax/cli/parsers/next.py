@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import count, number
+from moejax.cli.number import count, number, share
 from moejax.cli.out_folder import local
 from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fitting = parser.add_argument_group("fitting")
     add_objective_arguments(fitting)
     add_search_arguments(fitting)
-    fitting.add_argument("--noise", type=number, metavar="SHARE", help="scatter of the loss (what the fit leaves)")
+    fitting.add_argument("--noise", type=share, metavar="SHARE", help="scatter of the loss (what the fit leaves)")
     fitting.add_argument(
         "--around", metavar="SET", help="plan around published constants instead of a fit, as for a table of few runs"
     )
