@@ -53,10 +53,13 @@ class Available:
 
     @property
     def start(self) -> dict[str, float]:
-        """Values of the page's first design: the size and budget of the run of most FLOPs, if there are runs."""
+        """Values of the page's first design: the size and budget of the run of most FLOPs, if a run has both."""
         if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
             return dict(START)
-        row = self.runs.loc[self.runs["flops"].idxmax()]
+        sizes = self.runs[["params_active", "flops"]].replace([math.inf, -math.inf], math.nan).dropna()
+        if not len(sizes):
+            return dict(START)
+        row = self.runs.loc[sizes["flops"].idxmax()]
         expansion, unique = float(row.get("expansion", 1.0)), float(row.get("unique_tokens", math.inf))
         return {
             **START,

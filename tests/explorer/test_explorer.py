@@ -228,6 +228,14 @@ def test_a_table_alone_shows_its_runs_beside_the_published_laws(own_fit):
     assert len(available.runs) == 36
 
 
+def test_the_page_starts_at_the_largest_run_whose_numbers_are_known(tmp_path):
+    runs = pd.DataFrame({"params_active": [1e8, None, 1e9], "flops": [1e18, 1e20, None], "loss": [3.0, 2.8, 2.6]})
+    runs.to_csv(tmp_path / "runs.csv")
+    assert find_available(str(tmp_path / "runs.csv")).start["flops"] == 1e18
+    runs.assign(flops=math.nan).to_csv(tmp_path / "none.csv")
+    assert find_available(str(tmp_path / "none.csv")).start == START
+
+
 def test_a_page_needs_no_other_file_and_is_small():
     text = page(find_available())
     assert len(text.encode()) < 1.5e6
