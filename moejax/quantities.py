@@ -14,31 +14,46 @@ SMALLEST, LARGEST = 1e-60, 1e60
 """Of what is computed with, whose products and powers then have a place in a float64."""
 
 _WRITTEN = re.compile(
-    r"([+-]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
+    r"([+-]?(?:[1-9]\d{0,2}(?:([, ])\d{3})(?:\2\d{3})*(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
     re.IGNORECASE | re.ASCII,
 )
+_EMPHASIS = re.compile(r"([*_]{1,3}|`)(.+)\1")
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_POWER_OF_TEN = re.compile(r"(?:(.+?)\s*[×x*·⋅]\s*|([+-]?))10\s*(?:\^|\*\*)\s*([+-]?\d+)", re.IGNORECASE | re.ASCII)
 _LETTERS = "KMBT"
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def parse(text: str) -> float:
-    """The number that ``text`` means: ``"30B"``, ``"1.5T"``, ``"1e22"``, ``"4,096"``, ``"14.8 t"``.
+    """Return the number that a text means: ``"30B"``, ``"1.5T"``, ``"1e22"``, ``"4,096"``, ``"2.0×10¹⁹"``.
 
-    Whole numbers stay exact as long as a float can hold them.
+    Thousands may be parted by commas or spaces, powers of ten written as such, and Markdown may make it bold. Whole
+    numbers stay exact as long as a float can hold them.
 
     Raises:
       UserError: the text is not a number, with or without a known letter, or it lies beyond these bounds.
     """
-    match = _WRITTEN.fullmatch(text.strip())
+    match = _WRITTEN.fullmatch(_plainly(text))
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
         raise UserError(f"{text!r} is not a number; a comma stands between thousands alone, and a decimal has a point.")
-    if match is None or match[2].upper() not in SUFFIXES:
+    if match is None or match[3].upper() not in SUFFIXES:
         raise UserError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
-    value = float(match[1].replace(",", "").replace("_", "")) * SUFFIXES[match[2].upper()]
+    value = float(re.sub(r"[,_ ]", "", match[1])) * SUFFIXES[match[3].upper()]
     if value and not SMALLEST <= abs(value) <= LARGEST:
         size = "large" if abs(value) > 1 else "small"
         raise UserError(f"{text!r} is too {size} a number; give 0, or one from {SMALLEST:g} to {LARGEST:g}.")
     return value
+
+
+def _plainly(text: str) -> str:
+    """Return a number's text without emphasis, in ASCII, a power of ten as an exponent."""
+    text = re.sub(r"\s", " ", text.strip())
+    while emphasised := _EMPHASIS.fullmatch(text):
+        text = emphasised[2].strip()
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda raised: "^" + raised[0].translate(_RAISED), text.replace("−", "-"))
+    if power := _POWER_OF_TEN.fullmatch(text):
+        return f"{power[1] or f'{power[2]}1'}e{power[3]}"
+    return text
 
 
 def parse_whole_number(text: str) -> int:

@@ -135,8 +135,8 @@ def read(path: str | Path) -> DataFrame:
 
 
 def read_as_it_is(path: str | Path) -> DataFrame:
-    """The table in a file or of a tracker's runs, its columns unchecked: for those that must be renamed or computed
-    first. What must be known about it is in ``attrs["notes"]``.
+    """Return the table in a file or of a tracker's runs, its cells flat and its columns unchecked: for those that must
+    be renamed or computed first. What must be known about it is in ``attrs["notes"]``.
 
     Of a Parquet table that moejax wrote, the hash is compared first: a library may give other numbers for a flipped
     bit, or end the process.
@@ -165,7 +165,7 @@ def read_as_it_is(path: str | Path) -> DataFrame:
 def _with_rows(frame: DataFrame, path: str | Path) -> DataFrame:
     if not len(frame):
         raise UserError(f"{path} has no rows.")
-    return frame
+    return with_flat_cells(frame)
 
 
 def table_in(path: str | Path) -> str | Path:

@@ -21,6 +21,18 @@ from moejax import quantities
         (" 7b ", 7e9),
         (".5", 0.5),
         ("-1", -1),
+        ("−1", -1),
+        ("2.00×10¹⁹", 2e19),
+        ("1.31 × 10^20", 1.31e20),
+        ("1.5*10^9", 1.5e9),
+        ("2x10**-3", 2e-3),
+        ("10⁻³", 1e-3),
+        ("-10^2", -100),
+        ("1 500 000", 1.5e6),
+        ("1\u202f500\u00a0000.5", 1_500_000.5),
+        ("110,678,115", 110_678_115),
+        ("**3.125**", 3.125),
+        ("__ *7B* __", 7e9),
     ],
 )
 def test_people_write_numbers_with_letters_exponents_and_separators(text, value):
@@ -29,7 +41,26 @@ def test_people_write_numbers_with_letters_exponents_and_separators(text, value)
 
 @pytest.mark.parametrize(
     "text",
-    ["", "B", "many", "1.5X", "1e", "1 2", "nan", "inf", "1e999", "-1e61", "1e-61", "1" * 100_000],
+    [
+        "",
+        "B",
+        "many",
+        "1.5X",
+        "1e",
+        "1 2",
+        "1,5",
+        "1 500,000",
+        "12 34 567",
+        "10^",
+        "2×",
+        "**",
+        "nan",
+        "inf",
+        "1e999",
+        "-1e61",
+        "1e-61",
+        "1" * 100_000,
+    ],
     ids=len,
 )
 def test_what_is_not_a_number_is_said_in_a_sentence(text):

@@ -41,7 +41,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     ),
     "params_total": (
         *("total_params", "total_parameters", "n_total", "n_tot", "ntotal", "ntot", "num_total_params"),
-        *("total_param_count", "parameters_total", "params_tot", "total_model_size"),
+        *("total_param_count", "parameters_total", "params_tot", "total_model_size", "tot_params", "tot_parameters"),
+        *("n_params_total", "num_params_total"),
     ),
     "params_embedding": ("embedding_params", "embedding_parameters", "n_embedding_params"),
     "tokens": (
@@ -55,7 +56,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     ),
     "num_experts": (
         *("n_experts", "n_expert", "experts", "n_routed_experts", "num_routed_experts"),
-        *("routed_experts", "num_local_experts", "expert_count"),
+        *("routed_experts", "num_local_experts", "expert_count", "n_exp", "num_exp", "nexp", "nexperts"),
     ),
     "top_k": ("topk", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk"),
     "num_shared_experts": ("n_shared_experts", "shared_experts"),
@@ -193,6 +194,24 @@ def _meanings(column: str) -> list[tuple[str, float]]:
 
 def _itself(name: str) -> list[tuple[str, float]]:
     return [(name, 1.0)] if name in run_table.COLUMNS else []
+
+
+_LIKE = {
+    "params_total": ({"total", "tot", "ntotal", "ntot", "full", "all"}, {"params", "param", "parameters", "size", "n"}),
+    "num_experts": ({"n", "num", "number", "count", "total"}, {"exp", "exps", "expert", "experts"}),
+    "tokens": ({"token", "tokens", "tok", "toks"}, None),
+}
+"""Fields by words of which a column's name has one of each set, if the table gives the field under no name of ours."""
+_NO_TOTALS = {"per", "batch", "step", "seq", "sequence", "second", "sec", "shared", "active", "act"}
+
+
+def looks_like(column: str, missing: Iterable[str]) -> str | None:
+    """Return the field among ``missing`` that a column's name looks like."""
+    words = {*_plain(column).split("_")}
+    for name in missing:
+        if name in _LIKE and not words & _NO_TOTALS and all(words & one for one in _LIKE[name] if one is not None):
+            return name
+    return None
 
 
 def said_unit(column: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,10 +26,11 @@ from moejax.fit.column_names import (
     quoted,
     with_our_names,
 )
+from moejax.fit.dense_rows import EQUAL, with_dense_rows
 from moejax.fit.runs import SHARES, Runs, gives_a_size, runs_from
 from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
-from moejax.fit.units import gaps, wrong_units
+from moejax.fit.units import exchanged, gaps, wrong_units
 from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw
@@ -100,16 +101,16 @@ def read_runs(
     Raises:
       UserError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
     """
-    frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
-    frame = run_table.with_flat_cells(frame)
+    frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else run_table.with_flat_cells(path)
     about = tuple(frame.attrs.get("notes", ()))
     frame = as_is = _with_index(frame)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     where = [where] if isinstance(where, str) else where
-    frame, selected = select(mapped(ours.frame, mapping, named), where, named)
-    notes = (*about, *ours.notes, *selected)
+    frame, filled = with_dense_rows(mapped(ours.frame, mapping, named), rows_in_words)
+    frame, selected = select(frame, where, named)
+    notes = (*about, *ours.notes, *filled, *selected)
     if isinstance(law, str):
         law = law_of_formula(law, as_is, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
     inputs = law if isinstance(law, tuple) else law.inputs
@@ -121,10 +122,11 @@ def read_runs(
     _require(frame, needed, named, ours)
     _check_decimals(frame[loss], loss, named)
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
-    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping)
-    wrong = {} if trust_units else check_units(frame, {**ours.read_from, **mapping}, named, inputs)
-    texts |= wrong
-    notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
+    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping, ours.read_from)
+    source = {**ours.read_from, **mapping}
+    wrong = {} if trust_units else check_units(frame, source, named, inputs)
+    unread = {name: text.said for name, text in texts.items()} | wrong
+    notes += tuple(f"Column {name} is not read: {why}." for name, why in unread.items() if name not in needed)
     read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
     known = [name for name in read if np.isfinite(frame[name]).all()]
     # Columns that are asked for beside a Design's fields are no more than what runs are told apart by.
@@ -138,7 +140,7 @@ def read_runs(
         _require(frame, (judge,), named, ours)
         if judge != loss:
             frame, texts_of_it = _numeric(frame, [judge])
-            frame, unsound = _sound(frame, (judge,), judge, None, texts_of_it, named, drop_invalid, mapping)
+            frame, unsound = _sound(frame, (judge,), judge, None, texts_of_it, named, drop_invalid, mapping, {})
             dropped += unsound
         table_checks.check_settings(frame, told_apart_by, judge, best_by, named)
         # Models of other sizes are other sweeps, also where the law does not read a size.
@@ -183,9 +185,9 @@ def read_runs(
     notes += _of_one_training(runs, frame) if label is None else ()
     used = [name for name in (label, weight) if name is not None]
     believed = frame.drop(columns=list(wrong))
-    unsure = () if trust_units else gaps(believed, told_apart_by)
+    unsure = () if trust_units else (*gaps(believed, told_apart_by), *exchanged(believed, inputs, source))
     if output == "loss":
-        unsure = (*unsure, *check_losses(frame, loss, {**ours.read_from, **mapping}.get(loss, loss)))
+        unsure = (*unsure, *check_losses(frame, loss, source.get(loss, loss)))
     elif output in SHARES and (above := int((frame[loss] > 1).sum())):
         unsure = (
             *unsure,
@@ -212,7 +214,7 @@ def read_runs(
             ),
         ),
         dropped=dropped,
-        read_from={**ours.read_from, **mapping, **({"loss": loss} if loss not in ("loss", output) else {})},
+        read_from={**source, **({"loss": loss} if loss not in ("loss", output) else {})},
     )
 
 
@@ -392,8 +394,17 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     )
 
 
-def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """The table with some columns as numbers, text in them as NaN, and what that text is by column."""
+class _Text(NamedTuple):
+    """Cells of a column of numbers that are none, most often text."""
+
+    what: str
+    said: str
+    rows: Any
+    """Whether each row has one."""
+
+
+def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, _Text]]:
+    """Return the table with some columns as numbers, text in them as NaN, and that text by column."""
     numbers, texts = {}, {}
     for name in names:
         try:
@@ -401,7 +412,9 @@ def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:
         except ValueError:
             wrong = np.array([not _is_number(value) for value in frame[name]])
             numbers[name] = run_table.numbers(frame[name].where(~wrong))
-            texts[name] = f"it holds {frame[name][wrong].iloc[0]!r} in {rows_in_words(frame.index[wrong])}"
+            first = frame[name][wrong].iloc[0]
+            what = "is text" if isinstance(first, str) else "is no number"
+            texts[name] = _Text(what, f"it holds {shown(first)} in {rows_in_words(frame.index[wrong])}", wrong)
     return frame.assign(**numbers), texts
 
 
@@ -414,12 +427,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_decimals(column: Any, loss: str, named: str) -> None:
-    """Refuse losses like 3,874, whose comma parts thousands everywhere else and is a decimal point here.
+    """Refuse losses like 3,874, whose comma may be a decimal point. Two commas part thousands: 110,678,115.
 
     Raises:
-      UserError: a loss has a comma.
+      UserError: losses have one comma each.
     """
-    if commas := [value for value in column if isinstance(value, str) and "," in value]:
+    commas = [value for value in column if isinstance(value, str) and "," in value]
+    if commas and max(value.count(",") for value in commas) == 1:
         raise UserError(
             f"{named}: column {loss} has {shown(commas[0])}, whose comma would be read as one of thousands; "
             f"write losses with decimal points, and without other marks."
@@ -431,15 +445,17 @@ def _sound(
     needed: Sequence[str],
     loss: str,
     weight: str | None,
-    texts: Mapping[str, str],
+    texts: Mapping[str, _Text],
     named: str,
     drop: bool,
     mapping: Mapping[str, str],
+    read_from: Mapping[str, str],
 ) -> tuple[Any, tuple[str, ...]]:
     """The rows that can be, or an error about those that cannot; what is computed by ``mapping`` need not be whole."""
-    faults = {
-        f"{name} is empty or not finite" + (f" ({texts[name]})" if name in texts else ""): ~np.isfinite(frame[name])
-        for name in needed
+    none = _Text("", "", np.zeros(len(frame), bool))
+    faults = {f"{name} {texts[name].what} ({texts[name].said})": texts[name].rows for name in needed if name in texts}
+    faults |= {
+        f"{name} is empty or not finite": ~np.isfinite(frame[name]) & ~texts.get(name, none).rows for name in needed
     }
     positive = [name for name in (*POSITIVE, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
@@ -451,8 +467,7 @@ def _sound(
         for wanted, broken in run_table.broken_rules(name, frame[name], whole=name not in mapping).items()
     }
     if {"params_active", "params_total"} <= set(frame.columns):
-        # Counts as printed in papers are rounded to a few digits.
-        faults["params_active exceeds params_total"] = frame["params_active"] > 1.005 * frame["params_total"]
+        faults["params_active exceeds params_total"] = frame["params_active"] > EQUAL * frame["params_total"]
     if {"top_k", "num_experts"} <= {*needed}:
         faults["top_k exceeds num_experts"] = (frame["top_k"] > frame["num_experts"]) & (frame["num_experts"] > 1)
     if weight is not None:
@@ -465,6 +480,10 @@ def _sound(
             bad |= np.asarray(rows)
     if notes and not drop:
         diverged = " A run that diverged has no loss to fit." if not np.isfinite(frame[loss]).all() else ""
+        if {"params_active", "params_total"} <= {*needed} and (frame["params_total"].isna()).any():
+            total, active = (read_from.get(name, mapping.get(name, name)) for name in ("params_total", "params_active"))
+            whole = map_option("params_total", f"where({total} > 0, {total}, {active})")
+            diverged += f" If models without a total are dense, {whole} gives it."
         raise UserError(
             "; ".join(notes) + f".{diverged} Correct the rows, select others with --where, or pass --drop-invalid."
         )

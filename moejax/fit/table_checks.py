@@ -13,7 +13,7 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.column_names import as_factor, map_option, our_name, quoted
+from moejax.fit.column_names import as_factor, looks_like, map_option, our_name, quoted
 from moejax.fit.extrapolation import SIZES
 from moejax.laws import LAWS, called
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -219,7 +219,8 @@ def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None, tun
     if same.any():
         notes.append(
             f"{rows_in_words(frame.index[same])} ({same.sum()} in all) repeat an earlier row's sizes and loss "
-            f"exactly; each is kept and counts as a run. If they are one run listed twice, pass --drop-duplicates."
+            f"exactly; each is kept and counts as a run, so that standard errors may be too small. If they are one run "
+            f"listed twice, pass --drop-duplicates."
         )
     if replicates.any() and law is not None and (unread := _unread_experts(frame, inputs, law)):
         notes.append(
@@ -370,7 +371,7 @@ def _slips(frame: Any, used: set[str]) -> tuple[str, ...]:
     notes = []
     for column in map(str, frame.columns):
         if column not in used and column not in COLUMNS and column not in FIELDS and our_name(column) == column:
-            near = nearest(column, missing, ALIKE)[:1]
+            near = nearest(column, missing, ALIKE)[:1] or filter(None, [looks_like(column, missing)])
             notes += [
                 f"Column {column} is not read. If it is {name}, say {map_option(name, quoted(column))}."
                 for name in near

@@ -295,3 +295,37 @@ def gaps(frame: Any, names: Sequence[str]) -> tuple[str, ...]:
                 f"check that all rows are in one unit."
             )
     return tuple(notes)
+
+
+FEW_PER_PARAM = 1.0
+"""Tokens per parameter of a table's median run below which sizes and tokens may be exchanged."""
+
+
+def exchanged(frame: Any, inputs: Sequence[str], read_from: Mapping[str, str]) -> tuple[str, ...]:
+    """Return sentences about two columns that look as if each were the other.
+
+    Args:
+      inputs: what the law reads.
+      read_from: as of ``wrong_units``.
+    """
+
+    def if_they_are(one: str, other: str) -> str:
+        first, second = (read_from.get(name, name) for name in (one, other))
+        return f"If the two are exchanged, pass {map_option(one, second)} {map_option(other, first)}."
+
+    notes = []
+    size = next((name for name in ("params_active", "params_total") if name in inputs), None)
+    if size is not None and "tokens" in inputs:
+        ratio = float(np.median(frame["tokens"] / frame[size]))
+        if ratio < FEW_PER_PARAM:
+            notes.append(
+                f"The median run has {ratio:.2g} tokens per parameter ({size}); models are trained on 1 to 10,000. "
+                + if_they_are(size, "tokens")
+            )
+    if {"tokens", "unique_tokens"} <= {*inputs} and (frame["tokens"] <= frame["unique_tokens"]).all():
+        more = (frame["tokens"] < frame["unique_tokens"]).any()
+        notes.append(
+            "No row has more tokens than unique_tokens: no run repeats a token, and the runs do not tell what "
+            "repetition does." + f" {if_they_are('tokens', 'unique_tokens')}" * bool(more)
+        )
+    return tuple(notes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moejax import run_table
+from moejax.fit.dense_rows import EQUAL
 from moejax.fit.runs import SAME, budgets
 from moejax.fit.stored_structure import stored_architecture
 from moejax.json_text import finite
@@ -98,12 +99,20 @@ def parts(runs: run_table.DataFrame) -> list[str]:
     return [name for name in named if f"bits_per_byte_{name}" in runs]
 
 
+def is_mixture(runs: run_table.DataFrame) -> np.ndarray | None:
+    """Return which runs are mixtures, by their experts or else by totals above active parameters; None if not known."""
+    unknown = np.full(len(runs), np.nan)
+    experts, total, active = (runs.get(name, unknown) for name in ("num_experts", "params_total", "params_active"))
+    mixture = np.where(np.isfinite(experts), np.greater(experts, 1), np.greater(total, EQUAL * np.asarray(active)))
+    return mixture if (np.isfinite(experts) | np.isfinite(np.asarray(total) * active)).all() else None
+
+
 def experts(run: Any) -> str:
     """The feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
     number = run.get("num_experts")
     if number is None or number != number:
         return "–"
-    if not number:
+    if number <= 1:
         return "dense"
     few = run.get("num_shared_experts")
     shared = f" + {few:.3g} shared" if few and few == few else ""

@@ -40,7 +40,7 @@ def with_cell(row, column, value):
         (with_cell(0, "loss", -1.0), r"loss is not above 0 in 1 of 4 rows \(row 1\)"),
         (with_cell(2, "params_active", 0), r"params_active is not above 0 in 1 of 4 rows \(row 3\)"),
         (with_cell(3, "params_active", 1e9), r"params_active exceeds params_total in 1 of 4 rows \(row 4\)"),
-        (with_cell(3, "tokens", "lots"), r"tokens is empty or not finite \(it holds 'lots' in row 4\) in 1 of 4 rows"),
+        (with_cell(3, "tokens", "lots"), r"tokens is text \(it holds 'lots' in row 4\) in 1 of 4 rows"),
         (FRAME.assign(loss=np.nan), r"loss is empty or not finite in 4 of 4 rows \(rows 1, 2, 3, 4\)"),
         (FRAME.rename(columns={"params_active": "param_active"}), "did you mean param_active.*--map params_active="),
         (FRAME.drop(columns="params_active"), "no column params_active"),
@@ -66,9 +66,9 @@ def test_text_among_numbers_is_named_by_its_row_in_the_file_and_dropped_when_ask
 
 
 def test_text_in_a_column_that_the_law_does_not_read_leaves_the_column_unread():
-    read = read_runs(FRAME.assign(top_k=["n/a", "2", "2", "4"]), EffectiveParams)
+    read = read_runs(FRAME.assign(top_k=["some", "2", "2", "4"]), EffectiveParams)
     assert read.runs.design.top_k is None
-    assert read.notes == ("Column top_k is not read: it holds 'n/a' in row 1.",)
+    assert read.notes == ("Column top_k is not read: it holds 'some' in row 1.",)
 
 
 def test_when_no_row_can_be_there_is_no_table():

@@ -21,7 +21,7 @@ from moejax.laws.design import Design
 from moejax.quantities import format
 from moejax.report import synthetic
 from moejax.report.conclusions import conclusions, worth
-from moejax.report.findings import read
+from moejax.report.findings import is_mixture, read
 from moejax.report.render import markdown
 from moejax.report.report import DATA, PAGE, TEXT, write_report
 from moejax.stored import write_json
@@ -86,6 +86,14 @@ def test_a_table_of_few_columns_is_a_page(tmp_path, unfitted, columns):
     assert "12 runs" in text
     concluded = conclude_table(synthetic.runs(12)[columns], "x", tmp_path, lambda *_: None)
     assert markdown(conclusions(read(concluded))).startswith("# x")
+
+
+def test_a_run_is_a_mixture_by_its_experts_or_by_its_total_and_neither_if_both_are_unknown():
+    table = pd.DataFrame({"params_active": [1e8, 1e8, 1e8], "params_total": [1e8, 4e8, np.nan]})
+    assert is_mixture(table[:2]).tolist() == [False, True]
+    assert is_mixture(table.assign(num_experts=[1, np.nan, 8])).tolist() == [False, True, True]
+    assert is_mixture(table) is None
+    assert is_mixture(table[["params_active"]]) is None
 
 
 def test_names_that_no_two_rows_share_are_no_models(tmp_path, unfitted):

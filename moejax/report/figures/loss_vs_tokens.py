@@ -12,7 +12,7 @@ from moejax.quantities import format
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.panels import columns_of
 from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, grid, labels_at, quantity_axis
-from moejax.report.findings import Findings, experts
+from moejax.report.findings import Findings, experts, is_mixture
 
 MODELS = 200
 """Models that are lines; a larger study is seen over its compute."""
@@ -25,18 +25,19 @@ TICKS = 6
 def draw(found: Findings) -> Figure | None:
     """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares.
 
-    None if the table does not say widths, experts and tokens, or has too many models.
+    None if the table does not give widths, tokens and which models are mixtures, or has too many models.
     """
-    if not {"model_dim", "num_experts", "tokens"} <= set(found.runs) or found.runs["model"].nunique() > MODELS:
+    mixture = is_mixture(found.runs)
+    if mixture is None or not {"model_dim", "tokens"} <= set(found.runs) or found.runs["model"].nunique() > MODELS:
         return None
-    runs = found.runs.sort_values("tokens")
+    runs = found.runs.assign(_mixture=mixture).sort_values("tokens")
     widths = sorted(runs["model_dim"].unique())
     ranges = np.array_split(widths, min(len(widths), len(SERIES)))
     colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}
     drawing, (axes,) = grid(1, 1, height_inches=4.0)
     ends = []
     for name, own in runs.groupby("model", sort=False):
-        dense, colour = not own["num_experts"].iloc[0], colours[own["model_dim"].iloc[0]]
+        dense, colour = not own["_mixture"].iloc[0], colours[own["model_dim"].iloc[0]]
         style: dict[str, Any] = (
             {"linestyle": "--", "marker": "s", "markerfacecolor": PAPER} if dense else {"marker": "o"}
         )
@@ -54,7 +55,7 @@ def draw(found: Findings) -> Figure | None:
         axes.set_ylim(low, high)
         labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
     keys = [Line2D([], [], color=colours[own[0]], label=f"width {_range(own)}") for own in ranges]
-    mixture, dense = (runs["num_experts"] != 0).any(), (runs["num_experts"] == 0).any()
+    mixture, dense = bool(runs["_mixture"].any()), not runs["_mixture"].all()
     kinds = [Line2D([], [], color=MUTED, marker="o", label="mixture of experts")] if mixture else []
     if dense:
         kinds.append(Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"))

@@ -7,11 +7,11 @@ from matplotlib.ticker import MaxNLocator
 
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
-from moejax.report.findings import Findings
+from moejax.report.findings import Findings, is_mixture
 
 MANY = 1500
 """Runs beyond which points are pixels, so that the page stays small."""
-KINDS = ((True, "mixture of experts", BLUE, "o"), (False, "dense", ORANGE, "s"))
+KINDS = ((1, "mixture of experts", BLUE, "o"), (0, "dense", ORANGE, "s"), (-1, "run, dense or mixture", MUTED, "o"))
 
 
 def draw(found: Findings) -> Figure | None:
@@ -20,7 +20,8 @@ def draw(found: Findings) -> Figure | None:
     if not laws:
         return None
     measured = found.runs["loss"].to_numpy()
-    mixture = found.runs["num_experts"].to_numpy() > 0 if "num_experts" in found.runs else np.zeros(len(measured), bool)
+    mixture = is_mixture(found.runs)
+    kinds = np.full(len(measured), -1) if mixture is None else mixture.astype(int)
     many = len(measured) > MANY
     drawing, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
     rows = []
@@ -28,7 +29,7 @@ def draw(found: Findings) -> Figure | None:
         predicted, low, high = map(np.asarray, (law.predicted, law.predicted_low, law.predicted_high))
         axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
         for kind, label, colour, marker in KINDS:
-            own = mixture == kind
+            own = kinds == kind
             axes.vlines(measured[own], low[own], high[own], color=colour, linewidth=3, alpha=0.35, rasterized=many)
             axes.plot(
                 measured[own],

@@ -1,0 +1,66 @@
+"""Fill what a table leaves empty in the rows of dense models: counts of experts, and totals that are active parameters.
+
+A table that pandas joined of mixtures and dense models has empty cells of experts for the dense ones. If these were
+unknown, the fit would lose its baseline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from moejax import run_table
+from moejax.fit.expert_signs import MORE_THAN_DENSE, NO_EXPERTS
+from moejax.wording import listed
+
+EXPERTS = ("num_experts", "top_k", "num_shared_experts")
+EMPTY = NO_EXPERTS - {"0", "1", "false"} | {"–", "—", "n/a"}
+"""Text that a column of experts has where a model has none, in lower case."""
+EQUAL = 1.005
+"""Counts as printed in papers are rounded to a few digits."""
+
+
+def with_dense_rows(frame: Any, rows_in_words: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the table with the empty cells of dense models filled, and a sentence about them.
+
+    A row is dense if it has 0 experts or 1. It is dense, too, if all its counts of experts are empty and its total is
+    empty or equal to its active parameters, provided that other rows have experts or its total is known.
+
+    Args:
+      rows_in_words: names some rows of the index.
+    """
+    columns = {}
+    for name in (*EXPERTS, "params_active", "params_total"):
+        if name in frame.columns:
+            cells = frame[name].map(lambda cell: np.nan if str(cell).strip().lower() in EMPTY else cell)
+            try:
+                columns[name] = run_table.numbers(cells).to_numpy(np.float64)
+            except ValueError:
+                # The checks of the table name what is no number.
+                return frame, ()
+    experts = {name: values for name, values in columns.items() if name in EXPERTS}
+    if not experts:
+        return frame, ()
+    unsaid = np.full(len(frame), np.nan)
+    active, total = columns.get("params_active", unsaid), columns.get("params_total", unsaid)
+    silent = np.all([np.isnan(values) for values in experts.values()], axis=0)
+    some_have = any((values > MORE_THAN_DENSE[name]).any() for name, values in experts.items())
+    equal = total <= EQUAL * active
+    dense = (columns.get("num_experts", unsaid) <= 1) | (silent & (equal | (np.isnan(total) & some_have)))
+    fill = {name: (values, np.zeros(len(frame))) for name, values in experts.items()}
+    if "params_total" in columns:
+        fill["params_total"] = (total, active)
+    filled, names, rows = {}, [], np.zeros(len(frame), bool)
+    for name, (values, of_dense) in fill.items():
+        empty = dense & np.isnan(values) & ~np.isnan(of_dense)
+        if empty.any():
+            filled[name] = np.where(empty, of_dense, values)
+            names.append(name)
+            rows |= empty
+    if not names:
+        return frame, ()
+    return frame.assign(**filled), (
+        f"{listed(names)} {'is' if len(names) == 1 else 'are'} empty in {int(rows.sum())} of {len(frame)} rows "
+        f"({rows_in_words(frame.index[rows])}), which are read as dense: 0 experts, and all parameters active.",
+    )
