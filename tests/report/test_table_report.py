@@ -265,9 +265,11 @@ def test_what_the_resamples_do_not_determine_is_marked(fitted, tmp_path, open_on
 
 @pytest.mark.parametrize(("far", "warned"), [(0.0149, False), (0.0151, True)])
 def test_a_law_that_misses_the_runs_held_out_is_a_warning_with_both_errors(fitted, tmp_path, far, warned):
-    split = json.loads((fitted / "fit.json").read_text())["held_out"][0]
+    found = json.loads((fitted / "fit.json").read_text())
+    split, tested = found["held_out"][0], found["held_out_runs"]
     split["errors"]["rmse"], split["fitted"]["rmse"] = far, 0.01
-    for shown in _changed(fitted, tmp_path, held_out=[split]):
+    outside = {**tested, "runs": [{**run, "half_ranges": 3.0} for run in tested["runs"]]}
+    for shown in _changed(fitted, tmp_path, held_out=[split], held_out_runs=outside):
         assert (f"Held-out RMSE {far:.5f} nats/token (" in shown) == warned
         assert ("times the fitted 0.01000" in shown) == warned
     data = json.loads((tmp_path / "out" / DATA).read_text())
