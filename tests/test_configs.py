@@ -18,7 +18,7 @@ from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
 from moejax.folder import changes
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.conversion import choose_family
+from moejax.huggingface.conversion import plan_export
 from moejax.laws import accounting
 from moejax.laws.accounting import design_of
 from moejax.laws.chips import CHIPS
@@ -103,7 +103,7 @@ def test_a_training_config_is_a_training(path):
 
 @pytest.mark.parametrize("path", TRAININGS, ids=lambda path: path.stem)
 def test_what_a_training_config_trains_can_be_exported(path):
-    family, _ = choose_family(load(Training, str(path), []).architecture)
+    family = plan_export(load(Training, str(path), []).architecture).family
     assert family.name in FAMILIES
 
 

@@ -5,7 +5,8 @@ Heads and biases of attention, rotary positions, sliding windows, and which laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from moejax.architecture import Architecture, RopeScaling
@@ -21,6 +22,8 @@ class ConfigRule(NamedTuple):
     """Fields of an Architecture from the options."""
     write: Callable[[Architecture], dict[str, Any]]
     """Options from an architecture. What they cannot say shows when they are read back."""
+    switches: Mapping[str, str] = MappingProxyType({})
+    """Options that another one turns on, and that one: where it is off, transformers passes over them."""
 
 
 def _read_heads(options: Options) -> dict[str, Any]:
@@ -169,9 +172,7 @@ ONE_WINDOW = ConfigRule(_read_one_window, _write_one_window)
 """A window in every layer, or in none (Mixtral)."""
 
 
-def _read_switched_window(options: Options) -> dict[str, Any]:
-    used = options.take("use_sliding_window", bool)
-    return window_fields((options.take("sliding_window", int | None) or 0) if used else 0, [True])
+_WINDOW_SWITCH = dict.fromkeys(("sliding_window", "max_window_layers", "layer_types"), "use_sliding_window")
 
 
 def _write_switched_window(architecture: Architecture) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _write_switched_window(architecture: Architecture) -> dict[str, Any]:
     return {"use_sliding_window": bool(window), "sliding_window": window or None}
 
 
-SWITCHED_WINDOW = ConfigRule(_read_switched_window, _write_switched_window)
+SWITCHED_WINDOW = ConfigRule(_read_one_window, _write_switched_window, _WINDOW_SWITCH)
 """A window in every layer that a switch turns on (Qwen3-MoE)."""
 
 
@@ -202,22 +203,20 @@ def _written_layer_types(architecture: Architecture) -> list[str]:
 
 
 def _read_named_windows(options: Options) -> dict[str, Any]:
-    types, used = _layer_types(options), options.take("use_sliding_window", bool)
-    if not used:
-        return window_fields(0, [])
-    if types is None:
+    types = _layer_types(options)
+    if types is None and options.take("use_sliding_window", bool):
         raise UserError(
             f"{options.where}: use_sliding_window is True, but there are no layer_types, and releases of transformers "
             f"disagree about which layers then have the window; name them in layer_types."
         )
-    return window_fields(options.take("sliding_window", int | None) or 0, types)
+    return window_fields(options.take("sliding_window", int | None) or 0, types or [])
 
 
 def _write_named_windows(architecture: Architecture) -> dict[str, Any]:
     return _write_switched_window(architecture) | {"layer_types": _written_layer_types(architecture)}
 
 
-NAMED_WINDOWS = ConfigRule(_read_named_windows, _write_named_windows)
+NAMED_WINDOWS = ConfigRule(_read_named_windows, _write_named_windows, _WINDOW_SWITCH)
 """A window, turned on by a switch, in the layers that are named (Qwen2-MoE)."""
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -159,10 +159,7 @@ def to_huggingface(
     """
     architecture = read_architecture(source)
     origin = _origin(source)
-    chosen, config = choose_family(architecture, family or origin.get("model_type"))
-    # Every family that has the bias has room for one of zeros.
-    there = architecture.replace(expert_bias=architecture.expert_bias or chosen.always.get("expert_bias", False))
-    tensor_pairs = [pair for pair in pairs(there, chosen.mappings(there)) if pair.is_written]
+    chosen, config, tensor_pairs = plan_export(architecture, family or origin.get("model_type"))
     with open_weights(source, architecture) as file, atomic_folder(out) as partial:
         stored = {name: kind.dtype for name, kind in file.kinds.items()} | (
             {} if architecture.expert_bias else {EXPERT_BIAS: FLOATS["float32"]}
@@ -218,8 +215,18 @@ def _read_ours(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) 
     return file.read(name, index)
 
 
-def choose_family(architecture: Architecture, name: str | None = None) -> tuple[ModelFamily, dict[str, Any]]:
-    """The family of this name, or the first that computes an architecture, and the config.json it has there.
+class Export(NamedTuple):
+    """The form of a model in transformers."""
+
+    family: ModelFamily
+    config: dict[str, Any]
+    """Its config.json, as far as an architecture decides it."""
+    pairs: list[Pair]
+    """Its tensors."""
+
+
+def plan_export(architecture: Architecture, name: str | None = None) -> Export:
+    """Return the form of an architecture in the family of this name, by default in the first that computes it.
 
     Raises:
       UserError: no family, or not this one, computes it; names what would have to be otherwise, the least first.
@@ -227,7 +234,7 @@ def choose_family(architecture: Architecture, name: str | None = None) -> tuple[
     if name is not None:
         if name not in FAMILIES:
             raise UserError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
-        return FAMILIES[name], FAMILIES[name].config(architecture)
+        return _export(FAMILIES[name], architecture)
     reasons = []
     for family in FAMILIES.values():
         try:
@@ -236,13 +243,20 @@ def choose_family(architecture: Architecture, name: str | None = None) -> tuple[
             reasons.append((math.inf, f"{family.name} cannot express this architecture: {told(error)}"))
             continue
         if not different:
-            return family, family.config(architecture)
+            return _export(family, architecture)
         reasons.append((len(different), f"{family.name} cannot express {', '.join(different)}."))
     listed = "\n  ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
     raise UserError(
         f"No family of transformers computes this architecture. One that one of them computes has the fields in "
         f"brackets; the nearest comes first:\n  {listed}"
     )
+
+
+def _export(family: ModelFamily, architecture: Architecture) -> Export:
+    config = family.config(architecture)
+    # Every family that has the bias has room for one of zeros.
+    there = architecture.replace(expert_bias=architecture.expert_bias or family.always.get("expert_bias", False))
+    return Export(family, config, [pair for pair in pairs(there, family.mappings(there)) if pair.is_written])
 
 
 def _shards(kinds: Mapping[str, Kind], shard_bytes: int) -> dict[str, list[str]]:

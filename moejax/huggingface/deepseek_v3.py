@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.errors import UserError
 from moejax.huggingface.config_rules import BIASES, ROPE, ConfigRule
 from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import Options
@@ -47,13 +46,6 @@ def _read_value(options: Options) -> dict[str, Any]:
     return {"value_head_dim": options.take("v_head_dim", int)}
 
 
-def _read_shared(options: Options) -> dict[str, Any]:
-    shared = options.take("n_shared_experts", int)
-    if shared < 1:
-        raise UserError(f"{options.where}: n_shared_experts is {shared}; there is at least 1.")
-    return {"num_shared_experts": shared}
-
-
 def _write_shared(architecture: Architecture) -> dict[str, Any]:
     a = architecture
     return {"n_shared_experts": a.num_shared_experts * a.shared_width // a.expert_hidden if a.expert_hidden else 0}
@@ -90,6 +82,7 @@ DEEPSEEK_V3 = ModelFamily(
         "intermediate_size": "dense_hidden",
         "first_k_dense_replace": "num_dense_layers",
         "n_routed_experts": "num_experts",
+        "n_shared_experts": "num_shared_experts",
         "num_experts_per_tok": "top_k",
         "moe_intermediate_size": "expert_hidden",
         "kv_lora_rank": "kv_latent_dim",
@@ -100,6 +93,7 @@ DEEPSEEK_V3 = ModelFamily(
         "tie_word_embeddings": "tied_embeddings",
         "num_nextn_predict_layers": "num_mtp_layers",
     },
+    least={"kv_latent_dim": 1, "num_shared_experts": 1},
     always={"router": "group_limited", "expert_bias": True, "norm_epsilon": 1e-6},
     required={
         "hidden_act": "silu",
@@ -133,7 +127,7 @@ DEEPSEEK_V3 = ModelFamily(
     rules=(
         ConfigRule(_read_latents, _write_latents),
         ConfigRule(_read_value, lambda architecture: {}),
-        ConfigRule(_read_shared, _write_shared),
+        ConfigRule(lambda options: {}, _write_shared),
         ConfigRule(_read_groups, _write_groups),
         BIASES,
         ROPE,

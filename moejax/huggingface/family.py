@@ -32,6 +32,10 @@ class ModelFamily:
     """Fields of an Architecture that are the same in all models of the family."""
     required: Mapping[str, Any]
     """Options of which one value is computed."""
+    always_so: Mapping[str, Any] = field(default_factory=dict)
+    """Options that published files have and transformers passes over, and the value that it computes."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Fields of an Architecture that cannot be smaller."""
     defaults: Mapping[str, Any]
     """What transformers assumes for options that are not in the file."""
     rules: tuple[ConfigRule, ...]
@@ -44,6 +48,11 @@ class ModelFamily:
     further_layers: bool = False
     """Whether layers after the last are other modules, which are not read."""
 
+    @property
+    def switches(self) -> dict[str, str]:
+        """The options that another one turns on, and that one."""
+        return {name: switch for rule in self.rules for name, switch in rule.switches.items()}
+
     def architecture(self, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
         """The architecture that a config.json describes.
 
@@ -51,13 +60,17 @@ class ModelFamily:
           UserError: an option is missing or of a wrong kind, or changes the function to one that moejax lacks.
         """
         given = {self.aliases.get(name, name): value for name, value in config.items()}
-        options = Options(given, self.defaults, where)
-        for name, only in self.required.items():
+        options = Options(given, self.defaults, where, self.switches)
+        for name, only in {**self.required, **self.always_so}.items():
             options.require(name, only)
         values = {name: options.take(option, _KINDS[name]) for option, name in self.fields.items()}
         for rule in self.rules:
             values |= rule.read(options)
         options.finish(IGNORED | self.ignored)
+        for name, least in self.least.items():
+            if values[name] < least:
+                option = next(option for option, of in self.fields.items() if of == name)
+                raise UserError(f"{where}: {option} is {values[name]}; a {self.name} has at least {least}.")
         architecture = build(Architecture, {**self.always, **values, "rope_scaling": None}, where)
         architecture = architecture.replace(rope_scaling=values.get("rope_scaling"))
         try:
@@ -86,15 +99,21 @@ class ModelFamily:
         Raises:
           UserError: no model of this family comes near.
         """
-        back = self.architecture(self._options(architecture), "the options it would have")
+        near = architecture.replace(
+            **{name: least for name, least in self.least.items() if getattr(architecture, name) < least}
+        )
+        back = self.architecture(self._options(near), "the options it would have")
         ours, theirs = canonical(architecture), canonical(back)
         if theirs.expert_bias and not ours.expert_bias:
             # A bias of zeros says the same.
             theirs = theirs.replace(expert_bias=False)
+        names = [f.name for f in dataclasses.fields(Architecture)]
+        different = [name for name in names if getattr(ours, name) != getattr(theirs, name)]
+        # As it was written, unless that is only another way to write what is there.
+        written = [architecture if getattr(architecture, name) != getattr(theirs, name) else ours for name in different]
         return [
-            f"{f.name} = {getattr(ours, f.name)!r} (there {getattr(theirs, f.name)!r})"
-            for f in dataclasses.fields(Architecture)
-            if getattr(ours, f.name) != getattr(theirs, f.name)
+            f"{name} = {getattr(a, name)!r} (there {getattr(theirs, name)!r})"
+            for name, a in zip(different, written, strict=True)
         ]
 
     def _options(self, architecture: Architecture) -> dict[str, Any]:

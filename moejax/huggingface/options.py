@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from moejax.errors import UserError
+from moejax.wording import some
 
 _MISSING = object()
 
@@ -28,10 +30,8 @@ IGNORED = frozenset(
         "torch_dtype",
         "dtype",
         "name_or_path",
-        "_name_or_path",
         "auto_map",
         "attn_implementation",
-        "_attn_implementation",
         "experts_implementation",
         "bos_token_id",
         "eos_token_id",
@@ -53,9 +53,46 @@ IGNORED = frozenset(
         "attention_dropout",
         "router_aux_loss_coef",
         "pretraining_tp",
+        # Arguments of generation and of other tasks, which releases of transformers before 5 kept in config.json.
+        "max_length",
+        "min_length",
+        "do_sample",
+        "early_stopping",
+        "num_beams",
+        "num_beam_groups",
+        "num_return_sequences",
+        "diversity_penalty",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "repetition_penalty",
+        "length_penalty",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "suppress_tokens",
+        "exponential_decay_length_penalty",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "decoder_start_token_id",
+        "sep_token_id",
+        "output_scores",
+        "return_dict_in_generate",
+        "remove_invalid_values",
+        "task_specific_params",
+        "finetuning_task",
+        "prefix",
+        "torchscript",
+        "use_bfloat16",
+        "tf_legacy_loss",
     }
 )
 """Options of every family without a say in what the model computes."""
+
+BOOKKEEPING = ("_", "unsloth_")
+"""Beginnings of names that transformers and other tools write for themselves."""
 
 CHECKPOINT_ONLY = frozenset(
     {
@@ -65,7 +102,6 @@ CHECKPOINT_ONLY = frozenset(
         "torch_dtype",
         "dtype",
         "name_or_path",
-        "_name_or_path",
         "auto_map",
     }
 )
@@ -73,20 +109,31 @@ CHECKPOINT_ONLY = frozenset(
 
 
 class Options:
-    """Options as given, with what transformers assumes for those that are not."""
+    """Options as given, with what transformers assumes for those that are not.
 
-    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any], where: str):
+    ``switches`` has the options that another one turns on: where it is off they are null, whatever is written.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        where: str,
+        switches: Mapping[str, str] = MappingProxyType({}),
+    ):
         self.where = where
-        self._given, self._defaults = given, defaults
+        self._given, self._defaults, self._switches = given, defaults, switches
         self._taken: set[str] = set()
 
     def take(self, name: str, kind: Any) -> Any:
-        """An option of a kind (as ``int`` or ``str | None``); it counts as taken.
+        """Return an option of a kind (such as ``int`` or ``str | None``), and count it as taken.
 
         Raises:
           UserError: it is missing, or of another kind.
         """
         self._taken.add(name)
+        if name in self._switches and not self.take(self._switches[name], bool):
+            return None
         value = self._given.get(name, self._defaults.get(name, _MISSING))
         if value is _MISSING:
             raise UserError(f"{self.where} lacks {name}; it is not whole: fetch it again.")
@@ -108,15 +155,19 @@ class Options:
             raise UserError(f"{self.where}: {name} is {value!r}; moejax computes {only!r} alone.")
 
     def finish(self, ignored: Collection[str]) -> None:
-        """Refuse what was neither taken nor is known to be ignored, unless it is off.
+        """Refuse options that are on, were not taken, and are not known to be ignored.
 
         Raises:
-          UserError: names such an option.
+          UserError: names all of them.
         """
-        for name, value in self._given.items():
-            if name in self._taken or name in ignored or not value:
-                continue
+        off = {name for name, switch in self._switches.items() if not self.take(switch, bool)}
+        unknown = [
+            f"{name} is {value!r}"
+            for name, value in self._given.items()
+            if value and name not in {*self._taken, *ignored, *off} and not name.startswith(BOOKKEEPING)
+        ]
+        if unknown:
             raise UserError(
-                f"{self.where}: {name} is {value!r}, an option that moejax does not know and that may change the "
-                f"function. If it does not, take it out of the file."
+                f"{self.where}: {some(unknown, most=20)}. moejax does not know this, and it may change the function of "
+                f"the model. Take out of the file what does not."
             )

@@ -22,6 +22,7 @@ QWEN3_MOE = ModelFamily(
     },
     always={"router": "softmax_topk", "qk_norm": True},
     required={"hidden_act": "silu"},
+    always_so={"use_qk_norm": True},
     defaults={
         "head_dim": None,
         "num_key_value_heads": 4,

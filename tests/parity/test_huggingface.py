@@ -12,7 +12,7 @@ from variants import CASES, VARIANTS
 
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.conversion import from_huggingface, to_huggingface
-from moejax.huggingface.options import IGNORED
+from moejax.huggingface.options import BOOKKEEPING, IGNORED
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.weights.folder import load_weights, save_weights
@@ -176,4 +176,22 @@ def test_every_option_of_their_class_is_taken_refused_or_known_not_to_matter(fam
     f = FAMILIES[family]
     known = f.fields.keys() | f.defaults.keys() | f.required.keys() | IGNORED | f.ignored | f.aliases.keys()
     known |= {"num_attention_heads", "intermediate_size", "shared_expert_intermediate_size", "is_encoder_decoder"}
-    assert AutoConfig.for_model(family).to_dict().keys() <= known
+    theirs = {name for name in AutoConfig.for_model(family).to_dict() if not name.startswith(BOOKKEEPING)}
+    assert theirs <= known
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_passed_over_is_passed_over_there(family, tmp_path):
+    model = transformers_models.make(family, VARIANTS[family]["plain"])
+    model.save_pretrained(tmp_path)
+    f, path = FAMILIES[family], tmp_path / "config.json"
+    written = json.loads(path.read_text())
+    window = {"sliding_window": 2, "max_window_layers": 1}
+    more = {name: value for name, value in window.items() if name in f.switches} | dict(f.always_so)
+    more |= {"_attn_implementation_autoset": True, "unsloth_fixed": True, "max_length": 20, "top_k": 50}
+    if "layer_types" in f.switches:
+        written.pop("layer_types", None)
+    path.write_text(json.dumps(written | more))
+    assert f.architecture(written | more) == f.architecture(written)
+    changed = transformers_models.logits(transformers_models.load(tmp_path), TOKENS)
+    np.testing.assert_array_equal(changed, transformers_models.logits(model, TOKENS))

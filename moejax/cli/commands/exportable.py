@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.huggingface.conversion import choose_family
+from moejax.huggingface.conversion import plan_export
 from moejax.wording import told
 
 FORMAT = "hf"
@@ -23,7 +23,7 @@ def check_exportable(asked: str | None, architectures: Mapping[str, Architecture
         raise UserError(f"--exportable {asked} is not known; write --exportable {FORMAT}, or {FORMAT}:FAMILY.")
     for name, architecture in architectures.items():
         try:
-            choose_family(architecture, family or None)
+            plan_export(architecture, family or None)
         except ValueError as error:
             raise UserError(
                 f"{name} could not be exported to Hugging Face (--exportable {asked}); change its fields, such as "
