@@ -172,7 +172,9 @@ ONE_WINDOW = ConfigRule(_read_one_window, _write_one_window)
 """A window in every layer, or in none (Mixtral)."""
 
 
-_WINDOW_SWITCH = dict.fromkeys(("sliding_window", "max_window_layers", "layer_types"), "use_sliding_window")
+_WINDOW_SWITCH: dict[str, str] = dict.fromkeys(
+    ("sliding_window", "max_window_layers", "layer_types"), "use_sliding_window"
+)
 
 
 def _write_switched_window(architecture: Architecture) -> dict[str, Any]:
