@@ -1,4 +1,4 @@
-"""What could be trained next: architectures like some that are given, of other sizes, around what a table holds."""
+"""Candidates for further training: architectures like given ones, of other sizes, around the range of a table."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ COUNT = 1024
 DRAWN = 4096
 """Shapes that are drawn for them, of every architecture that is given."""
 BEYOND = 0.25
-"""How far points are drawn beyond a range, as a share of it, before they are moved to its end."""
+"""Distance beyond a range, as a share of it, from which points are drawn before they are moved to its end."""
 REACH = 4.0
-"""How many times larger than the table's runs candidates may be; in ratios, such as total over active, also smaller."""
+"""Largest ratio of a candidate to the table's runs; in ratios, such as total over active, in both directions."""
 SIZES = ("params_active", "params_total", "tokens", "flops")
-"""What is no smaller than in the table: laws bend below, and what is cheap would be chosen first."""
+"""Fields that are no smaller than in the table: laws bend below it, and cheap runs would be chosen first."""
 WIDTHS = tuple(int(16 * 2 ** (i / 2)) for i in range(21))
-"""Where the widths are looked for at which sizes are those of the table."""
+"""Bounds of the search for the widths whose sizes are those of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)

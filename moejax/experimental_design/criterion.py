@@ -1,4 +1,4 @@
-"""What a set of further runs would leave uncertain: the expected variance of an answer, averaged over laws.
+"""The remaining uncertainty after a set of further runs: the expected variance of an answer, averaged over laws.
 
 Every run adds to a few sums (information of each law, how far each pair of laws disagrees on it), and the variance is a
 function of these sums. Under one law this is c-optimality (V-optimality for several answers at once). Of several laws,

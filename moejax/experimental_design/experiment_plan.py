@@ -39,17 +39,17 @@ CLOSE = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class RunBudget:
-    """What may be spent."""
+    """Limits of FLOPs, of runs, and of repeats of one candidate."""
 
     flops: float
     runs: int
     repeats: int = 1
-    """How often one candidate may be trained."""
+    """Largest number of trainings of one candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed:
-    """Where the search ended."""
+    """The end point of the search."""
 
     counts: Float[np.ndarray, " candidates"]
     left: float
@@ -138,7 +138,7 @@ def exchange(
     *,
     sweeps: int = SWEEPS,
 ) -> Counts:
-    """How often to train each candidate: the best of three beginnings, each improved by exchanges.
+    """Return the number of trainings of each candidate: the best of three starts, each improved by exchanges.
 
     The beginnings are the relaxed numbers, rounded up from .7 on, and nothing, filled by what helps most per FLOP, or
     by what helps most.

@@ -27,7 +27,7 @@ UNIDENTIFIED_SHARE = 0.5
 
 
 class Undefined(UserError):
-    """What is asked is no positive number under a law."""
+    """Raised if the answer is not a positive number under a law."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +51,11 @@ class LaplacePosterior:
     slopes: Float[np.ndarray, "candidates free"]
     """Gradient of a candidate's log loss, over the noise that no other run shares."""
     candidate_weights: Float[np.ndarray, " candidates"]
-    """Of how many runs of ``noise`` each candidate counts: of less than 1 where it scatters farther."""
+    """Number of runs of ``noise`` that each candidate counts as: less than 1 if it scatters more."""
     predicted: Float[np.ndarray, " candidates"]
     """Log loss."""
     scores: Float[np.ndarray, "runs free"]
-    """What a nat more in a run's log loss adds to the precision times the fitted coordinates."""
+    """Derivative of precision times the fitted coordinates with respect to a run's log loss."""
     fitted: Float[np.ndarray, " runs"]
     """Log loss of the runs so far."""
     model: Int[np.ndarray, " candidates"]
@@ -65,7 +65,7 @@ class LaplacePosterior:
     run_slopes: Float[np.ndarray, "runs free"]
     """As ``slopes``, of the runs so far, by the root of their weights."""
     answers: Float[np.ndarray, " answers"]
-    """What is asked, as logarithms."""
+    """Logarithms of the answers."""
     answer_slopes: Float[np.ndarray, "answers free"]
 
     @property
@@ -103,7 +103,7 @@ def laplace_posterior(
     output: str = "loss",
     candidate_weights: Float[np.ndarray, " candidates"] | None = None,
 ) -> LaplacePosterior:
-    """What runs tell of a law around a point.
+    """Return the information of runs about a law around a point.
 
     Args:
       law: the fitted law, or the one to be linear around.
@@ -163,7 +163,7 @@ def laplace_posterior(
 def _scores(
     rows: Float[np.ndarray, "runs free"], root: Float[np.ndarray, " runs"], group: Any, ratio: float
 ) -> Float[np.ndarray, "runs free"]:
-    """What makes a fit that weighs all runs alike, whose runs share luck by groups, a sum over runs.
+    """Return the score matrix that turns an unweighted fit of grouped runs into a sum over runs.
 
     With rows J, least squares has the covariance B⁻¹ · JᵀVJ · B⁻¹, B = JᵀJ and V = I + ratio · (1 within a group). Its
     inverse is Sᵀ · J, and Sᵀ times the residuals is that inverse times the fit. With J = Q·R: S = Q · (QᵀVQ)⁻¹ · R.

@@ -1,4 +1,4 @@
-"""Where the posterior of a law has its modes, by any number of runs: least squares with a prior, from many starts.
+"""Find the modes of a law's posterior for any number of runs: least squares with a prior, from many starts.
 
 A fit by runs alone needs as many as the law has coefficients, and one that is linear around its best point takes that
 for the only one. With a prior around the middle of where a fit's starts lie, fewer runs suffice, and every mode that
@@ -35,17 +35,17 @@ from moejax.minimise import least_squares
 DRAWN = 256
 """Starts that are drawn, once for all."""
 FOLLOWED = 16
-"""Of these, those that fit the runs best and are followed to the bottom."""
+"""Starts that fit the runs best and are followed to the minimum."""
 LENGTHS = (64, 512)
 """Numbers of rows that are compiled for, besides all."""
 MOST = 3
 """Modes that are kept."""
 LEAST_SHARE = 0.01
-"""Of the posterior, that a mode must have to be kept."""
+"""Smallest share of the posterior of a mode that is kept."""
 STEPS = 100
 """The most that a search takes."""
 GROWTHS = (0.0, 0.3, 1.0, 3.0)
-"""How noise may grow with the distance from what is asked (``Noise``)."""
+"""Growth of noise with the distance from the asked designs (``Noise``)."""
 TAILS = (0.0, 4.0)
 """Degrees of freedom of the noise's Student's t; 0 for normal noise."""
 GROWTH_EVIDENCE, TAILS_EVIDENCE = 3.0, 6.0
@@ -63,12 +63,12 @@ WIDER = 2.0
 """The prior's standard deviation over half the box of a fit's starts: a narrow one draws the constants of few runs to
 its middle."""
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
-"""How far log losses scatter around a law before any were seen, and how many runs that counts for."""
+"""Prior scatter of log losses around a law, and the number of runs that it counts as."""
 FACTOR, EDGE = 2.0, 0.1
 """Log losses asked for are expected in the range of the runs' own, widened on either side by its width and by the
 logarithm of this factor. Beyond, the prior falls off as a normal distribution of this standard deviation."""
 ASKED = 128
-"""Of the designs that losses are asked for, how many at most the prior looks at, spread over all."""
+"""Largest number of asked designs that the prior evaluates, spread over all."""
 STEEPEST = 1e3
 """The most that a log loss moves by a standard deviation of the prior, in a plan. Exponentials of powers move by 1e10
 around the middle of the prior, and the inverse of such information has no digits left."""
@@ -76,7 +76,7 @@ around the middle of the prior, and the inverse of such information has no digit
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How far log losses scatter around a law, what it misses included."""
+    """Scatter of log losses around a law, misfit included."""
 
     level: float
     """Standard deviation of the nearest run."""
@@ -86,12 +86,11 @@ class Noise:
     """Degrees of freedom of a Student's t, of which ``level`` is the scale; 0 for normal noise."""
 
     def weights(self, farther: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-        """Of how many runs like the nearest each counts, by how much farther it is."""
+        """Number of runs like the nearest that each counts as, by its additional distance."""
         return 1 / (1 + (self.growth * np.maximum(farther, 0.0)) ** 2)
 
     def residuals(self, off: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What has a square of -2 log of the density, but for a constant, where a run is off by so many levels; and its
-        slope."""
+        """Return the signed root of the deviance of residuals in units of their level, and its slope."""
         if not self.tails:
             return off, np.ones_like(off)
         found = np.sign(off) * np.sqrt((self.tails + 1) * np.log1p(off**2 / self.tails))
@@ -101,7 +100,7 @@ class Noise:
         return found, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
 
     def counts(self, off: np.ndarray) -> np.ndarray:
-        """Of how many runs with normal noise each counts for the level and the precision, as far off as it is."""
+        """Return the number of normal runs that each run counts as for the level and the precision, by its residual."""
         return (self.tails + 1) / (self.tails + off**2) if self.tails else np.ones_like(off)
 
     @property
@@ -114,7 +113,7 @@ class Noise:
 
 
 def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
-    """How far each run lies from the nearest design that is asked about, in e-folds.
+    """Return the distance of each run from the nearest asked design, in e-folds.
 
     It is the root of the summed squares over what both know and is above 0. All are 0 where that is nothing.
     """
@@ -133,7 +132,7 @@ class Mode:
 
     point: Float[np.ndarray, " free"]
     share: float
-    """Of the posterior, by Laplace's approximation."""
+    """Share of the posterior, by Laplace's approximation."""
 
 
 class PosteriorModes:
@@ -263,7 +262,7 @@ class PosteriorModes:
         return root * np.sqrt(noise.counts(off * root))
 
     def weights(self, mode: Mode, trained: Bool[np.ndarray, " pool"], noise: Noise) -> Float[np.ndarray, " pool"]:
-        """Of how many runs of the noise's level each trained run counts under a mode; 1 for others."""
+        """Return the number of runs of the noise level that each trained run counts as under a mode; 1 for others."""
         (rows, seen), found = self._seen(trained), np.ones(len(self.loss))
         (values,), _ = self.log_losses(mode.point[None], rows)
         found[rows] = (noise.level * self._counted(noise, rows, values - seen)) ** 2
@@ -282,7 +281,7 @@ class PosteriorModes:
     def _residuals(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the runs, the losses that are asked for and the prior of the coordinates contribute, and the slopes."""
+        """Return the contributions of runs, asked losses and prior to the objective, and their slopes."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
         runs, root = slice(len(rows)), self._roots(noise, rows)
         asked = values[:, len(rows) :]
@@ -395,7 +394,7 @@ class PosteriorModes:
 
 
 _End = tuple[np.ndarray, float, np.ndarray]
-"""Where a search ended, its evidence, and the precision there."""
+"""Return the end point of a search, its evidence, and the precision there."""
 
 
 def _shares(ends: Sequence[_End]) -> list[Mode]:

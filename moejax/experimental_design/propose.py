@@ -27,7 +27,7 @@ from moejax.laws.design import Design
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What to train next, and what it was decided from."""
+    """The runs to train next, and the evidence for them."""
 
     plan: ExperimentPlan
     candidates: Candidates
@@ -174,7 +174,7 @@ def propose(
 def _apart(
     runs: Runs, candidates: Candidates, asked: Design | None
 ) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " candidates"]] | None:
-    """How far runs and candidates lie from what is asked, in e-folds; None where nothing says."""
+    """Return the distance of runs and candidates from the asked designs, in e-folds; None if it is unknown."""
     if asked is not None:
         return distance(runs.design, asked), distance(candidates.design, asked)
     design = runs.design
@@ -188,7 +188,7 @@ def _apart(
 
 
 def _as_published(fit: FitResult) -> dict[str, float]:
-    """What the law's first published set says of coefficients that the runs left open.
+    """Return the first published values of the coefficients that the runs leave open.
 
     Where a fit lost them no further run would seem to tell of them; where papers found them, runs do.
     """

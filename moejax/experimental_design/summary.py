@@ -93,7 +93,7 @@ def _name(a: Architecture) -> str:
 
 
 def _settings(architecture: Architecture) -> dict[str, Any]:
-    """What is not at its default."""
+    """Return the options that differ from their defaults."""
     settings = {}
     for f in dataclasses.fields(architecture):
         value = getattr(architecture, f.name)
@@ -118,7 +118,7 @@ def _nested(value: Any) -> str:
 
 
 SHORT = {"params_total": "total", "params_active": "active", "num_experts": "experts", "num_shared_experts": "shared"}
-"""Of names, in headings."""
+"""Largest width of names in headings."""
 
 
 def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> Result:
@@ -138,7 +138,7 @@ def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) ->
 
 
 def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
-    """What fits say of themselves, and what the runs so far do not identify."""
+    """Return the warnings of the fits, and the coefficients that the runs so far do not identify."""
     plan = proposal.plan
     for name in proposal.by_modes:
         yield f"{name}: planned for every mode of its posterior, which has a prior, and not around a fit."
@@ -167,7 +167,7 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
 
 
 def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
-    """Of runs whose size is that of their vocabulary, which tells little of what a law is about."""
+    """Warn of runs whose size is mostly vocabulary, because they say little about a law."""
     many = [a for a in chosen.architectures if (count := params(a)).vocabulary > count.active / 2]
     if many:
         sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
@@ -178,7 +178,7 @@ def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
 
 
 def _known(proposal: Proposal, title: str, number: int) -> Table:
-    """What every law says of one question."""
+    """Return every law's answer to one question."""
     columns = (
         Column("law"),
         Column("share of posterior" if proposal.by_modes else "Akaike weight", ".2f"),
@@ -198,7 +198,7 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
 
 
 def _deviation(proposal: Proposal, name: str, number: int) -> float | str:
-    """How uncertain an answer is by a law; a fit at no optimum does not say."""
+    """Return the uncertainty of an answer under a law; a fit that did not converge has none."""
     if name in proposal.fits and not proposal.fits[name].converged:
         return "not known, as the search did not converge"
     return float(proposal.posteriors[name].deviations[number])

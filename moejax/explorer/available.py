@@ -48,7 +48,7 @@ class Available:
 
     @property
     def own(self) -> bool:
-        """Whether a user's fits are among the laws."""
+        """True if a user's fits are among the laws."""
         return any(law.fit is not None for law in self.laws.values())
 
     @property

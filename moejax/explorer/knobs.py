@@ -41,7 +41,7 @@ class Knob:
     search: tuple[float, float] | None = None
     """Bounds of the search for the best value; None if the slider's."""
     unlimited: bool = False
-    """Whether the slider's last step is infinite."""
+    """True if the slider's last step is infinite."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what the page reads."""

@@ -27,7 +27,7 @@ WITHIN = 0.001
 LEVEL = 0.9
 """Probability that a range of new runs holds."""
 DEGREES_OF_FREEDOM = np.geomspace(1.0, 1e6, 400)
-"""Where the page knows Student's t; it interpolates between."""
+"""Degrees of freedom at which the page knows Student's t; it interpolates between them."""
 
 Values = tuple[Any, ...]
 
@@ -86,7 +86,7 @@ def _array(values: Mapping[str, float]) -> list[float | None]:
 
 
 def _is_asked(law: AvailableLaw) -> bool:
-    """Whether the sliders give all that a law reads."""
+    """Return whether the sliders give everything that a law reads."""
     point = design_of(START)
     return all(getattr(point, name, None) is not None for name in law.law.inputs)
 

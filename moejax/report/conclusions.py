@@ -1,5 +1,5 @@
-"""What a study found, as one ``Result``: what its terminal says and its page of Markdown holds, and how sizes, losses
-and ranges are written there.
+"""The conclusions of a study as one ``Result`` for the terminal and for Markdown, and formats of sizes, losses and
+ranges.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
-"""What an optimum consists of, in words."""
+"""Names of an optimum's parts."""
 
 
 def number(name: str, value: float | int, digits: int = 4) -> str:
@@ -72,7 +72,7 @@ TENTH = math.log(1.1)
 
 
 def worth(decision: ComputeOptimum) -> list[str]:
-    """What a tenth more of each limit is worth, in sentences."""
+    """Return the value of 10 % more of each limit, in sentences."""
     words = {
         "flops": "A tenth more training FLOPs",
         "expansion": "A tenth more total parameters at as many active ones",
@@ -84,7 +84,7 @@ def worth(decision: ComputeOptimum) -> list[str]:
 
 
 def against_naive(check: HeldOutCheck) -> str:
-    """How a law's held-out error compares with that of predicting no improvement."""
+    """Compare a law's held-out error with that of predicting no improvement."""
     if not check.naive_mae:
         return "there is no naive prediction to compare with"
     share = check.mae / check.naive_mae - 1
@@ -155,7 +155,7 @@ def conclusions(found: Findings) -> Result:
 
 
 def brief(found: Findings) -> Result:
-    """What fits a terminal: of the best runs the largest, of the limits the first; no coefficients."""
+    """Return the short form for a terminal: the largest of the best runs, the first limit, no coefficients."""
     limits, analysed = found.concluded.analysed.limits, found.concluded.analysed
     rest = len(limits) - BRIEF_LIMITS
     more = [f"- and {rest} more, in the report"] if rest > 0 else []
@@ -179,7 +179,7 @@ def brief(found: Findings) -> Result:
 
 
 def recipe_tables(found: Findings, keys: Sequence[str] = ()) -> list[Table]:
-    """What the paper's procedure found that the study ends with; only tables of these keys, if some are given."""
+    """Return the results of the paper's procedure that the study ends with; only tables of ``keys`` if given."""
     followed = found.concluded.analysed.recipe
     if followed is None:
         return []
@@ -189,7 +189,7 @@ def recipe_tables(found: Findings, keys: Sequence[str] = ()) -> list[Table]:
 
 
 def annealed_tables(found: Findings) -> list[Table]:
-    """How far off predictions of branches that were left out are, and what is predicted of budgets not trained."""
+    """Return errors of predictions for left-out branches, and predictions for budgets that were not trained."""
     annealed = found.concluded.annealed
     if annealed is None:
         return []
@@ -244,7 +244,7 @@ def _annealed_brief(found: Findings) -> list[Table]:
 
 
 def downstream_tables(found: Findings) -> list[Table]:
-    """How each task's error goes with the loss, and the scores of every model at its largest budget."""
+    """Return the relation of each task's error to the loss, and the scores of every model at its largest budget."""
     downstream = found.concluded.downstream
     if downstream is None:
         return []
@@ -305,7 +305,7 @@ def _scores_table(scores: DataFrame) -> Table:
 
 
 def asks_for_laws(found: Findings) -> bool:
-    """Whether laws were to be fitted: those of a study are named in its analysis."""
+    """Return whether laws were to be fitted: those of a study are named in its analysis."""
     study = found.concluded.study
     return study is None or bool(study.analysis.laws)
 
@@ -385,7 +385,7 @@ def losses_by_part(found: Findings, most: int | None = None) -> list[Table]:
 
 
 def budget_of(found: Findings) -> str:
-    """What the best runs are the best of."""
+    """Return the kind of budget for which the best runs are listed."""
     return "token budget" if compute_budgets(found.runs) is None else "compute budget"
 
 

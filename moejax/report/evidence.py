@@ -1,4 +1,4 @@
-"""What a fit knows about itself, as tables for the figures of ``moejax.report.figures.evidence``."""
+"""Diagnostics of a fit, as tables for the figures of ``moejax.report.figures.evidence``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def coefficients(result: FitResult) -> dict[str, Functional]:
 
 
 def labels(read: ReadRuns) -> list[str]:
-    """What runs are called: their models, or their rows."""
+    """Return the names of runs: their models, or their rows."""
     names = read.frame["model"] if "model" in read.frame else [f"row {row}" for row in read.rows]
     return [str(name) for name in names]
 
@@ -45,7 +45,7 @@ def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functio
 def influence_table(
     result: FitResult, runs: Runs, name: str, functional: Functional, labels: list[str]
 ) -> pd.DataFrame:
-    """What one number would gain without each run, to first order."""
+    """Return the change of one number without each run, to first order."""
     (found,) = influence(result, runs, functional)
     return pd.DataFrame(
         {
@@ -58,7 +58,7 @@ def influence_table(
 
 
 def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
-    """Where the starts of the fit's search ended."""
+    """Return the end points of the fit's search."""
     return pd.DataFrame({"objective": ends(result, runs)})
 
 

@@ -1,4 +1,4 @@
-"""What every figure and every line of a report reads: the conclusions, the run table and the training logs."""
+"""The inputs of all figures and sentences of a report: conclusions, run table and training logs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ ANSWERS = (
     *("standard_errors", "bootstrap", "held_out", "held_out_together", "held_out_runs", "decisions", "predictions"),
     *("profiles", "influence", "beyond", "notes"),
 )
-"""What ``moejax fit`` writes into the file of a fit, where it was asked for."""
+"""Keys that ``moejax fit`` adds to a fit's file on request."""
 
 
 def _beside(source: Path) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]
 
 
 def summary(fit: FitResult, source: Path) -> Result:
-    """What ``moejax fit`` said of the fit; what held-out runs warn of is among the warnings of its data too."""
+    """Return the summary of ``moejax fit``; warnings about held-out runs are among its data."""
     beside = _beside(source)
     said = fit_summary.summary(fit, (beside.get("standard_errors") or {}).get("level", 0.9), **beside)
     return replace(said, data={"source": source.name, **said.data, "warnings": list(said.warnings)})

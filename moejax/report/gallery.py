@@ -63,7 +63,7 @@ def small_png(figure: Figure) -> bytes:
 
 
 def _inputs(plot: Plot, folder: Path) -> tuple[FigureInputs, str]:
-    """What is drawn, and a sentence on the data behind it."""
+    """Return the inputs of a figure, and a sentence on its data."""
     data = folder / f"{plot.name}.csv"
     if data.exists():
         inputs = inputs_of(plot, table=run_table.read_as_it_is(data))

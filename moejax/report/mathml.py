@@ -83,7 +83,7 @@ def _drawn(tree: Tree, inline: bool = False) -> str:
 
 
 def _binding(tree: Tree) -> int:
-    """How tightly it holds together: 1 a sum, 2 a product, 3 a power, 4 what nothing can part."""
+    """Return the precedence of a tree: 1 a sum, 2 a product, 3 a power, 4 an atom."""
     match tree:
         case Sum() | Negative():
             return 1

@@ -48,7 +48,7 @@ from moejax.wording import printable
 ROWS = 600
 """Runs that are rows of the page's table, those of least loss; the CSV has all."""
 TOP = ("model", "loss", "bits_per_byte", "tokens", "params_active", "params_total")
-"""What the page says of the best run."""
+"""Fields of the best run that the page states."""
 LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 
@@ -105,7 +105,7 @@ def _top(found: Findings) -> DataFrame:
 
 
 def _top_title(found: Findings) -> str:
-    """What ``_top`` is. A stage's winner need not be the best of all that were trained."""
+    """Return the title of ``_top``. The winner of a stage is not always the best model that was trained."""
     if found.concluded.stages:
         return f"Winner of the last stage, {found.concluded.stages[-1].name}"
     return "Best model trained" if found.concluded.study else "Best run"

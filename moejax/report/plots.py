@@ -31,7 +31,7 @@ from moejax.wording import did_you_mean, some
 
 @dataclass(frozen=True, kw_only=True)
 class FromRuns:
-    """How a figure's table is made of a run table."""
+    """A way to make a figure's table from a run table."""
 
     reads: tuple[str, ...]
     """Fields of Design that the runs must have."""
@@ -46,7 +46,7 @@ class Plot:
     """A figure that can be asked for by name."""
 
     name: str
-    """What it is asked for by."""
+    """The name by which it is requested."""
     source: str = "ours"
     """The document and figure that it follows; ``ours`` if none."""
     section: str = "Ours"
@@ -59,13 +59,13 @@ class Plot:
     columns: tuple[str, ...] = ()
     """Columns of the table that it reads."""
     from_runs: FromRuns | None = None
-    """What makes its table of a run table, by fits to it."""
+    """Makes its table from a run table by fits to it."""
     example: Callable[[], DataFrame] | None = None
-    """What stands for a table that it cannot do without; None if it draws without one."""
+    """A synthetic table that replaces a required one; None if it draws without a table."""
 
     @property
     def needs_table(self) -> bool:
-        """Whether there is nothing to draw without a table."""
+        """True if there is nothing to draw without a table."""
         return self.example is not None
 
 
@@ -81,7 +81,7 @@ PREDICTIONS = Plot(
     example=synthetic.predictions,
     shows="what laws predict and what was measured, a panel a law",
 )
-"""What a report draws of a fit's own predictions."""
+"""Figures of a fit's own predictions in a report."""
 
 PLOTS = by_name(
     Plot(name="kaplan", draw=law_curves.kaplan, law="kaplan", shows="loss by parameters and tokens"),
@@ -191,7 +191,7 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
 
 
 def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:
-    """What a figure is asked to show: its law's published constants, unless another law of the class is given.
+    """Return the inputs of a figure: its law's published constants, unless another law of the class is given.
 
     Raises:
       UserError: the law is another one than the figure draws, or the table is missing or lacks columns.
@@ -221,7 +221,7 @@ def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFra
 
 
 def example_of(plot: Plot) -> FigureInputs:
-    """What the gallery shows: published constants, and a synthetic table where the figure cannot do without one."""
+    """Return the gallery's inputs: published constants, and a synthetic table if the figure requires one."""
     table = plot.example() if plot.example is not None else None
     inputs = inputs_of(plot, table=table)
     return FigureInputs(law=inputs.law, name=inputs.name, table=inputs.table, synthetic=table is not None)

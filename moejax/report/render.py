@@ -209,12 +209,11 @@ def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
 
 
 _SIGNS = re.compile(r"[&<|\\*`#~$]|\](?=\()|(?<![^\W_])_|_(?![^\W_])")
-"""What opens an element, emphasis, code, a link or a formula; an underscore between two letters does not, nor brackets
-without an address."""
+"""Characters that begin an element, emphasis, code, a link or a formula."""
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "\\": "&#92;"}
 """Signs that no backslash makes harmless in every reader's Markdown, in a row of a table above all."""
 _BEGINNING = re.compile(r"^([0-9]*)(?=[>[]|([-+]+|[.)])( |$))")
-"""Where a backslash stops a line from beginning a list, a quotation, a rule or the address of a link."""
+"""Places where a backslash stops a line from beginning a list, a quotation, a rule or a link's address."""
 
 
 def _paragraph(text: str) -> str:
@@ -272,7 +271,7 @@ def _escaped(text: str) -> str:
 
 
 def json(result: Result) -> str:
-    """What the result holds as JSON: its data, or else its tables with a dictionary a row."""
+    """Return the result as JSON: its data, or else its tables with a dictionary per row."""
     return json_text(result.data if result.data is not None else finite(_as_data(result)))
 
 

@@ -25,7 +25,7 @@ from moejax.train.row_file import read_rows
 from moejax.train.status import read_training
 
 KILLED = "killed"
-"""How an attempt ended that says it is running, and is not."""
+"""Outcome of an attempt that claims to be running and is not."""
 
 
 def trainings(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Where each assignment's row lies while the experts work."""
+"""The order of the rows of assignments while the experts work."""
 
 from __future__ import annotations
 

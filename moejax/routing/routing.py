@@ -1,4 +1,4 @@
-"""What every router returns, and the only thing losses, statistics and dispatchers read.
+"""The output of every router, and the only input of losses, statistics and dispatchers.
 
 All read the same arrays, whichever router wrote them.
 """

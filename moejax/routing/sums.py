@@ -1,4 +1,4 @@
-"""What a layer's losses and statistics are made of: sums that add over microbatches, steps and the mesh."""
+"""Sums that a layer's losses and statistics are made of, and that add over microbatches, steps and the mesh."""
 
 from __future__ import annotations
 

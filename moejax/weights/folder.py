@@ -72,7 +72,7 @@ def save_weights(
 
 
 def is_weights(folder: Path) -> bool:
-    """Whether a folder holds weights of this kind."""
+    """Return whether a folder holds weights of this kind."""
     return (folder / ARCHITECTURE).is_file() and (folder / WEIGHTS).is_file()
 
 

@@ -15,7 +15,7 @@ are its last."""
 
 
 class Parameter(NamedTuple):
-    """What is known of a stacked array before there is one."""
+    """Shape and type of a stacked array before it exists."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What each of several laws gives every run against what was measured: fitted runs, and runs it was not shown."""
+"""Draw predictions of several laws against measurements: fitted runs and held-out runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKS = {
     FITTED: {"color": BLUE, "marker": "o", "markersize": 4},
     HELD_OUT: {"color": ORANGE, "marker": "s", "markersize": 4.5},
 }
-"""How runs of each role are drawn."""
+"""Marks of runs by role."""
 
 
 def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:

@@ -1,4 +1,4 @@
-"""How far a fit may be trusted, as figures: profile likelihoods, influence of runs, agreement of starts.
+"""Draw diagnostics of a fit: profile likelihoods, influence of runs, agreement of starts.
 
 The tables are computed by ``moejax.fit``; here they are only drawn.
 """
@@ -18,7 +18,7 @@ INFLUENTIAL = 12
 
 
 def profiles(inputs: FigureInputs) -> Figure:
-    """How far the objective rises as each estimand is pushed away from its best value, everything else fitted again."""
+    """Draw the rise of the objective as each estimand moves from its best value and all others are fitted again."""
     panels = []
     for estimand in list(dict.fromkeys(inputs.table["estimand"]))[:PROFILES]:
         own = inputs.table[inputs.table["estimand"] == estimand].sort_values("value")
@@ -51,7 +51,7 @@ def profiles(inputs: FigureInputs) -> Figure:
 
 
 def influence(inputs: FigureInputs) -> Figure:
-    """What the estimate would be without each of the runs that decide it most."""
+    """Draw the estimate without each of its most influential runs."""
     table = inputs.table.copy()
     table["share"] = column(table, "if_removed") / np.maximum(np.abs(column(table, "estimate")), 1e-300)
     table = table.reindex(table["share"].abs().sort_values(ascending=False).index).head(INFLUENTIAL)[::-1]
@@ -72,7 +72,7 @@ def influence(inputs: FigureInputs) -> Figure:
 
 
 def starts(inputs: FigureInputs) -> Figure:
-    """Where every start of the search ended."""
+    """Draw the end point of every start of the search."""
     value = np.sort(column(inputs.table, "objective"))
     above = value / value[0] - 1
     near = above <= 1e-4

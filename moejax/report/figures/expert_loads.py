@@ -1,4 +1,4 @@
-"""How evenly experts are used: the load of every expert of every mixture layer on the validation set."""
+"""Draw the load of every expert of every mixture layer on the validation set."""
 
 from __future__ import annotations
 

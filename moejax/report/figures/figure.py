@@ -29,7 +29,7 @@ class Figure:
 
     title: str
     caption: str
-    """What to see, in a sentence or two."""
+    """The message of the figure, in a sentence or two."""
     drawing: Drawing
     rows: Sequence[dict[str, Any]]
     """The data behind the figure; units are in the names."""
@@ -50,7 +50,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""What a figure can be written as, with the metadata that would make its bytes depend on the day."""
+"""File formats, each with the metadata that would make its bytes depend on the date."""
 
 
 def write_figure(
@@ -87,7 +87,7 @@ class FigureInputs:
     active_params: Any = ACTIVE_PARAMS[DEFAULT]
     """The active-parameter convention of figures that know sizes and sparsity alone."""
     synthetic: bool = False
-    """Whether the table is an example of ours and no measurement."""
+    """True if the table is a synthetic example."""
 
     @property
     def whose(self) -> str:
@@ -100,12 +100,12 @@ class FigureInputs:
         return sentence(self.active_params)
 
     def has(self, *columns: str) -> bool:
-        """Whether there is a table with these columns."""
+        """Return whether there is a table with these columns."""
         return self.table is not None and all(column in self.table for column in columns)
 
 
 def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
-    """What a law says of designs whose fields are numbers or arrays that broadcast, in float64."""
+    """Return a law's predictions for designs of numbers or arrays that broadcast, in float64."""
     shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
     flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
     with float64():

@@ -19,7 +19,7 @@ from moejax.study.compute_optimum import ComputeOptimum, family
 
 POINTS = 121
 MARGIN = 3.0
-"""How far the curves go beyond the runs and the optima, as a factor."""
+"""Factor by which the curves extend beyond the runs and the optima."""
 
 
 def draw(found: Findings) -> Figure | None:

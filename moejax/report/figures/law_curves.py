@@ -49,7 +49,7 @@ def loss_compute(inputs: FigureInputs) -> Figure:
 
 
 def over_training(inputs: FigureInputs) -> Figure:
-    """What is above the irreducible loss, against tokens per parameter, a curve per budget."""
+    """Draw the reducible loss against tokens per parameter, a curve per budget."""
     ratios = _spread(TOKENS_PER_PARAM, POINTS)
     budgets = _spread((1e18, 1e24), LINES)
     lines = {f"{c:.0e} FLOPs".replace("e+", "e"): {"flops": c} for c in budgets}

@@ -12,7 +12,7 @@ from moejax.report.findings import frontier
 from moejax.run_table import DataFrame
 
 BY = ("sparsity", "expansion", "active_experts", "params_active")
-"""What colours the points: the first of these that varies by more than ``CLEARLY``, or else that varies."""
+"""Columns that may colour the points: the first that varies by more than ``CLEARLY``, else the first that varies."""
 CLEARLY = 1.25
 CLASSES = 5
 MOST = 2000

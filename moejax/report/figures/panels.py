@@ -25,7 +25,7 @@ class Axis:
     column: str
     """Its column in the table, with the unit where it has one."""
     words: str
-    """What is written along the axis, with the unit."""
+    """Label of the axis, with the unit."""
     scale: str = "linear"
     """``linear``; or logarithmic: ``log``, ``quantity`` with ticks as people write them (2B), ``percent``, and
     ``share`` for 1-S written as S."""
@@ -49,7 +49,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "stars": {"linestyle": "", "marker": "*", "markersize": 10, "markeredgecolor": PAPER, "markeredgewidth": 0.6},
     "joined": {"linestyle": "-", "marker": "o", "markersize": 4},
 }
-"""How the points of a series are drawn."""
+"""Styles of a series' points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Panel:
     level: float | None = None
     """A horizontal line that a reader compares with."""
     diagonal: bool = False
-    """Whether equal values of both axes are a line, and both axes the same."""
+    """True if both axes are the same and equal values are a line."""
     ylim: tuple[float, float] | None = None
     note: str = ""
     """A few words in the upper right corner."""
@@ -101,10 +101,10 @@ class Field:
     title: str = ""
     marks: Sequence[Series] = ()
     middle: float | None = None
-    """Where two colours meet; None for a scale with two ends."""
+    """Value at which two colours meet; None for a scale with two ends."""
     high_is_good: bool = False
     contours: Any = 8
-    """How many, or their levels."""
+    """Number of contours, or their levels."""
 
 
 MOST_TICKS = {1: 9, 2: 6, 3: 4}
@@ -322,7 +322,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "percent": lambda value: f"{100 * value:.3g} %",
     "share": lambda value: f"{100 * (1 - value):.3g} %",
 }
-"""How ticks of a logarithmic scale are written."""
+"""Formats of a logarithmic scale's ticks."""
 
 
 def _same_axes(axes: Axes, panel: Panel) -> None:

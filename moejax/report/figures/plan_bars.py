@@ -1,4 +1,4 @@
-"""What a plan for a machine costs: bars of memory per chip, or of seconds per step, by part."""
+"""Draw the cost of a plan: bars of memory per chip, or of seconds per step, by part."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ MOST = 30
 
 
 def held_out_runs(inputs: FigureInputs) -> Figure:
-    """What was predicted of each run that was not fitted, with its range, and what was measured."""
+    """Draw the prediction of each run that was not fitted, with its range and the measurement."""
     table = inputs.table.copy()
     table["away"] = np.abs(column(table, "half_ranges"))
     shown = table.sort_values("away", ascending=False, na_position="last").head(MOST)[::-1]
@@ -124,7 +124,7 @@ def _panel(table, title: str, roles: tuple[str, ...]) -> Panel:
 
 KNOWN = {axis.column: axis for axis in (ACTIVE, TOTAL, TOKENS, FLOPS)}
 WIDE = 5.0
-"""How many times larger than its least the largest value is from which an axis is logarithmic."""
+"""Ratio of the largest value to the smallest from which an axis is logarithmic."""
 
 
 def through_runs(inputs: FigureInputs) -> Figure:

@@ -1,4 +1,4 @@
-"""How evenly the mixtures of a run table route: spread and worst of the loads, and what was dropped."""
+"""Draw the balance of the mixtures of a run table: spread and worst of the loads, and dropped assignments."""
 
 from __future__ import annotations
 

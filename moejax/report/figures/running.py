@@ -1,4 +1,4 @@
-"""What happened while training: expert loads over layers and time, and where a training was stopped and went on."""
+"""Draw the progress of trainings: expert loads over layers and time, interruptions and resumes."""
 
 from __future__ import annotations
 

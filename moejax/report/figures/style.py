@@ -44,7 +44,7 @@ def coloured(values: Collection[T]) -> list[tuple[T, str]]:
 
 
 def dark(colour: str) -> bool:
-    """Whether a line of this colour is lost on the dark side of a page."""
+    """Return whether a line of this colour is hard to see on the dark side of a page."""
     linear = (np.asarray(to_rgb(colour)) + 0.055) ** 2.4 / 1.055**2.4
     return float(linear @ (0.2126, 0.7152, 0.0722)) < LOST
 

@@ -39,7 +39,7 @@ class AllToAll(Communication):
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Whether no device of the group sends another one more than fits: all must take the same way."""
+        """Return whether no device of the group sends another more than fits: all must take the same branch."""
         fits = jnp.diff(self.layout.offsets).max() <= self.buffer
         return lax.pmin(fits.astype(jnp.int32), EXPERT) == 1
 

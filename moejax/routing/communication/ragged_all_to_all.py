@@ -48,7 +48,7 @@ class RaggedAllToAll(Communication):
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Whether no device of the group gets more than fits; each knows all loads."""
+        """Return whether no device of the group receives more than fits; each device knows all loads."""
         return self.rows_between.sum(axis=0).max() <= self.buffer
 
     def dispatch(

@@ -1,4 +1,4 @@
-"""What a device has of tokens and experts, and what a way of communicating is."""
+"""A device's share of tokens and experts, and the interface of a communication method."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Communication(ABC):
 
     @property
     def fits(self) -> Bool[Array, ""] | None:
-        """Whether the buffers are large enough, the same on all devices that communicate; None if they always are."""
+        """True if the buffers are large enough, equal on all devices that communicate; None if they always are."""
         return None
 
     @abstractmethod
