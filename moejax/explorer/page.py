@@ -182,7 +182,7 @@ def _uncertainty(fit: FitResult) -> dict[str, Any]:
     """Covariance of a fit for ranges of new runs, or why the page gives none."""
     stored = fit.uncertainty
     if stored is None or not stored.axes:
-        return {"why_none": "The fit has no covariance, so its predictions have no range."}
+        return {"why_none": fit.why_no_covariance}
     if not fit.converged or fit.undetermined or fit.alternatives:
         return {"why_none": "Some answers of this fit are not determined; `moejax predict` says which have a range."}
     values = coefficients(fit.law)
