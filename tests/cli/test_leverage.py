@@ -12,6 +12,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli.parsers import leverage as command
 from moejax.fit.estimands import decision_estimands, find
+from moejax.fit.fit_result import load
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.loss_compute import LossCompute
@@ -59,6 +60,37 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
     assert row["low"] is None
     assert main([*words]) == 0
     assert "at equal loss" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """A variant that is worth 1.3 times the compute, at eight budgets, in tables of FLOPs and of sizes."""
+    random, rows = np.random.default_rng(0), []
+    for variant in (0, 1):
+        for flops in np.geomspace(1e18, 1e20, 8):
+            loss = 1.6 + 60 * (flops * 1.3**variant) ** -0.09
+            rows.append({"V": variant, "flops": flops, "loss": loss * np.exp(0.0005 * random.normal())})
+    return write(rows, tmp_path_factory.mktemp("variants") / "runs.csv")
+
+
+def test_a_column_of_a_formula_has_a_leverage_with_an_interval(variants, tmp_path, capsys):
+    out = str(tmp_path / "fit")
+    form = ["--form", "loss = 1.6 + A*(flops*exp(g*V))^-b", "--either", "g", "--penalty", "squared", "--starts", "64"]
+    assert main(["fit", str(variants), *form, "--out", out]) == 0
+    capsys.readouterr()
+    words = ["leverage", "V=1", "V=0", "--law", f"{out}/fit.json", "--flops", "1e19"]
+    assert main([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["leverage"]
+    worth = load(f"{out}/fit.json").conf_int().loc["g"]
+    assert np.log([row["low"], row["leverage"], row["high"]]) == pytest.approx(
+        worth[["low", "value", "high"]], rel=1e-6
+    )
+    assert row["leverage"] == pytest.approx(1.3, rel=0.05)
+    assert main([*words, "--flops", "1e22"]) == 0
+    assert "times in flops" in capsys.readouterr().out
+    for wrong in ("V=1,W=2", "W=1"):
+        assert main(["leverage", wrong, "V=0", *words[3:]]) == 2
+        assert "give V=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

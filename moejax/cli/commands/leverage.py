@@ -14,9 +14,12 @@ from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.number import pairs
 from moejax.design.constraint import held
 from moejax.design.decide import beyond
+from moejax.design.formula_leverage import FormulaLeverage, held_by
 from moejax.design.leverage import leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.budget_losses import MIXTURES, NEAR_LOSS, SIZES, BudgetLosses
+from moejax.fit.extrapolation import outside, sentences
+from moejax.fit.fit_result import FitResult
 from moejax.fit.leverages import Between, leverage_of
 from moejax.fit.runs import Runs
 from moejax.interval import check_level, in_percent, interval
@@ -24,6 +27,7 @@ from moejax.laws import called
 from moejax.laws.catalogue import find
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import beyond_in_words, check_scale
 from moejax.quantities import format, parse
 from moejax.report import render
@@ -239,7 +243,8 @@ def _far(found: Between) -> list[str]:
 def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     arguments.constants = None
     name, law, known = law_and_source(arguments)
-
+    if isinstance(law, FormulaLaw):
+        return _under_a_formula(arguments, law, known)
     if "loss" not in law.outputs:
         raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
     a, b = (_family(text, law) for text in (arguments.a, arguments.b))
@@ -268,10 +273,40 @@ def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
     return rows, [f"law: {name}; both families at the sizes that are best for them."], warnings
 
 
+def _under_a_formula(
+    arguments: argparse.Namespace, law: FormulaLaw, known: FitResult
+) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """The leverage by a fitted formula, with intervals by the fit's own covariance."""
+    if arguments.runs:
+        raise UserError("Leverage by a formula has intervals from the fit's own covariance; leave --runs out.")
+    a, b = (
+        tuple(held_by(type(law), _given(text), letter).items())
+        for letter, text in (("A", arguments.a), ("B", arguments.b))
+    )
+    rows, warnings = [], []
+    for flops in arguments.flops:
+        functional = FormulaLeverage(a, b, flops)
+        spread = known.spread(functional)
+        (value,), (low,), (high,) = spread.middle, *spread.ends(arguments.level, True)
+        rows.append(_row(flops, value, low, high))
+        if spread.unknown[0] and value == value:
+            warnings.append(f"The leverage at {flops:.3g} FLOPs has no interval: {spread.unknown[0]}.")
+        far = outside({"flops": flops}, known.fitted) | outside({"flops": flops * value}, known.fitted)
+        warnings += [f"At {flops:.3g} FLOPs: {sentence}" for sentence in sentences(far)]
+    notes = [f"law: {law.formula.text}"]
+    if any(row["leverage"] is None for row in rows):
+        notes.append("Undefined where B reaches A's loss within no factor of 9 million of the budget.")
+    return rows, notes, warnings
+
+
+def _given(text: str) -> dict[str, float]:
+    return {name: parse(value) for name, value in pairs(text.split(","), text)}
+
+
 def _family(text: str, law: Any) -> Any:
     """The limits of a family: what it holds."""
     if "=" in text:
-        return held({name.replace("-", "_"): parse(value) for name, value in pairs(text.split(","), text)})
+        return held({name.replace("-", "_"): value for name, value in _given(text).items()})
     return held(proportions(law, find(text).architecture))
 
 

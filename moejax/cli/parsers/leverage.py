@@ -18,6 +18,7 @@ moejax leverage 'runs.parquet:num_experts>0' 'runs.parquet:num_experts==0'
 moejax leverage mixtures.csv dense.csv --flops 1e22 --json
 moejax leverage 'runs.csv:variant==1' 'runs.csv:variant==0' --fix irreducible=1.6 --fix exponent=-0.094
 moejax leverage expansion=16 expansion=1 --law effective_params --flops 1e24
+moejax leverage V=1 V=0 --law runs/fit/fit.json --flops 1e21
 moejax leverage kimi-k2 glm-4.5 --law zhao --flops 1e24
 moejax leverage expansion=16 expansion=1 --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21"""
 
