@@ -47,8 +47,8 @@ class Estimand:
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies between 0 and 1."""
-        return self.name.startswith("optimal_") and self.name.endswith(("sparsity", "_share"))
+        """Whether it lies between 0 and 1, as the exponent of the best size does: the tokens have the rest."""
+        return self.name.startswith("optimal_") and self.name.endswith(("sparsity", "_share", "_exponent"))
 
     def answers(self, output: str) -> bool:
         """Whether it is a number of an output of the law: what that predicts of a run, or what a decision brings."""

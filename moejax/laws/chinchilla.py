@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables
-from moejax.laws.decision import SPLIT, DecisionRule, optimum
+from moejax.laws.decision import SPLIT, DecisionRule, growth, optimum
 from moejax.laws.design import Design
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
@@ -176,6 +176,9 @@ def dense_at_one(
     return (
         optimum(claim, given=("flops", experts), gives=SPLIT),
         DecisionRule(("flops", experts), {"efficiency_leverage": "EL"}, leverage, reason=unreached),
+        growth(
+            lambda law, flops, **given: optimal_split(slice_at(law, given[experts]), flops), given=("flops", experts)
+        ),
         least_flops(lambda law, **given: frontier(slice_at(law, given[experts])), given=(experts,)),
     )
 
@@ -187,6 +190,7 @@ ENTRIES = (
         aliases=("hoffmann", "besiroglu"),
         published=PUBLISHED,
         decides=(
+            growth(optimal_split),
             optimum(compute_optimal, given=("flops",), gives={**SPLIT, "params_active": "N*"}),
             least_flops(frontier),
         ),

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from moejax.laws.claim import Claim
 
 
@@ -81,6 +84,29 @@ def optimum(
         {f"optimal_{name}": between for name, between in (ends or {}).items()},
     )
 
+
+def growth(split: Callable[..., Mapping[str, Any]], *, given: tuple[str, ...] = ()) -> DecisionRule:
+    """Return the rule for the exponent a* of N* ∝ C^a*, for a law whose best size is a power of the budget.
+
+    For Hoffmann's law a* = beta/(alpha+beta), and D* ∝ C^(1-a*).
+
+    Args:
+      split: ``split(law, flops, **given)``: the best ``params_active`` and ``tokens`` for a budget.
+    """
+
+    def decide(law: Any, **quantities: float) -> dict[str, Any]:
+        held = {name: value for name, value in quantities.items() if name != "flops"}
+
+        def log_size(log_flops: Any) -> Any:
+            return jnp.log(split(law, jnp.exp(log_flops), **held)["params_active"])
+
+        return {"optimal_params_exponent": jax.grad(log_size)(LOG_FLOPS)}
+
+    return DecisionRule(given, {"optimal_params_exponent": "a*"}, decide)
+
+
+LOG_FLOPS = 50.0
+"""Logarithm of a budget, 5e21 FLOPs, at which the slope of a power is taken: any has the same."""
 
 SPLIT: Mapping[str, str] = {"params_active": "N_act*", "tokens": "D*", "loss": "L*"}
 """Symbols of the best split of a budget into active parameters and tokens."""

@@ -165,7 +165,8 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (MAPPED, "give --law NAME"),
         ([*MAPPED, "--recipe", "launch-check"], "give --law NAME"),
         ([*MAPPED, "--recipe", "zhao"], "no column params_total"),
-        ([*MAPPED, "--recipe", "tian"], "no column num_experts"),
+        ([*MAPPED, "--recipe", "tian", "--map", "top_k=1"], "no column num_experts"),
+        ([*MAPPED, "--recipe", "tian"], "no column flops"),
         (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "known are launch-check"),
         (
             ["--law", "chinchilla", *MAPPED, "--recipe", "launch-check", "--pilot", "none.csv"],
@@ -370,8 +371,11 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, *ASKED]
     assert main([*fit, "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    best, data, loss = plain["decisions"]
-    assert (best["symbol"], data["symbol"], loss["symbol"]) == ("N*", "D*", "L*")
+    exponent, best, data, _ = plain["decisions"]
+    assert [one["symbol"] for one in plain["decisions"]] == ["a*", "N*", "D*", "L*"]
+    beta, alpha = (plain["law"]["coefficients"][f"{name}_exponent"] for name in ("tokens", "params"))
+    assert exponent["value"] == pytest.approx(beta / (alpha + beta))
+    assert 0 < exponent["interval"]["low"] < exponent["value"] < exponent["interval"]["high"] < 1
     assert 6 * best["value"] * data["value"] == pytest.approx(1e24)
     assert best["interval"]["low"] < best["value"] < best["interval"]["high"]
     (run,) = plain["predictions"]

@@ -21,7 +21,7 @@ from moejax.fit.runs import runs_from
 from moejax.fit.summary import tables
 from moejax.float64 import float64
 from moejax.laws import DECISIONS, LAWS, PUBLISHED
-from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.claim import check
 from moejax.laws.dense_to_moe import DenseToMoe
 from moejax.laws.design import Design
@@ -174,7 +174,12 @@ def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
     assert [symbol for symbol, estimand in found.items() if estimand.is_share] == ["S*"]
     assert set(found) == {"G*", "S*"}
     assert found["G*"].functional(ZHAO_2025) == best_active_experts(ZHAO_2025)
-    assert decision_estimands(Chinchilla) == []
+    (exponent,) = decision_estimands(Chinchilla)
+    with float64():
+        wanted = HOFFMANN_2022.tokens_exponent / (HOFFMANN_2022.tokens_exponent + HOFFMANN_2022.params_exponent)
+        assert float(exponent.functional(HOFFMANN_2022)) == pytest.approx(wanted, rel=1e-12)
+    assert exponent.is_share
+    assert decision_estimands(LAWS["kaplan"]) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +233,7 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
     assert {one["interval"]["by"] for one in to_json(found)} == {"resamples"}
     assert text.count("flops = 1e+25, expansion = 8") == len(found)
     assert "Beyond the largest fitted run" in shown(found, known_runs())
-    assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL"]
+    assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL", "a*"]
 
 
 def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
@@ -261,6 +266,9 @@ def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_
     for one in found:
         low, high = confidence_interval(known_fit(), known_runs(), one.estimand.functional, 0.8, one_sign=True)
         assert 0 < one.interval.low < one.value < one.interval.high
+        if one.estimand.is_share:
+            assert one.interval.high < 1
+            continue
         np.testing.assert_allclose([one.interval.low, one.interval.high], [low, high])
     assert "80% interval by standard errors" in (text := shown(found, level=0.8))
     assert text.count("[") == len(found)
@@ -298,7 +306,7 @@ def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_ha
         rule = dataclasses.replace(size.rule, ends={size.name: ends})
         capped = [dataclasses.replace(one, rule=rule if one.rule is size.rule else one.rule) for one in (size, *others)]
         found = estimate(known_fit(), known_runs(), capped)
-        assert [one.interval is None for one in found] == [True, True, True, False]
+        assert [one.interval is None for one in found] == [True, True, True, False, False]
         assert f"optimal_params_active is at its {side} bound" in " ".join(shown(found).split())
         assert all(one["at_a_bound"] for one in to_json(found)[:3])
 
