@@ -38,6 +38,7 @@ def summary(fit: FitResult, level: float = 0.9, /, **found: Any) -> Result:
                 fit.output,
                 found.get("held_out_runs", {}).get("runs", ()),
             ),
+            *found.get("sweeps", {}).get("warnings", ()),
             *alone.warnings,
         ],
         tables=[*alone.tables, *tables({**found, "output": fit.output})],
@@ -139,6 +140,27 @@ def _unfinished(unfinished: int, resamples: int) -> str:
         f"{said}: the intervals say how far a search goes in so many steps, and not what the runs allow, which may be "
         f"more or less. Hold a coefficient that is not determined (--fix), or fit a law of fewer."
     )
+
+
+def _sweeps(found: Found) -> Table:
+    """The coefficients by every way from sweeps to one row each."""
+    sweeps = found["sweeps"]
+    columns = (
+        Column("coefficient"),
+        *(Column(f"{name} ({way['runs']})") for name, way in sweeps["ways"].items()),
+    )
+    each = [way["coefficients"] for way in sweeps["ways"].values()]
+    names = dict.fromkeys(name for one in each for name in one)
+    rows = [[name, *(_with_ends(one.get(name)) for one in each)] for name in names]
+    title = f"Through the sweeps in three ways, with {in_percent(sweeps['level'])} intervals"
+    return Table(title, columns, rows, key="sweeps")
+
+
+def _with_ends(one: Found | None) -> str | None:
+    if one is None:
+        return None
+    low, high = ("–" if one[end] is None else format(one[end]) for end in ("low", "high"))
+    return f"{format(one['value'])} [{low}, {high}]"
 
 
 def _errors(of: Found) -> list[Any]:
@@ -291,6 +313,7 @@ def _five(value: float) -> str:
 TABLES: dict[str, Callable[[Found], Table]] = {
     "held_out": held_out,
     "held_out_runs": _each_held_out,
+    "sweeps": _sweeps,
     "bootstrap": resampled,
     "decisions": _decisions,
     "predictions": _predictions,

@@ -9,7 +9,7 @@ from typing import Any
 from moejax import table_file
 from moejax.cli.commands.fit_answers import answer, asked_of
 from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search_of, starts_of
-from moejax.cli.commands.run_table_options import read_table, splits_of
+from moejax.cli.commands.run_table_options import read_table, read_without_words, splits_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.fit import bootstrap, held_out_runs, holdout
@@ -20,6 +20,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.read_runs import ReadRuns, fitted_column
 from moejax.fit.summary import summary
+from moejax.fit.ways_through_sweeps import ways_through_sweeps
 from moejax.folder import check_replaceable, write_text, written_in
 from moejax.interval import check_level
 from moejax.json_text import finite
@@ -50,6 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         how = {"covariance": asked.covariance, "by": arguments.by}
         result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
         found = _found(result, read, asked.covariance, arguments)
+        if arguments.smooth:
+            best = read_without_words(argparse.Namespace(**{**vars(arguments), "smooth": False}), law)
+            found["sweeps"] = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         write_fit(arguments.out, summary(result, level, **found), result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):

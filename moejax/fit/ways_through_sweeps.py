@@ -1,0 +1,81 @@
+"""The same law through the minima of sweeps, through them weighing alike, and through the sweeps' best rows.
+
+The minimum of a quadratic (``swept_optimum``) and the best row of a sweep estimate the same optimum. Where the law does
+not hold everywhere, or a quadratic is biased, the weights and the kind of minimum decide a coefficient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from moejax.fit.covariance import with_uncertainty
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.runs import Runs
+from moejax.json_text import finite
+
+MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
+"""Ways from sweeps to one row each."""
+
+
+def ways_through_sweeps(
+    result: FitResult, minima: Runs, best: Runs, level: float, *, how: Mapping[str, Any], **options: Any
+) -> dict[str, Any]:
+    """Fit the law of ``result``, which is of the minima, in the other two ways; return all three as plain data.
+
+    Args:
+      how: options of ``with_uncertainty``.
+      options: options of ``fit_law``.
+    """
+    alike = dataclasses.replace(minima, weight=(minima.weight > 0).astype(np.float64))
+    fits = {MINIMA: (result, minima)}
+    for name, runs in ((ALIKE, alike), (BEST, best)):
+        fits[name] = (with_uncertainty(fit_law(type(result.law), runs, **options), runs, **how), runs)
+    ways = {
+        name: {
+            "runs": int((runs.weight > 0).sum()),
+            "coefficients": {
+                row.name: finite({"value": row.value, "low": row.low, "high": row.high})
+                for row in fit.coefficient_rows(level)
+                if row.name not in fit.without_error
+            },
+        }
+        for name, (fit, runs) in fits.items()
+    }
+    return {"level": level, "ways": ways, "warnings": _warnings(ways)}
+
+
+def _warnings(ways: Mapping[str, Any]) -> list[str]:
+    """Name the coefficients that minima and best rows determine differently: each outside the other's interval."""
+    minima, alike, best = (ways[name]["coefficients"] for name in (MINIMA, ALIKE, BEST))
+    said = []
+    for name in minima:
+        if name not in best or not _differ(minima[name], best[name]):
+            continue
+        weights = name in alike and not _differ(alike[name], best[name])
+        said.append(
+            f"{name} is {_written(minima[name])} through the minima of the sweeps and {_written(best[name])} through "
+            f"their best rows, each outside the other's interval. "
+            + (
+                f"With equal weights the minima give {_written(alike[name])}: the weights decide. Look which sweeps "
+                f"have small standard errors, or give weights (--weight COLUMN)."
+                if weights
+                else "Look at the sweeps whose minimum is far from their best row; a finer grid decides between them."
+            )
+        )
+    return said
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    ends = [end for each in (one, other) for end in (each["low"], each["high"])]
+    return None not in ends and not (
+        one["low"] <= other["value"] <= one["high"] or other["low"] <= one["value"] <= other["high"]
+    )
+
+
+def _written(one: Mapping[str, Any]) -> str:
+    return f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]"
