@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import warnings
 import zlib
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from numba import cfunc, config
+from numba import cfunc
 
 from moejax.errors import UserError
 from moejax.folder import note, noted, sha256, user_cache
@@ -23,6 +24,8 @@ from moejax.wording import says
 
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
 """Sums may be reordered, as vectors need; what is not a number stays so."""
+
+config: Any = importlib.import_module("numba.core.config")
 
 SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
 """Changes with all that kernels share."""
