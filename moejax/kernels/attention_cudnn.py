@@ -130,6 +130,37 @@ def _save(
     return mixed, (query, key, value, segments, mixed, logsumexp)
 
 
+def residuals(fused: Any) -> tuple[str, ...]:
+    """Return the names of what JAX's backward rule of attention reads, in the order of its residuals.
+
+    From JAX 0.12 on there is also a function of scores, with arrays of its own.
+    """
+    own = ("score_mod_args",) if "score_mod" in _parameters(fused._dot_product_attention_bwd_rule) else ()
+    sequences = ("q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "page_table_k", "page_table_v")
+    return "query", "key", "value", "bias", *sequences, *own, "activation", "fwd_output"
+
+
+def call_rule(rule: Any, **given: Any) -> Any:
+    """Call one of JAX's private rules of attention by the names of its parameters.
+
+    Raises:
+      KeyError: this JAX's rule has a parameter that is not known here.
+    """
+    usual = {"seed": 0, "dropout_rate": 0.0, "variadic_args": (False, False), "sliding_window_length": None}
+    usual |= {"score_mod": None, "is_training": True, "cudnn_version": _cudnn_version(), "return_residual": False}
+    return rule(**{name: {**usual, **given}[name] for name in _parameters(rule)})
+
+
+def _parameters(rule: Any) -> list[str]:
+    return list(inspect.signature(rule).parameters)
+
+
+def _cudnn_version() -> int:
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    return fused.check_cudnn_version()
+
+
 def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[Array, Array, Array, None]:
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
@@ -141,16 +172,30 @@ def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[A
         room = jnp.zeros((documents.lengths.size, query.shape[2], query.shape[1]), jnp.float32)
         sums = room.at[documents.number, :, documents.place].set(logsumexp)
         none = jnp.zeros(0, query.dtype)
-        places = (documents.lengths, documents.lengths, documents.starts, documents.starts)
-        rule: Any = fused._dot_product_attention_bwd_rule
-        # From JAX 0.12 on it also takes a function of scores, here none, and that function's arrays.
-        function, arrays = ([None], [()]) if "score_mod" in inspect.signature(rule).parameters else ([], [])
+        lengths, starts = documents.lengths, documents.starts
+        named = {
+            "query": query,
+            "key": keys,
+            "value": values,
+            "bias": none,
+            "q_seqlen": lengths,
+            "kv_seqlen": lengths,
+            "q_offsets": starts,
+            "kv_offsets": starts,
+            "page_table_k": none,
+            "page_table_v": none,
+            "score_mod_args": (),
+            "activation": sums,
+            "fwd_output": mixed,
+        }
         with jax.numpy_dtype_promotion("standard"):
-            dquery, dkeys, dvalues, *_ = rule(
-                *(scale, 0, 0.0, (False, False), fused.MaskType.PADDING_CAUSAL, fused.AttentionLayout.BTNH.value, None),
-                *(*function, fused.check_cudnn_version(), False),
-                (query, keys, values, none, *places, none, none, *arrays, sums, mixed),
-                dmixed,
+            dquery, dkeys, dvalues, *_ = call_rule(
+                fused._dot_product_attention_bwd_rule,
+                scale=scale,
+                mask_type=fused.MaskType.PADDING_CAUSAL,
+                layout=fused.AttentionLayout.BTNH.value,
+                res=tuple(named[name] for name in residuals(fused)),
+                grad_output=dmixed,
             )
         return dquery, *back((dkeys, dvalues))
 

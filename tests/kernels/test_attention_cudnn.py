@@ -158,6 +158,39 @@ def test_what_attention_puts_out_is_kept_by_name_and_not_computed_again(remat, c
     assert program.count("dot_product_attention_bwd_wrapper[") == 1
 
 
+def test_the_backward_rule_reads_its_residuals_in_the_order_that_we_give_them(monkeypatch):
+    """Where JAX's own forward rule leaves each of its arguments, and what it computed."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
+    names = [n for n in attention_cudnn.residuals(fused_attention_stablehlo) if n not in ("activation", "fwd_output")]
+    heads, none = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((0,), jnp.bfloat16)
+    lengths, starts = (jax.ShapeDtypeStruct((2, more), jnp.int32) for more in (3, 4))
+    arrays = dict.fromkeys(names, none) | dict.fromkeys(("query", "key", "value"), heads)
+    arrays |= dict.fromkeys(("q_seqlen", "kv_seqlen"), lengths) | dict.fromkeys(("q_offsets", "kv_offsets"), starts)
+    arrays.pop("score_mod_args", None)
+
+    def saved(arrays):
+        own = {"score_mod_args": ()} if "score_mod_args" in names else {}
+        masked = {"mask_type": fused_attention_stablehlo.MaskType.PADDING_CAUSAL, "layout": 0, "scale": 1.0}
+        rule = fused_attention_stablehlo._dot_product_attention_fwd_rule
+        return dict(
+            zip((*names, "sums", "mixed"), attention_cudnn.call_rule(rule, **arrays, **own, **masked)[1], strict=True)
+        )
+
+    with on("h100"), standing_in(SimpleNamespace(compute_capability="9.0")):
+        program, out = jax.make_jaxpr(saved, return_shape=True)(arrays)
+    # Dictionaries are flattened in the order of their keys.
+    left = dict(zip(sorted([*arrays, "sums", "mixed"]), program.jaxpr.outvars, strict=True))
+    assert {name: left[name] for name in arrays} == dict(zip(sorted(arrays), program.jaxpr.invars, strict=True))
+    assert out["sums"].dtype == jnp.float32
+    assert out["mixed"].shape == heads.shape
+
+
+def test_a_parameter_of_another_jaxs_rule_is_an_error_and_not_another_argument(monkeypatch):
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
+    with pytest.raises(KeyError, match="new"):
+        attention_cudnn.call_rule(lambda scale, new, seed: None, scale=1.0)
+
+
 def test_of_packed_documents_one_sum_is_kept_for_each_query_and_nothing_of_tiles(monkeypatch):
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
     heads, keys = (jax.ShapeDtypeStruct((2, 512, heads, 64), jnp.bfloat16) for heads in (4, 2))
@@ -194,8 +227,8 @@ def test_the_kernels_backward_pass_gets_each_sum_where_the_forward_pass_left_it(
         own = jnp.arange(2 * 8 * 4.0).reshape(2, 8, 4)
         return query, left.at[places.number, :, places.place].set(own)
 
-    def backward(*arguments):
-        query, key, value, *_, sums, _ = arguments[-2]
+    def backward(scale, seed, dropout_rate, mask_type, res, grad_output):
+        query, key, value, *_, sums, _ = res
         given.append(sums)
         return query, key, value
 
