@@ -1,5 +1,7 @@
 """What the user can mend, as an exception of its own: the command line prints its sentence and no traceback."""
 
+from __future__ import annotations
+
 
 class UserError(ValueError):
     """A mistake in what was asked: a sentence with what was given, the rule and the remedy.
@@ -11,6 +13,18 @@ class UserError(ValueError):
 
 class CoordinatedError(UserError):
     """An error that every process of a training knows of, so that all of them end."""
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """Return a sentence with the sizes that an exception states if it means that memory ran out, else None."""
+    text = str(error)
+    # By its name, as commands without JAX ask too.
+    if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in text:
+        stated = text.partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0].strip().rstrip(".")
+        return f"A device has too little memory: {stated}."
+    if isinstance(error, MemoryError):
+        return f"This machine has too little memory{': ' * bool(text)}{text.rstrip('.')}."
+    return None
 
 
 OURS = "this is a mistake of moejax's and not yours; please report it, with the command and the lines above."

@@ -20,7 +20,7 @@ import moejax
 from moejax.cli import COMMANDS
 from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.cli.validation import input_files, validate
-from moejax.errors import UserError
+from moejax.errors import UserError, out_of_memory
 from moejax.folder import reading
 from moejax.say import discard, say
 from moejax.wording import did_you_mean, one_line, says
@@ -178,7 +178,7 @@ def _run(words: list[str]) -> int:
     except UserError as error:
         return _fail(str(error))
     except Exception as error:
-        if sentence := refused_variable(error):
+        if sentence := refused_variable(error) or out_of_memory(error):
             return _fail(sentence)
         raise
 

@@ -27,7 +27,7 @@ from moejax.train.allocator import release_memory
 from moejax.train.batches import batch_digest, read_batches
 from moejax.train.devices import without_mfu
 from moejax.train.evaluation import Evaluated, evaluate
-from moejax.train.opening import open_data, open_runs, report_disk_errors
+from moejax.train.opening import open_data, open_runs, report_disk_errors, report_memory
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.profile import Profile
@@ -128,7 +128,8 @@ def train(
                 program = make_program(runs[0].training, mesh)
                 if len(unfinished) > 1:
                     program = vmap_program(program, len(unfinished))
-                Trainer(unfinished, program, corpus, group, stop, profiler, progress, log).train()
+                with report_memory(runs[0].training, program):
+                    Trainer(unfinished, program, corpus, group, stop, profiler, progress, log).train()
     diverged = [run.diverged for run in runs if run.diverged]
     if diverged:
         raise UserError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from jax.sharding import Mesh
 
 from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus
-from moejax.errors import UserError
+from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
+from moejax.quantities import format_bytes
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.devices import Speed
@@ -34,6 +36,7 @@ from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
 from moejax.train.phases import phases
 from moejax.train.processes import ProcessGroup
+from moejax.train.program import Program
 from moejax.train.rounding import DETERMINISTIC, of_all, unfixed
 from moejax.train.row import versions
 from moejax.train.row_file import CutShort, check_row, read_row, row_file
@@ -152,6 +155,26 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
         raise UserError(
             f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
             f"mend the disk, and the same command goes on."
+        ) from error
+
+
+@contextlib.contextmanager
+def report_memory(training: Training, program: Program) -> Iterator[None]:
+    """Raise ``UserError``, a sentence with the sizes, where a training needs more memory than there is."""
+    try:
+        yield
+    except Exception as error:
+        if (text := out_of_memory(error)) is None:
+            raise
+        leaves = zip(jax.tree.leaves(program.abstract), jax.tree.leaves(program.shardings), strict=True)
+        state = sum(math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, where in leaves)
+        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        has = f", of the {format_bytes(limit)} that it has" if limit else ""
+        raise UserError(
+            f"{text} The parameters and optimizer of {training.name} take {format_bytes(state)} on each device{has}; "
+            f"activations of {training.recipe.batch_tokens:,} tokens a step come on top. Raise recipe.microbatches, "
+            f"set recipe.runtime.remat = 'full', or split the state over more devices (recipe.mesh.fsdp); moejax plan "
+            f"states what a step needs."
         ) from error
 
 

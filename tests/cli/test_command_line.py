@@ -146,6 +146,17 @@ command()
 """
 
 
+def test_out_of_memory_on_this_machine_is_a_sentence_with_the_size(monkeypatch, capsys):
+    def too_much(arguments):
+        return bytearray(2**60)
+
+    monkeypatch.setattr("moejax.cli.commands.laws.run", too_much)
+    assert main(["laws"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("moejax: This machine has too little memory.")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("raised", ["ValueError('x')", "KeyError('x')", "OSError(5, 'x', 'y')"])
 def test_a_mistake_of_moejaxs_is_a_traceback_and_asks_for_a_report(raised):
     ended = subprocess.run(

@@ -15,6 +15,7 @@ from interrupted import Killed, lasting, logged, on_one_device, train_killed_at_
 from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
+from moejax.errors import UserError
 from moejax.train import loop, metrics, run, step
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
@@ -186,6 +187,16 @@ def test_the_trunk_is_the_longest_budgets_stable_part(training):
     assert (trunk.start, trunk.end) == (0, 10)
     assert [(branch.start, branch.end) for branch in branches] == [(5, 8), (10, 16)]
     assert training.recipe.total_steps == 10 + 3 + 6
+
+
+def test_out_of_memory_is_a_sentence_with_the_sizes(training, tmp_path, monkeypatch):
+    def too_much(*arguments):
+        return [jnp.zeros(2**48).block_until_ready()]
+
+    monkeypatch.setattr(loop, "first_state", too_much)
+    sizes = r"too little memory.* 1125899906842624 bytes.*parameters and optimizer of .* take [\d.]+ kB on each device"
+    with pytest.raises(UserError, match=rf"{sizes}.*recipe\.microbatches"):
+        train(on_one_device(training), tmp_path)
 
 
 def test_a_folder_of_another_training_is_refused(uninterrupted, tmp_path):
