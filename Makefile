@@ -54,7 +54,8 @@ resolve: $(VENV)/.installed  ## whether pip finds versions for every extra with 
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -m resolve -r s tests/test_constraints.py
 
 gpu-programs: $(VENV)/.cuda  ## programs compiled for GPUs that are not here: which kernels they call (installs 5 GB)
-	JAX_PLATFORMS=cpu $(VENV)/cuda/bin/pytest -m gpu_programs -r s --durations 0 tests/plan/test_gpu_programs.py
+	JAX_PLATFORMS=cpu $(VENV)/cuda/bin/pytest -m gpu_programs -r s --durations 0 \
+	  tests/plan/test_gpu_programs.py tests/kernels/test_jax_triton.py
 
 test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on this machine (root, Debian)
 	$(BIN)/pytest -m slurm -r s --durations 0 tests/study/test_slurm.py
@@ -79,7 +80,11 @@ constraints: $(VENV)/.installed  ## write down the versions installed now, witho
 clean:
 	rm -rf $(VENV)
 
-$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
+# "pip install ." replaces the editable install by a copy, in which no change of the checkout is seen.
+REPLACED := $(if $(wildcard $(VENV)/.installed),$(if $(wildcard $(VENV)/lib/python*/site-packages/_moejax.pth),,replaced))
+
+.PHONY: replaced
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) $(REPLACED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "moejax needs Python 3.11 or newer; $(PYTHON) is $(VERSION). Name another: make PYTHON=python3.12 ..."; exit 2; }
 	@echo "Installing into $(VENV): about 1 GB, usually a minute."
@@ -118,8 +123,8 @@ $(VENV)/.engines: constraints/engines.txt
 	@touch $@
 
 $(VENV)/.cuda: pyproject.toml constraints/cuda.txt constraints/parity.txt $(CONSTRAINTS)
-	@echo "Installing JAX's CUDA wheels and tokamax into $(VENV)/cuda, an environment of their own: 5 GB. No GPU is needed."
+	@echo "Installing JAX's CUDA wheels, tokamax and jax-triton into $(VENV)/cuda, an environment of their own: 5 GB. No GPU is needed."
 	$(PYTHON) -m venv $(VENV)/cuda
 	$(VENV)/cuda/bin/python -m pip install --disable-pip-version-check --progress-bar on \
-	  -e '.[dev,cuda13]' -c constraints/cuda.txt -c constraints/parity.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	  -e '.[dev,cuda13,triton]' -c constraints/cuda.txt -c constraints/parity.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@

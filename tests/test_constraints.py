@@ -54,6 +54,24 @@ def test_the_makefile_installs_what_parity_is_resolved_with():
     assert f"{' '.join(PARITY)} -c" in Path("Makefile").read_text()
 
 
+@pytest.mark.parametrize("is_editable", [True, False])
+def test_make_installs_again_what_a_copy_has_replaced(tmp_path, is_editable):
+    (tmp_path / ".installed").touch()
+    if is_editable:
+        site = tmp_path / "lib" / "python3.11" / "site-packages"
+        site.mkdir(parents=True)
+        (site / "_moejax.pth").touch()
+    command = ["make", "--dry-run", f"VENV={tmp_path}", f"{tmp_path}/.installed"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ("pip install" in said) == (not is_editable)
+
+
+def test_pages_install_a_checkout_editable():
+    pages = [Path("README.md"), *Path("docs").glob("*.md")]
+    lines = [line for page in pages if page.name != "log.md" for line in page.read_text().splitlines()]
+    assert not [line for line in lines if re.search(r"pip install '?\.", line)]
+
+
 @pytest.mark.resolve
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.stem)
 class TestResolving:
