@@ -11,16 +11,22 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from moejax.kernels.experts import Experts, LayoutWith, grouped, project_down, project_up, with_backward
-from moejax.kernels.grouped_matmul import GroupedMatmul
+from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
 from moejax.kernels.permutation import permute, permute_weights, unpermute
 from moejax.kernels.quantization import in_8_bits
+from moejax.kernels.quantization import reference as reference_in_8_bits
 from moejax.kernels.table import select
-from moejax.platform import gpu_generation, platform
+from moejax.platform import platform
 
 
-def supports(*arguments: Any, **options: Any) -> bool:
-    """Whether the platform has a grouped product: TPUs, and GPUs from Ampere on."""
-    return platform() != "gpu" or gpu_generation() >= 8
+def supports(x: Any, combine_weight: Any, layout_with: Any, experts: Experts) -> bool:
+    """Return whether a kernel computes the products: on TPUs, and on GPUs from Ampere on whose library is installed."""
+    if platform() != "gpu":
+        return True
+    kernels = [select("grouped_matmul", x, experts.down)]
+    if experts.quantization != "none":
+        kernels.append(select("grouped_matmul_8_bits", x, experts.down, quantization=experts.quantization))
+    return not {REFERENCE, reference_in_8_bits} & set(kernels)
 
 
 def experts_grouped_matmul(

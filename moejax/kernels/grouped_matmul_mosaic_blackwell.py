@@ -1,8 +1,7 @@
 """Grouped products on Blackwell, by the Mosaic kernel that JAX brings along.
 
-For the gradient of the rows the matrices are first written down transposed. The gradient of the matrices is our Triton
-kernel's. None of these was timed by us. On Hopper JAX's Mosaic kernel was slower than our Triton kernels in a training
-step (docs/benchmarks.md), and is not used.
+For the gradient of the rows the matrices are first transposed in memory. JAX has no Mosaic kernel of Blackwell for the
+gradient of the matrices; that one is Triton's. None of these was timed by us.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -19,23 +18,23 @@ from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul_tiles import jax_tile
-from moejax.kernels.grouped_matmul_triton import TRITON
+from moejax.kernels.table import triton_backend
 from moejax.platform import gpu_generation
 
 
 def supports(rows: Any, matrices: Any, *sizes: Any) -> bool:
-    """Whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
+    """Return whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
     if rows.dtype not in (jnp.bfloat16, jnp.float16) or rows.dtype != matrices.dtype:
         return False
-    return gpu_generation() == 10 and jax_tile(*matrices.shape[1:]) is not None
+    return gpu_generation() == 10 and jax_tile(10, rows.shape[0], *matrices.shape) is not None
 
 
 @sequential_vmap
 def _forward(rows: Float[Array, "R D"], matrices: Float[Array, "G D F"], group_sizes: Int[Array, " G"]) -> Array:
     from jax.experimental.pallas.ops.gpu import blackwell_matmul_mgpu, blackwell_ragged_dot_mgpu
 
-    tile = jax_tile(*matrices.shape[1:])
-    assert tile is not None, "supports() has said no."
+    tile = jax_tile(10, rows.shape[0], *matrices.shape)
+    assert tile is not None, "supports() has returned False."
     whole = jnp.pad(rows, ((0, -rows.shape[0] % (2 * tile.rows)), (0, 0)))
     config = blackwell_ragged_dot_mgpu.TuningConfig(
         tile_m=tile.rows,
@@ -54,5 +53,9 @@ def _rows_gradient(dy: Float[Array, "R F"], matrices: Float[Array, "G D F"], gro
     return _forward(dy, matrices.swapaxes(1, 2), group_sizes)
 
 
-# The kernel knows no ``jax.vmap``; a population's members take turns.
-MOSAIC = GroupedMatmul(_forward, _rows_gradient, TRITON.matrices_gradient)
+def _matrices_gradient(rows: Array, dy: Array, group_sizes: Array) -> Array:
+    return triton_backend().matrices_gradient(rows, dy, group_sizes)
+
+
+# The kernel has no rule for ``jax.vmap``; the runs of a population are computed one after the other.
+MOSAIC_BLACKWELL = GroupedMatmul(_forward, _rows_gradient, _matrices_gradient)

@@ -172,7 +172,7 @@ def triton_tile(
 
 
 class JaxTile(NamedTuple):
-    """Sizes of JAX's own Mosaic kernel on Blackwell."""
+    """Sizes of JAX's own Mosaic kernels."""
 
     rows: int
     columns: int
@@ -182,18 +182,24 @@ class JaxTile(NamedTuple):
     """Tiles that are taken along the columns before the rows are gone along."""
 
 
+HOPPER_SIDES = (128, 64)
+"""Columns of a tile on Hopper: the registers of one group of 128 threads hold a float32 sum of 128 by 128 at most."""
 SHARED_BYTES = 232_448 - 4096
 """Shared memory of a block of threads, without some for barriers."""
 
 
-def jax_tile(into: int, out_of: int) -> JaxTile | None:
-    """Sizes for a product in 16 bits, or None where the kernel cannot do it, forwards or backwards. Not measured.
+def jax_tile(generation: int, rows: int, groups: int, into: int, out_of: int) -> JaxTile | None:
+    """Return sizes for a product in 16 bits, or None if the kernels cannot compute it or its gradients. Not measured.
 
-    Both widths are multiples of a tile's columns, as they change places in the gradient; two multiprocessors share a
-    tile of twice the rows and columns.
+    Both widths are multiples of a tile's columns, as they change places in the gradient. On Blackwell two
+    multiprocessors share a tile of twice the rows and columns.
     """
-    side = 128
-    if into % (2 * side) or out_of % (2 * side):
+    shared_by = 2 if generation == 10 else 1
+    sides = {9: HOPPER_SIDES, 10: (128,)}.get(generation, ())
+    columns = next((side for side in sides if not any(width % (shared_by * side) for width in (into, out_of))), None)
+    if columns is None:
         return None
-    stages = min(6, (SHARED_BYTES - 2 * side * side) // (2 * 64 * 2 * side))
-    return JaxTile(side, side, 64, stages, next(width for width in (8, 4, 2, 1) if out_of // (2 * side) % width == 0))
+    height = 128 if generation == 10 or rows >= 256 * groups else 64
+    stages = min(6, (SHARED_BYTES - 2 * height * columns) // (2 * 64 * (height + columns)))
+    tiles = out_of // (shared_by * columns)
+    return JaxTile(height, columns, 64, stages, next(width for width in (8, 4, 2, 1) if tiles % width == 0))

@@ -1,9 +1,10 @@
 """Grouped products on Blackwell, by tokamax's Mosaic kernel where its records have that as the fastest.
 
-Elsewhere, and for the gradient of the matrices, by our Triton kernels: tokamax's Triton kernel for that gradient gives
-a group without rows the product of the rows before it (0.0.12: its last turn is taken though there is none). Tokamax
-looks sizes up by the exact shape, and has poor ones for all others, so sizes are named here. On Hopper its kernel was
-slower than our Triton kernels in a training step (docs/benchmarks.md), and is not used.
+Elsewhere, and for the gradient of the matrices, by our Triton kernels (of Pallas, or of ``jax_triton``): tokamax's
+Triton kernel for that gradient gives a group without rows the product of the rows before it (0.0.12: its last turn is
+taken though there is none). Tokamax looks sizes up by the exact shape, and has poor ones for all others, so sizes are
+named here. On Hopper its kernel was slower than our Triton kernels in a training step (docs/benchmarks.md), and is not
+used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jax.custom_batching import sequential_vmap
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul_tiles import MosaicTile, nearest
-from moejax.kernels.grouped_matmul_triton import TRITON
+from moejax.kernels.table import triton_backend
 from moejax.platform import gpu_generation
 
 
@@ -64,7 +65,7 @@ def _mosaic(tile: MosaicTile, rows: Array, matrices: Array, group_sizes: Array) 
 def _forward(rows: Array, matrices: Array, group_sizes: Array) -> Array:
     tile = _tile("forward", rows, matrices)
     if tile is None:
-        return TRITON.forward(rows, matrices, group_sizes)
+        return triton_backend().forward(rows, matrices, group_sizes)
     return _mosaic(tile, rows, matrices, group_sizes)
 
 
@@ -72,8 +73,12 @@ def _forward(rows: Array, matrices: Array, group_sizes: Array) -> Array:
 def _rows_gradient(dy: Array, matrices: Array, group_sizes: Array) -> Array:
     tile = _tile("rows", dy, matrices)
     if tile is None:
-        return TRITON.rows_gradient(dy, matrices, group_sizes)
+        return triton_backend().rows_gradient(dy, matrices, group_sizes)
     return _mosaic(tile, dy, matrices.swapaxes(1, 2), group_sizes)
 
 
-TOKAMAX = GroupedMatmul(_forward, _rows_gradient, TRITON.matrices_gradient)
+def _matrices_gradient(rows: Array, dy: Array, group_sizes: Array) -> Array:
+    return triton_backend().matrices_gradient(rows, dy, group_sizes)
+
+
+TOKAMAX = GroupedMatmul(_forward, _rows_gradient, _matrices_gradient)

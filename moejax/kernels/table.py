@@ -52,6 +52,39 @@ def has_tokamax() -> bool:
         return False
 
 
+def is_importable(*modules: str) -> bool:
+    """Return whether all of these modules can be imported here."""
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+PALLAS_GPU = "jax.experimental.pallas.ops.gpu"
+
+
+def has_pallas_triton() -> bool:
+    """Return whether this JAX has Pallas's Triton backend, which JAX 0.11 deprecated."""
+    return is_importable("jax.experimental.pallas.triton")
+
+
+def has_jax_triton() -> bool:
+    """Return whether ``jax_triton`` is installed: the extra ``triton``."""
+    return is_importable("jax_triton", "triton.language")
+
+
+def has_any_triton() -> bool:
+    """Return whether one of the two is there."""
+    return has_pallas_triton() or has_jax_triton()
+
+
+def triton_backend() -> Any:
+    """Return the ``grouped_matmul`` backend of our Triton kernels, by way of Pallas where JAX still has that."""
+    return load("grouped_matmul", "triton" if has_pallas_triton() else "jax_triton")
+
+
 TABLE: dict[str, dict[str, Kernel]] = {
     "attention": {
         "numba": Kernel("cpu", "cpu.attention:attention", cpu.available, "float32"),
@@ -82,15 +115,26 @@ TABLE: dict[str, dict[str, Kernel]] = {
     },
     "grouped_matmul": {
         "megablox": Kernel("tpu", "grouped_matmul_megablox:MEGABLOX"),
-        "tokamax": Kernel("gpu", "grouped_matmul_tokamax:TOKAMAX", has_tokamax),
-        "mosaic": Kernel("gpu", "grouped_matmul_mosaic:MOSAIC"),
-        "triton": Kernel("gpu", "grouped_matmul_triton:TRITON"),
+        "tokamax": Kernel("gpu", "grouped_matmul_tokamax:TOKAMAX", lambda: has_tokamax() and has_any_triton()),
+        "mosaic_blackwell": Kernel(
+            "gpu",
+            "grouped_matmul_mosaic_blackwell:MOSAIC_BLACKWELL",
+            lambda: is_importable(f"{PALLAS_GPU}.blackwell_ragged_dot_mgpu") and has_any_triton(),
+        ),
+        "triton": Kernel("gpu", "grouped_matmul_triton:TRITON", has_pallas_triton),
+        "mosaic_hopper": Kernel(
+            "gpu",
+            "grouped_matmul_mosaic_hopper:MOSAIC_HOPPER",
+            lambda: is_importable(f"{PALLAS_GPU}.ragged_dot_mgpu", f"{PALLAS_GPU}.transposed_ragged_dot_mgpu"),
+        ),
+        "jax_triton": Kernel("gpu", "grouped_matmul_jax_triton:JAX_TRITON", has_jax_triton),
         "reference": Kernel("any", "grouped_matmul:REFERENCE"),
     },
     "grouped_matmul_8_bits": {
         "tokamax": Kernel("tpu", "grouped_matmul_tokamax_tpu:in_8_bits", has_tokamax),
         "mosaic": Kernel("gpu", "grouped_matmul_mosaic_8_bits:in_8_bits"),
-        "triton": Kernel("gpu", "grouped_matmul_triton:in_8_bits"),
+        "triton": Kernel("gpu", "grouped_matmul_triton:in_8_bits", has_pallas_triton),
+        "jax_triton": Kernel("gpu", "grouped_matmul_jax_triton:in_8_bits", has_jax_triton),
         "reference": Kernel("any", "quantization:reference"),
     },
     "ragged_all_to_all": {

@@ -420,8 +420,8 @@ def _array(type_: str) -> tuple[int, ...]:
 
 
 _STATED = re.compile(r'"cost_estimate":\{"flops":"(?P<flops>\d+)".*?"bytes_accessed":"(?P<bytes>\d+)"')
-_OF_A_GPU = ("mosaic_gpu_v2", "__gpu$xla.gpu.triton")
-"""What XLA calls kernels of Pallas for GPUs; XLA's own kernels in Triton are fusions."""
+_OF_A_GPU = ("mosaic_gpu_v2", "__gpu$xla.gpu.triton", "triton_kernel_call", "triton_kernel_call_ffi")
+"""Targets of the custom calls of Pallas and of ``jax_triton`` on GPUs; XLA's own kernels in Triton are fusions."""
 
 
 def pallas_seconds(kernels: Iterable[CompiledKernel], chip: Chip, *, rows: float = 1.0) -> float:

@@ -107,11 +107,14 @@ def test_every_tile_is_one_that_a_multiprocessor_holds():
         assert math.log2(record.tile.rows).is_integer()
     assert 2 * HOPPER.inner * (HOPPER.rows + HOPPER.columns) * HOPPER.stages <= SHARED_BYTES
     for shape in (*shapes("olmoe-1b-7b", 8192), *shapes("qwen3-30b-a3b", 64), *shapes("deepseek-v3", 8192)):
-        tile = jax_tile(*shape[2:])
-        assert 2 * tile.inner * (tile.rows + tile.columns) * tile.stages <= SHARED_BYTES
-        assert not any(width % tile.columns for width in shape[2:])
-        assert tile.stages >= 2
-    assert jax_tile(2048, 1152) is None
+        for generation in (9, 10):
+            tile = jax_tile(generation, *shape)
+            assert 2 * tile.inner * (tile.rows + tile.columns) * tile.stages <= SHARED_BYTES
+            assert not any(width % tile.columns for width in shape[2:])
+            assert tile.stages >= 2
+    assert jax_tile(9, 8192, 8, 2048, 1000) is None
+    assert jax_tile(10, 8192, 8, 2048, 1152) is None
+    assert jax_tile(8, 8192, 8, 2048, 1024) is None
 
 
 @pytest.mark.parametrize("multiple", [1, 8])

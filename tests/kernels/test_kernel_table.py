@@ -1,6 +1,8 @@
 """Every kernel in the table computes what its operation's reference does, gradients included, where it can run here."""
 
 import functools
+import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,8 @@ from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.quantization import TYPES
 from moejax.kernels.table import TABLE, accepts, load, select
+from moejax.plan.absent_gpu import standing_in
+from moejax.routing.dispatch import grouped as dispatch_grouped
 from moejax.routing.layout import by_expert
 from moejax.routing.routers import ROUTERS
 from moejax.sharding import MESH_AXES
@@ -152,13 +156,15 @@ HOPPER, AMPERE = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 def test_a_program_gets_the_kernels_of_its_platform(platform, kind, dtype, attention, experts, grouped, monkeypatch):
     for kernels in TABLE.values():
         for name, kernel in kernels.items():
-            # As where all libraries are installed but numba.
-            monkeypatch.setitem(kernels, name, kernel._replace(is_available=lambda name=name: name != "numba"))
+            # As where all libraries are installed but numba and jax_triton.
+            is_there = name not in ("numba", "jax_triton")
+            monkeypatch.setitem(kernels, name, kernel._replace(is_available=lambda is_there=is_there: is_there))
     x, matrices = normal(2, 40, 4, 16).astype(dtype), normal(4, 64, 128).astype(dtype)
+    of_experts = Experts(normal(4, 2, 128, 64).astype(dtype), matrices)
     with traced_for(kind, platform):
         chosen = select("attention", x, x, x, AttentionMask(), scale=1.0, slopes=None, sinks=None)
         assert chosen is load("attention", attention)
-        assert select("experts", x, x, None, None) is load("experts", experts)
+        assert select("experts", normal(8, 128).astype(dtype), None, None, of_experts) is load("experts", experts)
         assert select("grouped_matmul", normal(8, 64).astype(dtype), matrices) is load("grouped_matmul", grouped)
 
 
@@ -166,7 +172,7 @@ def test_a_program_gets_the_kernels_of_its_platform(platform, kind, dtype, atten
     ("kind", "widths", "chosen"),
     [
         (HOPPER, (256, 512), "triton"),
-        ("NVIDIA B200", (256, 512), "mosaic"),
+        ("NVIDIA B200", (256, 512), "mosaic_blackwell"),
         # No tile divides these.
         ("NVIDIA B200", (64, 192), "triton"),
     ],
@@ -177,6 +183,53 @@ def test_without_tokamax_a_gpu_gets_what_jax_brings_or_what_we_do(kind, widths, 
     rows, matrices = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((512, widths[0]), (4, *widths)))
     with traced_for(kind, "gpu"):
         assert select("grouped_matmul", rows, matrices) is load("grouped_matmul", chosen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "grouped", "calls"),
+    [
+        # Gate and up, down, and both gradients of each.
+        (HOPPER, "bfloat16", "mosaic_hopper", 6),
+        ("NVIDIA H200", "bfloat16", "mosaic_hopper", 6),
+        (HOPPER, "float32", None, 0),
+        ("NVIDIA B200", "bfloat16", None, 0),
+        (AMPERE, "bfloat16", None, 0),
+    ],
+)
+def test_without_any_triton_a_layer_is_lowered_with_what_jax_has_left(kind, dtype, grouped, calls, monkeypatch):
+    for module in ("jax.experimental.pallas.triton", "jax_triton"):
+        monkeypatch.setitem(sys.modules, module, None)
+    shapes = [(512, 256), (8, 2, 256, 128), (8, 128, 256)]
+    x, gate_up, down = (jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
+
+    def loss(x, gate_up, down, logits):
+        routing = ROUTERS["softmax_topk"](logits, top_k=2)
+        return dispatch_grouped(x, routing, Experts(gate_up, down)).astype(jnp.float32).sum()
+
+    with traced_for(kind, "gpu"), standing_in(SimpleNamespace(core_count=132)):
+        chosen = select("experts", x, None, None, Experts(gate_up, down))
+        assert chosen is load("experts", "grouped_matmul" if grouped else "blocks")
+        if grouped:
+            assert select("grouped_matmul", x, down) is load("grouped_matmul", grouped)
+        gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
+        logits = jax.ShapeDtypeStruct((512, 8), jnp.float32)
+        text = gradients.trace(x, gate_up, down, logits).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.custom_call @mosaic_gpu_v2") == calls
+    # No product of every row with every expert's matrix.
+    assert "tensor<8x1024x" not in text
+
+
+@pytest.mark.parametrize("quantization", TYPES)
+def test_without_any_triton_no_gpu_multiplies_every_row_by_every_matrix_in_8_bits(quantization, monkeypatch):
+    for module in ("jax.experimental.pallas.triton", "jax_triton"):
+        monkeypatch.setitem(sys.modules, module, None)
+    matrices = (normal(*shape).astype("bfloat16") for shape in ((4, 2, 256, 128), (4, 128, 256)))
+    given = Experts(*matrices, quantization=quantization)
+    for kind in (HOPPER, "NVIDIA B200", AMPERE):
+        with traced_for(kind, "gpu"):
+            chosen = select("experts", normal(8, 256).astype("bfloat16"), None, None, given)
+            is_grouped = kind == HOPPER and quantization == "fp8"
+            assert chosen is load("experts", "grouped_matmul" if is_grouped else "blocks")
 
 
 def test_a_kernel_of_one_type_is_not_chosen_for_another():

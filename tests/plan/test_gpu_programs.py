@@ -6,9 +6,10 @@ They need JAX's CUDA wheels, in an environment of their own: ``make gpu-programs
 import math
 import multiprocessing
 import re
+import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 
@@ -27,6 +28,7 @@ from moejax.kernels.table import TABLE, select
 from moejax.plan import program_time
 from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import has_cuda_plugin
+from moejax.plan.plan import measure
 from moejax.plan.process import plan
 from moejax.plan.topology import parse
 from moejax.routing import ROUTERS
@@ -41,7 +43,8 @@ pytestmark = [
     # Tokamax's own.
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
 ]
-MOSAIC, TRITON = "mosaic_gpu_v2", "__gpu$xla.gpu.triton"
+MOSAIC, TRITON, JAX_TRITON = "mosaic_gpu_v2", "__gpu$xla.gpu.triton", "triton_kernel_call"
+PALLAS_TRITON = "jax.experimental.pallas.triton"
 CUDNN = {"__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"}
 
 
@@ -55,14 +58,37 @@ def loops(text):
     return re.findall(r' while\(.*?op_name="([^"]+)"', text)
 
 
-def compiled(topology, function, *shapes, split=(), **mesh):
-    """The text of a function's program on a topology; shapes with their types."""
+@contextmanager
+def absent(modules):
+    """Let imports of these modules fail."""
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(dict.fromkeys(modules))
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def compiled(topology, function, *shapes, split=(), without=(), **mesh):
+    """Return the text of a function's program on a topology, as if the modules ``without`` were not installed.
+
+    Shapes have their types beside them.
+    """
     devices = parse(topology).compile_only_devices()
     given = make_mesh(MeshShape(**{"data": 1, **mesh}), devices)
     place = NamedSharding(given, PartitionSpec(split) if split else PartitionSpec())
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
-    with jax.set_mesh(given), standing_in(devices[0]):
+    with absent(without), jax.set_mesh(given), standing_in(devices[0]):
         return jax.jit(function).lower(*arguments).compile().as_text()
+
+
+def planned(training, topology, path, without):
+    """Compile a training's whole step, as if the modules ``without`` were not installed, and return its text."""
+    with absent(without):
+        measure(training, parse(topology), text_to=str(path))
+    return path.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +172,7 @@ def test_hoppers_float8_kernel_adds_up_in_float32_what_its_units_sum_of_128_prod
 
 
 def grouped(has_tokamax, rows, matrices, sizes, dy):
-    """A product with both gradients."""
+    """Return a product with both gradients."""
     kernels = TABLE["grouped_matmul"]
     kernels["tokamax"] = kernels["tokamax"]._replace(is_available=lambda: has_tokamax)
     backend = select("grouped_matmul", rows, matrices)
@@ -155,20 +181,64 @@ def grouped(has_tokamax, rows, matrices, sizes, dy):
 
 
 @pytest.mark.parametrize(
-    ("topology", "tokamax", "expected"),
+    ("topology", "tokamax", "without", "dtype", "expected"),
     [
-        ("h100:1", True, {TRITON: 3}),
-        ("b200:1", True, {MOSAIC: 2, TRITON: 1}),
-        ("b200:1", False, {MOSAIC: 2, TRITON: 1}),
-        ("a100:1", False, {TRITON: 3}),
+        ("h100:1", True, (), jnp.bfloat16, {TRITON: 3}),
+        ("b200:1", True, (), jnp.bfloat16, {MOSAIC: 2, TRITON: 1}),
+        ("b200:1", False, (), jnp.bfloat16, {MOSAIC: 2, TRITON: 1}),
+        ("a100:1", False, (), jnp.bfloat16, {TRITON: 3}),
+        ("h100:1", True, (PALLAS_TRITON,), jnp.bfloat16, {MOSAIC: 3}),
+        ("h100:1", True, (PALLAS_TRITON,), jnp.float32, {JAX_TRITON: 3}),
+        ("b200:1", True, (PALLAS_TRITON,), jnp.bfloat16, {MOSAIC: 2, JAX_TRITON: 1}),
+        ("b200:1", False, (PALLAS_TRITON,), jnp.bfloat16, {MOSAIC: 2, JAX_TRITON: 1}),
+        ("b200:1", False, (PALLAS_TRITON,), jnp.float32, {JAX_TRITON: 3}),
+        ("a100:1", False, (PALLAS_TRITON,), jnp.bfloat16, {JAX_TRITON: 3}),
     ],
 )
-def test_a_grouped_product_and_its_gradients_are_three_kernels(topology, tokamax, expected, compiled_for):
+def test_a_grouped_product_and_its_gradients_are_three_kernels(
+    topology, tokamax, without, dtype, expected, compiled_for
+):
     shapes = [(8192, 2048), (16, 2048, 1024), (16,), (8192, 1024)]
-    types = (jnp.bfloat16, jnp.bfloat16, jnp.int32, jnp.bfloat16)
-    text = compiled_for(topology, partial(grouped, tokamax), *zip(shapes, types, strict=True))
+    types = (dtype, dtype, jnp.int32, dtype)
+    text = compiled_for(topology, partial(grouped, tokamax), *zip(shapes, types, strict=True), without=without)
     assert calls(text) == expected
     assert not loops(text)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+@pytest.mark.parametrize("topology", ["h100:1", "b200:1"])
+def test_without_pallas_triton_products_in_8_bits_are_one_kernel(topology, quantization, compiled_for):
+    shapes = [((8192, 2048), jnp.bfloat16), ((16, 1024, 2048), jnp.bfloat16), ((16,), jnp.int32)]
+    text = compiled_for(topology, partial(eight_bits, quantization), *shapes, without=(PALLAS_TRITON,))
+    is_mosaic = topology.startswith("h100") and quantization == "fp8"
+    assert calls(text) == {MOSAIC if is_mosaic else JAX_TRITON: 1}
+
+
+def eight_bits(quantization, rows, matrices, sizes):
+    """Return a product in 8 bits."""
+    kernel = select("grouped_matmul_8_bits", rows, matrices.swapaxes(1, 2), quantization=quantization)
+    return kernel(rows, matrices, sizes, quantization)
+
+
+@pytest.mark.parametrize(
+    ("topology", "without", "expected"),
+    [
+        ("b200:8", (), {MOSAIC, TRITON}),
+        ("h100:8", (PALLAS_TRITON,), {MOSAIC}),
+        ("b200:8", (PALLAS_TRITON,), {MOSAIC, JAX_TRITON}),
+        ("a100:8", (PALLAS_TRITON,), {JAX_TRITON}),
+        ("a100:8", (PALLAS_TRITON, "jax_triton"), set()),
+    ],
+)
+def test_a_whole_step_calls_the_grouped_products_that_this_jax_supports(
+    topology, without, expected, tmp_path, plain_environment
+):
+    training = load_config(Training, "configs/plans/weak_scaling.py:8", ["--config.architecture.num_layers=2"])
+    training = replace(training, recipe=replace(training.recipe, mesh=MeshShape(fsdp=4, expert=2)))
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as process:
+        text = process.submit(planned, training, topology, tmp_path / "program.txt", without).result()
+    assert {MOSAIC, TRITON, JAX_TRITON} & set(calls(text)) == expected
+    assert set(calls(text)) >= CUDNN
 
 
 def attended(window, is_packed, query, key, value, dy, segments):
