@@ -106,13 +106,16 @@ def read_runs(
     frame = as_is = _with_index(frame)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
+    if isinstance(law, str):
+        law = law_of_formula(law, as_is, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
+    if loss != "loss" and isinstance(law, type) and _reads_loss(law) and loss not in law.outputs:
+        # The law of a score reads the loss that is named, and is fitted to the score.
+        mapping, loss = {"loss": quoted(loss), **mapping}, "loss"
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     where = [where] if isinstance(where, str) else where
     frame, filled = with_dense_rows(mapped(ours.frame, mapping, named), rows_in_words)
     frame, selected = select(frame, where, named)
     notes = (*about, *ours.notes, *filled, *selected)
-    if isinstance(law, str):
-        law = law_of_formula(law, as_is, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
     inputs = law if isinstance(law, tuple) else law.inputs
     loss = loss if isinstance(law, tuple) else fitted_column(law, loss)
     output = loss if loss in OUTPUTS or (not isinstance(law, tuple) and loss in law.outputs) else "loss"
@@ -219,7 +222,9 @@ def read_runs(
 
 
 def fitted_column(law: Any, loss: str = "loss") -> str:
-    """The column that a law is fitted to: the one that is named, or the law's only output.
+    """Return the column that a law is fitted to: the one that is named, or the law's only output.
+
+    A law of scores that reads the loss is fitted to its output: ``loss`` then names the column of the loss.
 
     Raises:
       UserError: none is named, and the law predicts several things, or the one that is named is none of them.
@@ -227,7 +232,7 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     if "loss" in law.outputs or loss in law.outputs:
         return loss
     name = called(law if isinstance(law, type) else type(law))
-    if loss != "loss":
+    if loss != "loss" and not _reads_loss(law):
         raise UserError(
             f"{name} predicts {' and '.join(law.outputs)}, and --loss names the column {loss}; if that holds one of "
             f"these, say which: {map_option(next(iter(law.outputs)), quoted(loss))}, and leave --loss out or name the "
@@ -239,6 +244,10 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
             f"as --loss {next(iter(law.outputs))}. Coefficients of another output alone are then no part of the fit."
         )
     return next(iter(law.outputs))
+
+
+def _reads_loss(law: Any) -> bool:
+    return "loss" in law.inputs
 
 
 def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()) -> dict[str, str]:
@@ -461,6 +470,10 @@ def _sound(
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
     faults |= {f"{name} is not {run_table.WITHIN}": run_table.beyond(frame[name]) for name in positive if name != loss}
     counts = [name for name in needed if name in run_table.COLUMNS and name not in positive]
+    if "loss" in counts:
+        # Of a law that reads the loss: a score may be given at the ideal loss of 0.
+        counts.remove("loss")
+        faults["loss is below 0"] = frame["loss"] < 0
     faults |= {
         f"{name} is not {wanted}": broken
         for name in counts

@@ -23,7 +23,8 @@ class AccuracyFromLoss:
 
     L is ``loss`` and Acc is ``accuracy``, the share of answers that are right. There L is the task's own loss: bits per
     byte of its right answers. Any loss of the same runs does, and so do percent: they scale a and b. A model of little
-    loss has the accuracy b, one that has learnt nothing b - a.
+    loss has the accuracy b, one that has learnt nothing b - a. The paper adds an ideal run of loss 0 and accuracy 1 and
+    keeps b at most 1: give such a row, and hold a b that ends above 1 there (``--fix best_accuracy=1``).
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)

@@ -83,6 +83,19 @@ WRONG = {
 }
 
 
+def test_a_formula_is_asked_in_its_own_letters(tmp_path, capsys):
+    runs = table()[["params", "tokens"]]
+    losses = 1.7 + 400 * runs["params"] ** -0.34 + 410 * (0.3 * runs["tokens"]) ** -0.28
+    runs.assign(loss=losses).to_csv(tmp_path / "runs.csv", index=False)
+    words = ["fit", str(tmp_path / "runs.csv"), "--form", "loss = 1.7 + A/N^a + 410/(0.3*D)^0.28", "--starts", "32"]
+    words += ["--budget", "C = 6*N*D", "--decide", "C=1e21", "--predict", "N=1e9,D=2e10", "--json"]
+    assert run(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["predictions"][0]["given"] == {"params_active": 1e9, "tokens": 2e10}
+    assert said["predictions"][0]["loss"] == pytest.approx(1.7 + 400 * 1e9**-0.34 + 410 * 6e9**-0.28)
+    assert {one["given"]["flops"] for one in said["decisions"]} == {1e21}
+
+
 @pytest.mark.parametrize("text", WRONG)
 def test_a_formula_is_held_to_the_columns_of_the_table(text):
     with pytest.raises(ValueError, match=WRONG[text]):

@@ -1,5 +1,7 @@
 """Laws of scores: what their authors' programs print comes out, their inverses agree, and runs give them back."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -95,6 +97,37 @@ def test_a_law_of_scores_is_found_in_a_table_within_its_intervals(law, truth):
     for name, value in vars(truth).items():
         assert intervals.loc[name, "low"] < value < intervals.loc[name, "high"], name
     assert found.metrics.rmse_log < 0.006
+
+
+def ladder(path, ideal=False):
+    """Accuracies of a sigmoid that ends at 1, by a loss of another name; with the ideal run at loss 0, if asked."""
+    truth = AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.7, slope=4.0, middle_loss=1.2)
+    loss = np.append(np.linspace(1.0, 2.0, 12), [0.0] * ideal)
+    exact = [float(truth(design_from({"loss": one}))["accuracy"]) for one in loss]
+    noise = np.exp(np.random.default_rng(3).normal(0, 0.004, len(loss)) * (loss > 0))
+    pd.DataFrame({"bpb": loss, "accuracy": exact * noise}).to_csv(path, index=False)
+    return str(path)
+
+
+def test_the_loss_that_a_law_of_scores_reads_is_named_and_may_be_the_ideal_0(tmp_path, capsys):
+    fits = []
+    for ideal in (False, True):
+        words = ["fit", ladder(tmp_path / "runs.csv", ideal), "--law", "accuracy_from_loss", "--loss", "bpb", "--json"]
+        assert main(words) == 0
+        fits.append(json.loads(capsys.readouterr().out))
+    without, ideal = (one["standard_errors"]["intervals"]["best_accuracy"] for one in fits)
+    assert ideal[0] < 1 < ideal[1]
+    assert ideal[1] - ideal[0] < without[1] - without[0]
+    assert main([*words, "--fix", "best_accuracy=1"]) == 0
+    assert json.loads(capsys.readouterr().out)["law"]["coefficients"]["best_accuracy"] == 1
+    assert fits[1]["read"]["loss"] == "accuracy"
+
+
+def test_a_formula_of_scores_reads_the_loss_that_is_named(tmp_path, capsys):
+    words = ["fit", ladder(tmp_path / "runs.csv"), "--form", "accuracy = 1 - a*sigmoid(k*(bpb - m))", "--loss", "bpb"]
+    assert main([*words, "--positive", "a,k,m", "--predict", "bpb=0.9", "--json"]) == 0
+    (predicted,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert predicted["low"] < predicted["accuracy"] < predicted["high"] < 1
 
 
 def test_runs_of_one_model_are_one_group_though_their_losses_differ():

@@ -21,6 +21,7 @@ from moejax.fit.read_runs import ReadRuns
 from moejax.json_text import finite
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import without_effect
 from moejax.quantities import format, parse
 from moejax.wording import told
@@ -50,10 +51,10 @@ def asked_of(law: type, output: str, fixed: Sequence[str], arguments: argparse.N
         raise UserError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
     decisions = decision_estimands(law)
     for text in arguments.decide:
-        decisions += decision_estimands(law, _given(text, "--decide"))
+        decisions += decision_estimands(law, _given(text, "--decide", law))
     # What needs less than is given is asked at the same place by several options.
     decisions = list({one.title: one for one in decisions}.values())
-    predictions = [prediction_estimand(law, _given(text, "--predict"), output) for text in arguments.predict]
+    predictions = [prediction_estimand(law, _given(text, "--predict", law), output) for text in arguments.predict]
     held = (*fixed, *without_effect(law, output))
     if wrong := [name for name in (*arguments.profile, *arguments.influence) if name in held]:
         why = "is given" if wrong[0] in fixed else f"does not move the {output}, which is fitted"
@@ -65,8 +66,10 @@ def asked_of(law: type, output: str, fixed: Sequence[str], arguments: argparse.N
     return Asked(decisions, predictions, profiles, influences, covariance)
 
 
-def _given(text: str, option: str) -> dict[str, float]:
-    return {name: parse(value) for name, value in pairs(text.split(","), option)}
+def _given(text: str, option: str, law: type) -> dict[str, float]:
+    """Return the values that an option gives; names of a formula are those of its columns."""
+    columns = dict(law.formula.columns) if issubclass(law, FormulaLaw) else {}
+    return {columns.get(name, name): parse(value) for name, value in pairs(text.split(","), option)}
 
 
 def answer(

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked = asked_of(law, next(iter(law.outputs)), (), arguments)
     level = check_level(arguments.level)
     scores = read_table(arguments, score_law)
-    losses = read_without_words(_of_losses(arguments), loss_law)
+    losses = read_without_words(_of_losses(arguments, score_law), loss_law)
     for note in losses.notes:
         if note not in scores.notes:
             say(note)
@@ -88,8 +88,9 @@ def _loss_law(arguments: argparse.Namespace) -> type:
     return law_of_formula(text, run_table.read_as_it_is(arguments.runs), mapping=dict(pairs(arguments.map, "--map")))
 
 
-def _of_losses(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The arguments by which the losses are read: ``--loss`` names the column of the score."""
+def _of_losses(arguments: argparse.Namespace, score_law: type) -> argparse.Namespace:
+    """Return the arguments by which the losses are read: ``--loss`` may name the column of the score instead."""
     own = copy.copy(arguments)
-    own.loss = "loss"
+    if own.loss in score_law.outputs:
+        own.loss = "loss"
     return own
