@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
@@ -16,6 +17,7 @@ from moejax.fit.holdout import Split
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts
+from moejax.fit.zhao_hooks import Hooks, hooks_of
 from moejax.fit.zhao_margins import (
     FACTORS,
     AtStructure,
@@ -32,6 +34,7 @@ from moejax.laws.expert_count import ExpertCount
 from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
 from moejax.laws.five_factor import FiveFactor, best_active_experts, best_shared_share
 from moejax.laws.granularity import Granularity
+from moejax.laws.routed import Routed
 from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table
 from moejax.wording import told
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NESTED = {"Eq. 4": TwoFactor, "Eq. 7": ThreeFactor, "Eq. 9": FourFactor, "Eq. 11": FiveFactor}
-RIVALS = {"Krajewski": Granularity, "Abnar": Sparsity, "Ludziejewski": ExpertCount}
+RIVALS = {"Krajewski": Granularity, "Abnar": Sparsity, "Ludziejewski": ExpertCount, "Clark": Routed}
 """What Fig. 5 and Appendix I refit to the same runs, as far as the table has their columns."""
 
 
@@ -75,6 +78,9 @@ class ZhaoRecipe:
     """The margins of N_a again, with the exponent of Eq. 11."""
     structures: tuple[AtStructure, ...]
     """Eq. 7 at every G and S that sets its a, c and h."""
+    hooks: Hooks | None
+    without_hooks: str
+    """Why there are no hooks, in a sentence; empty if there are."""
     nested: tuple[Fitted, ...]
     rivals: tuple[Fitted, ...]
     left_out: dict[str, str]
@@ -111,7 +117,8 @@ class ZhaoRecipe:
             for name, value in one.fit.coefficients.items()
         ]
         predictions = [predictions_of(one.name, one.fit, self.runs, self.held_out) for one in self.laws]
-        return {
+        hooks = {} if self.hooks is None else {"hooks": self.hooks.frame()}
+        return hooks | {
             "marginal_coefficients": coefficient_table(self.margins, self.active, self.structures),
             "coefficients": pd.DataFrame(laws),
             "predicted_vs_actual": pd.concat(predictions),
@@ -133,11 +140,13 @@ class ZhaoRecipe:
         decided = [[name, value, self.intervals.get(name, "")] for name, value in self.decisions.items()]
         decided_columns = (Column(""), Column("value", ".4g"), Column("median [90% interval]", str, words=True))
         left_out = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
+        hooks = Table("", notes=[f"No hooks of Eq. 7: {self.without_hooks}"])
         return Result(
             title=f"Zhao et al. (2025) on this table; held out: {self.held_out.name}",
             warnings=self.nested[-1].fit.warnings,
             tables=[
                 Table("Margins (one factor varied)", MARGINS, [self._margins(factor.name) for factor in FACTORS]),
+                self.hooks.table() if self.hooks else hooks,
                 Table("Laws", law_columns, laws, left_out),
                 Table("Decisions under Eq. 11", decided_columns, decided),
             ],
@@ -169,6 +178,7 @@ class ZhaoRecipe:
             "recipe": "zhao",
             "held_out": self.held_out.name,
             "margins": finite(self.margins),
+            "hooks": None if self.hooks is None else finite(self.hooks),
             **fitted,
             "left_out": self.left_out,
             "decisions": self.decisions,
@@ -211,6 +221,11 @@ def zhao(
     fit = nested[-1].fit
     active = with_gamma_of(fit.law, runs, seed=seed, progress=progress)
     structures = at_each_structure(fit.law, runs, seed=seed, progress=progress)
+    hooks, without_hooks = None, ""
+    try:
+        hooks = hooks_of(fit.law, runs)
+    except UserError as error:
+        without_hooks = told(error)
     resampled = bootstrap(fit, kept, resamples, seed=seed, progress=progress) if resamples else None
     return ZhaoRecipe(
         runs=runs,
@@ -218,6 +233,8 @@ def zhao(
         margins=tuple(margins),
         active=tuple(active),
         structures=tuple(structures),
+        hooks=hooks,
+        without_hooks=without_hooks,
         nested=tuple(nested),
         rivals=tuple(rivals),
         left_out=left_out,

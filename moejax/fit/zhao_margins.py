@@ -103,7 +103,7 @@ def margins_of(
       UserError: the runs lack a field that Eq. 11 reads.
     """
     report = progress or (lambda *_: None)
-    known = _factors(runs)
+    known = factor_values(runs)
     varied = known[factor.name]
     others = {name: values for name, values in known.items() if name != factor.name}
     free = len(dataclasses.fields(factor.law)) - len(fixed or {})
@@ -148,7 +148,7 @@ def at_each_structure(
       UserError: the runs lack a field that Eq. 11 reads.
     """
     report = progress or (lambda *_: None)
-    known = _factors(runs)
+    known = factor_values(runs)
     held = {name: float(getattr(law, name)) for name in HELD}
     free = len(dataclasses.fields(ThreeFactor)) - len(held)
     share = known["N_a"] / known["N"]
@@ -216,7 +216,7 @@ def _groups(held: Iterable[np.ndarray], runs: Runs) -> list[np.ndarray]:
     return [(label.ravel() == number) & (runs.weight > 0) for number in range(label.max() + 1)]
 
 
-def _factors(runs: Runs) -> dict[str, np.ndarray]:
+def factor_values(runs: Runs) -> dict[str, np.ndarray]:
     """The five factors in the paper's letters; ratios are rounded, so that equal ones are equal."""
     design = runs.design
     if missing := [name for name in INPUTS if getattr(design, name) is None]:

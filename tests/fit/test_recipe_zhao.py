@@ -140,6 +140,9 @@ def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
     plain = json.loads((out / "zhao.json").read_text())
     assert [one["name"] for one in plain["rivals"]] == list(RIVALS)
     assert plain["decisions"]["G*"] == pytest.approx(best_active_experts(ZHAO_2025), rel=0.3)
+    # G varies at one N_a/N alone, which says nothing of a, c and h apart.
+    assert plain["hooks"] is None
+    assert "No hooks of Eq. 7: The runs do not set a hook" in " ".join(page.split())
     assert plain["intervals"]["G*"]["low"] < plain["intervals"]["G*"]["high"]
     assert load(_fit_alone(plain["nested"][-1]["fit"], tmp_path)).law.irreducible > 0
     for name, law in {"five_factor": FiveFactor, "two_factor": TwoFactor, "sparsity": Sparsity}.items():
