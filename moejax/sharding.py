@@ -86,20 +86,25 @@ def on_token_shards(function: Callable[..., T], *arrays: jax.Array) -> T:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or AxisType.Manual in mesh.axis_types:
         return function(*arrays)
-    axes = token_axes(mesh.shape)
-    shards = math.prod(mesh.shape[axis] for axis in axes)
-    if shards == 1 or arrays[0].shape[0] % shards:
+    if token_shards() == 1 or not can_split(arrays[0].shape[0]):
         return function(*arrays)
-    tokens = PartitionSpec(axes)
+    tokens = PartitionSpec(token_axes(mesh.shape))
     return jax.shard_map(function, in_specs=tokens, out_specs=tokens, check_vma=False)(*arrays)
 
 
+def token_shards(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None) -> int:
+    """Return the number of parts into which a mesh splits tokens; None stands for that of ``jax.set_mesh``, if any.
+
+    With one part there is nothing to map and nothing to add up. XLA crashes on a sum over groups of one device in a
+    ``shard_map`` whose operand is split along an axis that the map does not name.
+    """
+    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    return math.prod(mesh.shape[axis] for axis in token_axes(mesh.shape))
+
+
 def can_split(sequences: int) -> bool:
-    """Whether the devices that share tokens can have equally many sequences each."""
-    if not on_many_devices():
-        return True
-    mesh = jax.sharding.get_abstract_mesh()
-    return sequences % math.prod(mesh.shape[axis] for axis in TOKEN_AXES) == 0
+    """Return whether the devices that share tokens can have equally many sequences each."""
+    return sequences % token_shards() == 0
 
 
 def over_tokens(
@@ -107,7 +112,7 @@ def over_tokens(
 ) -> Any:
     """``local(*split, *whole)`` on each device's sequences of the arrays ``split``: the sum over devices if ``summed``,
     otherwise split as they are."""
-    if not on_many_devices():
+    if token_shards() == 1:
         return local(*split, *whole)
 
     def on_device(*arrays: jax.Array) -> Any:

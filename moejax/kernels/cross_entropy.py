@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.kernels.table import select
 from moejax.platform import platform
-from moejax.sharding import TOKEN_AXES, constrain, on_many_devices
+from moejax.sharding import TOKEN_AXES, constrain, token_shards
 
 LOGITS_AT_ONCE = {"cpu": 2**23}
 """Most logits of a chunk on one device, by platform: 32 MiB of them."""
@@ -177,7 +177,7 @@ def _in_type_of(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> F
 
 def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:
     """``local(matrix, *arrays of tokens)`` on each device's tokens; the matrix stays split along the other axes."""
-    if not on_many_devices():
+    if token_shards() == 1:
         return local
 
     def spread(matrix: Array, *arrays: Any) -> Any:
@@ -191,12 +191,12 @@ def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., 
 
 def _sum(x: Array) -> Array:
     """Over the devices that hold other tokens."""
-    return lax.psum(x, TOKEN_AXES) if on_many_devices() else x
+    return x if token_shards() == 1 else lax.psum(x, TOKEN_AXES)
 
 
 def _rows_axis(matrix: Float[Array, "D V"]) -> str | None:
-    """The mesh axis over which rows of the matrix's gradient are scattered, if any."""
-    if not on_many_devices():
+    """Return the mesh axis over which rows of the matrix's gradient are scattered, if any."""
+    if token_shards() == 1:
         return None
     sizes = jax.sharding.get_abstract_mesh().shape
     # Where the vocabulary is split too, XLA would gather it before it scatters rows.

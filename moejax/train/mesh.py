@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from moejax.architecture import Architecture
 from moejax.errors import UserError
 from moejax.ranges import whole
-from moejax.sharding import MESH_AXES, TOKEN_AXES, partition_spec
+from moejax.sharding import MESH_AXES, TOKEN_AXES, partition_spec, token_shards
 
 Devices = Annotated[int, whole(-1, 1_000_000)]
 
@@ -108,11 +108,6 @@ def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Sequences of a batch, split over every token axis."""
     return NamedSharding(mesh, PartitionSpec(TOKEN_AXES))
-
-
-def token_shards(mesh: Mesh | AbstractMesh) -> int:
-    """Parts into which the sequences of a batch are split."""
-    return math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
 
 
 def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:

@@ -19,8 +19,9 @@ from jaxtyping import Array
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
 from moejax.platform import platform
+from moejax.sharding import token_shards
 from moejax.train.devices import CHIP_OF_DEVICE, check_quantization
-from moejax.train.mesh import batch_sharding, param_shardings, token_shards
+from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.phases import phases
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions

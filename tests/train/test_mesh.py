@@ -1,5 +1,8 @@
-"""Every mesh of 8 devices trains the same model as one device."""
+"""Every mesh of up to 8 devices trains the same model as one device."""
 
+import dataclasses
+import itertools
+import math
 from types import SimpleNamespace
 
 import jax
@@ -9,6 +12,7 @@ from jax.sharding import AxisType
 
 from moejax.architecture import Architecture
 from moejax.model import parameter, transformer
+from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.sharding import MESH_AXES
 from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, param_shardings, place_rows
 from moejax.train.phases import phases
@@ -61,6 +65,50 @@ def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape)
     found, expected = three_steps(training, shape.sizes(8)), one_device(training)
     for ours, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, reference, atol=2e-4, rtol=2e-4)
+
+
+ALONE = [
+    tuple(size if axis == of else 1 for axis in MESH_AXES) for of in reversed(MESH_AXES) for size in (2, 3, 4, 6, 8)
+]
+PAIRS = [
+    tuple({one: first, other: second}.get(axis, 1) for axis in MESH_AXES)
+    for one, other in itertools.combinations(MESH_AXES, 2)
+    for first, second in ((2, 2), (2, 3), (3, 2), (2, 4), (4, 2))
+]
+
+
+def first_step(training, sizes):
+    """Metrics of one step that is compiled as fast as XLA can."""
+    mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[: math.prod(sizes)])
+    program = make_program(training, mesh)
+    tokens = np.random.default_rng(0).integers(0, 256, (24, 9)).astype(np.int32)
+    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    with jax.set_mesh(mesh):
+        step = program.step.lower(*program.step_shapes()).compile(compiler_options=quick)
+        batch = {"tokens": jax.device_put(tokens, batch_sharding(mesh))}
+        _, metrics = step(program.init(0), batch, phases(training)[0].schedule)
+    return {name: np.asarray(metrics[name]) for name in ("loss", "balance_loss", "gradient_norm")}
+
+
+@pytest.mark.parametrize("dtype", COMPUTE_DTYPES)
+@pytest.mark.parametrize("sizes", [*ALONE, *PAIRS], ids=str)
+@pytest.mark.matrix(4)
+def test_every_axis_alone_and_every_pair_of_axes_takes_the_step_of_one_device(training, sizes, dtype):
+    # All sizes divide experts, hidden units and sequences; 3 does not divide the heads.
+    architecture = training.architecture.replace(
+        vocab_size=264, model_dim=24, num_layers=1, num_heads=4, num_experts=24, expert_hidden=24
+    )
+    recipe = dataclasses.replace(
+        training.recipe,
+        batch_tokens=24 * 8,
+        data=dataclasses.replace(training.recipe.data, sequence_length=8),
+        runtime=Runtime(compute_dtype=dtype),
+    )
+    given = dataclasses.replace(training, architecture=architecture, recipe=recipe)
+    found, expected = first_step(given, sizes), first_step(given, (1, 1, 1, 1))
+    for name in expected:
+        tolerance = 1e-5 if dtype == "float32" else 0.02
+        np.testing.assert_allclose(found[name], expected[name], rtol=tolerance, err_msg=name)
 
 
 def test_parameters_are_split_over_the_mesh(training):
