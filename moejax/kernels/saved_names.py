@@ -1,7 +1,7 @@
-"""Names of activations that a layer may keep for its backward pass while it computes all else again
-(``jax.ad_checkpoint.checkpoint_name``). They do nothing where remat does not ask for them.
+"""Names of the values that a layer may save for its backward pass while it recomputes the others.
 
-Each is named where its kernel hands it to the backward pass, so that keeping it spares the kernel.
+Each value is named (``jax.ad_checkpoint.checkpoint_name``) where its kernel hands it to the backward pass, so that
+saving it spares the kernel. A name has no effect unless a remat policy saves it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
+CHOICE = "choice"
+"""Discrete choices, such as the experts of a token. Every remat policy saves them: a recomputation rounds otherwise and
+may choose other experts, whose rows would not match those that were saved."""
 ATTN_QKV = "attn_qkv"
 """Queries, keys and values, before they are normed and rotated, which has to be known of them again."""
 ATTN_OUT = "attn_out"
@@ -22,14 +27,20 @@ FFN_GATE_UP = "ffn_gate_up"
 """Gate and up projections of dense layers and shared experts."""
 
 SAVED_NAMES = (ATTN_QKV, ATTN_OUT, MOE_GATE_UP, FFN_GATE_UP)
+"""Names that ``Runtime.remat`` accepts."""
 
 _OF_CUDNN = "dot_product_attention_fwd_wrapper"
 """JAX's primitive of cuDNN's kernel, whose results it gives no names."""
 
 
+def choice(values: Array) -> Array:
+    """Mark integers or booleans that were derived from floats, so that the backward pass never derives them again."""
+    return checkpoint_name(values, CHOICE)
+
+
 def keep(*names: str) -> Callable[..., Any]:
-    """The policy of ``jax.checkpoint`` that keeps what is named, and computes all else again."""
-    named = jax.checkpoint_policies.save_only_these_names(*names)
+    """Return the ``jax.checkpoint`` policy that saves these names and all choices, and recomputes everything else."""
+    named = jax.checkpoint_policies.save_only_these_names(CHOICE, *names)
     if ATTN_OUT not in names:
         return named
     return jax.checkpoint_policies.save_from_both_policies(

@@ -23,10 +23,12 @@ COMPUTE_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 REMAT_POLICIES = {
     "none": None,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, keep()
+    ),
+    "full": keep(),
 }
-"""What the backward pass may keep instead of computing again, by name; None keeps everything."""
+"""Policies of ``jax.checkpoint`` by name; None saves everything. The others save the routers' choices at least."""
 
 
 def kept_names(remat: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ off. Each further option is set by the field of an Architecture of the same name
 from __future__ import annotations
 
 import inspect
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from moejax.errors import UserError
+from moejax.kernels.saved_names import choice
 from moejax.routing.capacity import expert_capacity
-from moejax.routing.routing import Routing, gather_scores, normalised, token_choice, top_k_indices, top_k_scores
+from moejax.routing.routing import Routing, gather_scores, token_choice, top_k_indices, top_k_scores
 
 
 def softmax_topk(
@@ -64,10 +66,8 @@ def sigmoid_topk(
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
     """Sigmoid scores; the top k of score + bias; weights are the chosen scores, normalised (DeepSeek-V3, Eq. 12–16)."""
-    scores = jax.nn.sigmoid(logits)
-    expert = top_k_indices(scores, top_k, bias)
-    weight = _scaled(gather_scores(scores, expert), norm_topk_prob, routed_scaling_factor)
-    return token_choice(logits, normalised(scores), expert, weight)
+    expert = top_k_indices(jax.nn.sigmoid(logits), top_k, bias)
+    return _sigmoid_routing(logits, expert, norm_topk_prob, routed_scaling_factor)
 
 
 def group_limited(
@@ -96,8 +96,7 @@ def group_limited(
     groups = top_k_indices(top_k_scores(grouped, min(2, grouped.shape[2]))[0].sum(2), top_k_groups)
     allowed = (groups[:, :, None] == jnp.arange(num_groups)).any(1)
     expert = top_k_indices(jnp.where(allowed[:, :, None], grouped, -jnp.inf).reshape(tokens, experts), top_k)
-    weight = _scaled(gather_scores(scores, expert), norm_topk_prob, routed_scaling_factor)
-    return token_choice(logits, normalised(scores), expert, weight)
+    return _sigmoid_routing(logits, expert, norm_topk_prob, routed_scaling_factor)
 
 
 def switch(
@@ -162,7 +161,7 @@ def top_p(
     expert = top_k_indices(probabilities, top_k, bias)
     weight = gather_scores(probabilities, expert)
     before = jnp.cumsum(weight, axis=1) - weight
-    return token_choice(logits, probabilities, expert, weight).masked((before < threshold).reshape(-1))
+    return token_choice(logits, probabilities, expert, weight).masked(choice(before < threshold).reshape(-1))
 
 
 def expert_choice(
@@ -184,11 +183,11 @@ def expert_choice(
     capacity = min(expert_capacity(tokens * top_k, experts, 1.0), tokens)
     probabilities = jax.nn.softmax(logits, axis=1)
     scores = probabilities if padding_mask is None else jnp.where(padding_mask[:, None], probabilities, -jnp.inf)
-    weight, token = jax.lax.top_k(scores.T, capacity)
+    token = choice(jax.lax.top_k(jax.lax.stop_gradient(scores).T, capacity)[1])
     routing = Routing(
         token=token.reshape(-1),
         expert=jnp.repeat(jnp.arange(experts, dtype=jnp.int32), capacity),
-        combine_weight=weight.reshape(-1),
+        combine_weight=gather_scores(probabilities.T, token).reshape(-1),
         probabilities=probabilities,
         logits=logits,
         num_tokens=tokens,
@@ -270,13 +269,33 @@ def update_bias(
     so that the bias does not drift as a whole. ``counts`` are those of every microbatch of the step and of the whole
     mesh: the sign of a sum is not the sum of signs.
     """
-    load = counts.astype(bias.dtype)
-    step = jnp.sign(load.mean(-1, keepdims=True) - load)
+    # Whole numbers decide which expert is at the mean; a rounded mean would give it a sign. The product of an expert's
+    # load and the number of experts may exceed 32 bits, a quotient and its rest do not.
+    mean, rest = jnp.divmod(counts.sum(-1, keepdims=True, dtype=counts.dtype), counts.shape[-1])
+    step = jnp.where(counts == mean, jnp.sign(rest), jnp.sign(mean - counts)).astype(bias.dtype)
     return bias + rate * (step - step.mean(-1, keepdims=True))
 
 
 def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float) -> Float[Array, "tokens top_k"]:
-    return factor * (normalised(scores) if normalise else scores)
+    return factor * (scores / scores.sum(axis=1, keepdims=True) if normalise else scores)
+
+
+def _sigmoid_routing(
+    logits: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"], normalise: bool, factor: float
+) -> Routing:
+    """Return the routing with sigmoid scores as weights.
+
+    Scores are normalised by their logarithms: where all logits are very negative, sums of scores underflow, and so do
+    gradients of quotients. Weights keep the epsilon of DeepSeek-V3's and transformers' code; probabilities sum to 1.
+    """
+    log_scores = jax.nn.log_sigmoid(logits)
+    if normalise:
+        chosen = gather_scores(log_scores, expert)
+        total = jax.nn.logsumexp(chosen, axis=1, keepdims=True)
+        weight = jnp.exp(chosen - jnp.logaddexp(total, math.log(1e-20)))
+    else:
+        weight = jax.nn.sigmoid(gather_scores(logits, expert))
+    return token_choice(logits, jax.nn.softmax(log_scores, axis=1), expert, factor * weight)
 
 
 def _equal_weights(logits: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"]) -> Routing:

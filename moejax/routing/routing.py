@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from moejax.kernels.saved_names import choice
 from moejax.pytree import pytree
 from moejax.sharding import on_token_shards
 
@@ -76,13 +77,14 @@ def top_k_indices(
 def top_k_scores(
     scores: Float[Array, "tokens ... n"], k: int
 ) -> tuple[Float[Array, "tokens ... k"], Int[Array, "tokens ... k"]]:
-    """The ``k`` largest of the last axis and their indices, largest first; no gradient flows."""
+    """Return the ``k`` largest values of the last axis and their indices, largest first; no gradient flows."""
 
     def local(scores: Array) -> tuple[Array, Array]:
         values, indices = jax.lax.top_k(scores, k)
         return values, indices
 
-    return on_token_shards(local, jax.lax.stop_gradient(scores))
+    values, indices = on_token_shards(local, jax.lax.stop_gradient(scores))
+    return values, choice(indices)
 
 
 def gather_scores(
@@ -90,11 +92,6 @@ def gather_scores(
 ) -> Float[Array, "tokens top_k"]:
     """Scores of the chosen experts."""
     return jnp.take_along_axis(scores, expert, axis=1, mode="clip")
-
-
-def normalised(scores: Float[Array, "tokens n"]) -> Float[Array, "tokens n"]:
-    """Scores scaled to sum to 1 for each token."""
-    return scores / (scores.sum(axis=1, keepdims=True) + 1e-20)
 
 
 def token_choice(

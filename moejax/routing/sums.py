@@ -102,5 +102,7 @@ def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float
     the scale is the same for every k. The gradient flows through the probabilities alone.
     """
     load = jax.lax.stop_gradient(load_shares(counts))
-    share = probability / jnp.maximum(probability.sum(-1, keepdims=True), 1e-20)
+    total = probability.sum(-1, keepdims=True)
+    # Probabilities of a token sum to 1, so that only padding has none.
+    share = probability / jnp.where(total > 0, total, 1.0)
     return load.shape[-1] * (load * share).sum(-1)

@@ -49,6 +49,19 @@ def test_balance_loss_lowers_the_probability_of_crowded_experts():
     assert gradient[0] > 0 > gradient[-1]
 
 
+@pytest.mark.parametrize("shift", [0.0, -20.0, -45.0, -60.0, -80.0])
+def test_balance_of_sigmoid_scores_is_that_of_scores_normalised_in_float64(shift):
+    """Megatron-LM #1545; OLMo-core #255."""
+    logits = np.asarray(draw_logits(TOKENS, EXPERTS, skew=0.3), np.float64)
+    # Tokens of low scores weigh as much as the others.
+    logits[: TOKENS // 2] += shift
+    scores = np.exp(-np.logaddexp(0.0, -logits))
+    load = np.bincount(np.argsort(-logits, axis=1)[:, :2].ravel(), minlength=EXPERTS) / (2 * TOKENS)
+    exact = EXPERTS * load @ (scores / scores.sum(1, keepdims=True)).mean(0)
+    sums = sums_of(jnp.asarray(logits, jnp.float32), router="sigmoid_topk")
+    np.testing.assert_allclose(balance_loss(sums), exact, rtol=1e-5)
+
+
 def test_balance_within_sequences_implies_balance_of_the_batch_and_not_the_reverse():
     one_expert_each = jnp.repeat(100.0 * jnp.eye(EXPERTS), TOKENS // EXPERTS, axis=0)
     sums = sums_of(one_expert_each, top_k=1, sequences=EXPERTS)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from routing_draws import draw_logits
 
 from moejax.architecture import FOR_DEBUGGING, Architecture
+from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.routers import INPUT_NOISE, ROUTERS, group_limited, noisy_topk, router_options, update_bias
+from moejax.routing.sums import routing_sums
 
 TOKENS, EXPERTS = 48, 8
 
@@ -257,6 +259,35 @@ def test_bias_updates_are_centred_and_lift_the_neglected():
     bias = update_bias(jnp.zeros(4), jnp.array([10, 2, 3, 1]), rate=0.1)
     assert np.isclose(bias.sum(), 0.0, atol=1e-7)
     assert bias[0] < 0 < bias[1] == bias[2] == bias[3]
+
+
+@pytest.mark.parametrize("experts", [3, 7, 48, 256])
+def test_the_bias_of_an_expert_at_the_mean_moves_with_the_mean_alone(experts):
+    draw = np.random.default_rng(experts)
+    for mean in (1, 3, 1023, 2**30 // experts):
+        counts = np.full(experts, mean)
+        counts[0], counts[1] = mean + 1, mean - 1
+        counts += draw.permutation(experts) % 2 * (mean == 1023)
+        signs = np.sign([int(counts.sum()) - experts * int(count) for count in counts])
+        moved = update_bias(jnp.zeros(experts), jnp.asarray(counts, jnp.int32), rate=1.0)
+        np.testing.assert_allclose(moved, signs - signs.mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [-80.0, -60.0, -45.0, 0.0, 80.0])
+@pytest.mark.parametrize("router", LEARNING)
+def test_weights_and_losses_have_finite_gradients_wherever_logits_lie(router, shift):
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def value(logits):
+        routing = route(router, logits)
+        sums = routing_sums(routing, sequences=4)
+        weights = routing.combine_weight * jnp.arange(float(routing.combine_weight.size))
+        losses = balance_loss(sums), sequence_balance_loss(sums), router_z_loss(sums)
+        return weights.sum() + sum(losses), routing.probabilities
+
+    (_, probabilities), gradient = value(draw_logits(TOKENS, EXPERTS) + shift)
+    np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-5)
+    assert np.isfinite(gradient).all()
 
 
 def test_bias_updates_bring_balance_without_a_loss():
