@@ -25,6 +25,7 @@ from moejax.ranges import (
     NumberRange,
     OptionalSize,
     Positive,
+    PositiveShare,
     Scale,
     Share,
     Size,
@@ -150,7 +151,7 @@ class Architecture:
     """``group_limited``: groups of neighbouring experts."""
     top_k_groups: Groups = _static(1)
     """``group_limited``: groups whose experts a token may use."""
-    threshold: Share = _static(0.4)
+    threshold: PositiveShare = _static(0.4)
     """``top_p``: sum of probabilities that a token's experts reach."""
     router_bias: bool = _static(False)
     """A trained bias per expert on the router's logits (gpt-oss)."""

@@ -68,6 +68,7 @@ RESAMPLES = whole(10, 100_000)
 """Of a bootstrap: the ends of an interval of fewer are the resamples themselves."""
 Seed = Annotated[int, whole(0, 2**32 - 1)]
 Share = Annotated[float, NumberRange(0, 1)]
+PositiveShare = Annotated[float, NumberRange(0, 1, without_low=True)]
 BelowOne = Annotated[float, NumberRange(0, 1, without_high=True)]
 Epsilon = Annotated[float, NumberRange(LEAST, 1)]
 Scale = Annotated[float, NumberRange(0, 1e6)]

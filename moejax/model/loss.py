@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -25,9 +25,10 @@ BALANCE_LOADS = ("batch", "previous_step")
 class LossWeights:
     """Weights of the auxiliary losses, each a mean over mixture layers, and what the balance loss takes for loads."""
 
-    balance: Scale = 0.01
+    balance: Scale | None = None
     """Of the balance loss over the whole batch of a step, however it is cut into microbatches and over the mesh. It is
-    1 when every expert takes the same share, whatever top_k."""
+    1 when every expert takes the same share, whatever top_k. None stands for 0 with an expert bias, which takes the
+    place of the loss, and for 0.01 otherwise."""
     balance_loads: str = "batch"
     """Loads by which the balance loss weighs the probabilities of a batch. "batch" takes those of the same batch, which
     is exact, and with microbatches costs a second forward pass of all but the first, as loads must be known before
@@ -48,6 +49,10 @@ class LossWeights:
     """The weight in the place of ``mtp`` from ``mtp_later_tokens`` on (DeepSeek-V3: .1)."""
     mtp_later_tokens: Tokens = 0
     """Tokens after which the weight is ``mtp_later``; 0 leaves it at ``mtp``."""
+
+    def of(self, architecture: Architecture) -> LossWeights:
+        """Return these weights with those that an architecture decides."""
+        return replace(self, balance=0.0 if architecture.expert_bias else 0.01) if self.balance is None else self
 
     def check(self) -> None:
         """Raise ``UserError`` if a weight is outside its range, or ``balance_loads`` unknown."""
@@ -127,6 +132,7 @@ def auxiliary(
 
 
 def _weighted(raw: dict[str, Array], weights: LossWeights) -> Array:
+    assert weights.balance is not None  # LossWeights.of
     return (
         weights.balance * raw["balance_loss"]
         + weights.sequence_balance * raw["sequence_balance_loss"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from jax.sharding import AbstractMesh, Mesh
@@ -291,6 +291,10 @@ class Training:
     vmap: VmapAxes = field(default_factory=VmapAxes)
     """Where it has an axis, this stands for several runs, each a training of its own."""
 
+    def __post_init__(self) -> None:
+        # Written out, so that the files of a training say what it was trained with.
+        object.__setattr__(self, "recipe", replace(self.recipe, loss=self.recipe.loss.of(self.architecture)))
+
     @property
     def order_seed(self) -> int:
         """Seed of the order of the data."""
@@ -300,9 +304,9 @@ class Training:
     def counted_share(self) -> float:
         """Share of a step's batch that a forward pass meets before, to count the loads that its balance loss needs:
         all microbatches but the first, or none."""
-        recipe = self.recipe
-        weighs = self.architecture.is_moe and recipe.loss.balance > 0 and recipe.loss.balance_loads == "batch"
-        return 1 - 1 / recipe.microbatches if weighs else 0.0
+        loss = self.recipe.loss
+        weighs = self.architecture.is_moe and loss.balance and loss.balance_loads == "batch"
+        return 1 - 1 / self.recipe.microbatches if weighs else 0.0
 
     def fingerprint(self) -> str:
         """Hash of all that decides the numbers: equal fingerprints give equal ones, up to rounding."""

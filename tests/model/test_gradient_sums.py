@@ -26,7 +26,7 @@ def gradients(architecture, runtime, params, tokens):
         several = (weights,) * len(hidden), (1.0,) * len(hidden)
         nats, _ = weighted_losses(architecture, params, hidden, aims, *several)
         modules = {"mtp_layers": len(output.mtp_hidden), "mtp_weight": 1.0}
-        return nats + auxiliary(output.routing, LossWeights(), **modules)[0]
+        return nats + auxiliary(output.routing, LossWeights().of(architecture), **modules)[0]
 
     return jax.grad(loss)(params)
 

@@ -365,6 +365,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"router": "switch"}, "set top_k to 1"),
         ({"router": "group_limited", "num_groups": 3}, "num_groups must divide"),
         ({"threshold": 0.5}, "does not know threshold"),
+        ({"router": "top_p", "threshold": 0.0}, "threshold is 0.0; give a number above 0"),
         ({"router": "expert_choice", "expert_bias": True}, "leave expert_bias out"),
         ({"activation": "gelu"}, "did you mean swiglu"),
         ({"positions": "learned"}, "known are rope"),

@@ -145,6 +145,14 @@ def test_loads_are_uniform_at_first_then_those_of_the_last_step_that_was_taken(t
         assert make_program(without, one_device()).abstract.balance_loads is None
 
 
+def test_an_expert_bias_takes_the_place_of_the_balance_loss_unless_a_config_gives_both(training):
+    biased = {"expert_bias": True}
+    assert training.recipe.loss.balance == 0.01
+    default = changed(training, biased, loss=LossWeights())
+    assert (default.recipe.loss.balance, default.as_json()["recipe"]["loss"]["balance"]) == (0.0, 0.0)
+    assert changed(training, biased, loss=LossWeights(balance=0.01)).recipe.loss.balance == 0.01
+
+
 @pytest.mark.slow
 def test_the_previous_steps_loads_save_the_pass_that_counts_those_of_the_batch(training):
     def flops(**weights):
