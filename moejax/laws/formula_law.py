@@ -496,13 +496,18 @@ class _Dimensions:
     def settle(self, tree: Tree) -> None:
         """Let every term of a sum keep its value in any unit."""
         terms = tree.terms if isinstance(tree, Sum) else (tree,)
-        bare = [t.text for t in terms if isinstance(t, Name) and t.text not in self.read]
+        plain = [(term.term, True) if isinstance(term, Negative) else (term, False) for term in terms]
+        bare = [(one.text, minus) for one, minus in plain if isinstance(one, Name) and one.text not in self.read]
         for term in terms:
-            if not (bare and isinstance(tree, Sum) and self.shifted(term, bare[0])):
+            if not (bare and isinstance(tree, Sum) and self.shifted(term, *bare[0])):
                 self.carry(*self.powers(term))
 
-    def shifted(self, term: Tree, bearer: str) -> bool:
-        """Note what ``b*log(N)`` adds to the number beside it in another unit; whether the term is such."""
+    def shifted(self, term: Tree, bearer: str, subtracted: bool) -> bool:
+        """Note what ``b*log(N)`` adds to the number beside it in another unit; return whether the term is such.
+
+        Args:
+          subtracted: whether the number is subtracted, as in ``log(N) - m``.
+        """
         factors = [*_factors(term)]
         logs = [tree for tree, below in factors if isinstance(tree, Apply) and tree.function in LOGARITHMS]
         slopes = [tree for tree, _ in factors if tree not in logs]
@@ -514,7 +519,7 @@ class _Dimensions:
             return False
         for kind, exponent in powers.items():
             if exponent in (("1",), ("-1",)):
-                minus = (exponent == ("-1",)) != isinstance(term, Negative)
+                minus = ((exponent == ("-1",)) != isinstance(term, Negative)) != subtracted
                 self.shifts.setdefault(bearer, {})[kind] = _minus(slope[0]) if minus else slope[0]
                 self.bases[bearer] = _BASES.get(logs[0].function, math.e)
         return True

@@ -83,6 +83,13 @@ WRONG = {
 }
 
 
+def test_a_parabola_about_a_number_that_is_subtracted_is_found_whatever_the_unit():
+    tokens = np.geomspace(1e9, 1e10, 3)
+    runs = pd.DataFrame({"tokens": tokens, "loss": 3.3 + 0.08 * (np.log(tokens) - 21.8) ** 2})
+    found = moejax.fit(runs, "loss = c + k*(log(D) - m)^2", starts=Sobol(64))
+    assert found.coefficients == pytest.approx({"c": 3.3, "k": 0.08, "m": 21.8}, rel=1e-6)
+
+
 def test_a_formula_is_asked_in_its_own_letters(tmp_path, capsys):
     runs = table()[["params", "tokens"]]
     losses = 1.7 + 400 * runs["params"] ** -0.34 + 410 * (0.3 * runs["tokens"]) ** -0.28

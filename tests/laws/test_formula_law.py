@@ -34,6 +34,8 @@ FORMULAS = {
     "lr = k*N^a*D^b*width^-c": "+aa+",
     "accuracy = a + b*log10(C)": "aa",
     "accuracy = sigmoid(a - b*log(C/N))": "aa",
+    "loss = c + k*(log(D) - m)^2": "aaa",
+    "accuracy = sigmoid(b*log10(C) - a)": "aa",
     "loss = ((Nc/N)^(a/b) + Dc/D)^b": "++a+",
     "loss = E + (A/N^alpha + B/U^beta)*(1 + c*width^-g), with U = min(D, unique_tokens)": "+++++++",
     "loss = E + A/(N*sqrt(width))^alpha": "+++",
