@@ -21,7 +21,7 @@ from moejax.data.prepared import MANIFEST, PreparedSet, summed
 from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
 from moejax.data.sources import NAMED, check_source, is_there, path_of
 from moejax.data.stored_set import open_stored_set
-from moejax.data.tokenizer import open_tokenizer
+from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
 from moejax.storage import is_remote
@@ -287,6 +287,15 @@ def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path
     if not config.parts:
         return [(WeightedSource(name=config.source, source=config.source, weight=1.0), folder)]
     return [(part, folder / part.name) for part in config.parts]
+
+
+def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
+    """Return the tokenizer of what a config names, before any of it is prepared; None if it is in a store."""
+    part, place = _placed(config, folder)[0]
+    for prepared in (place, path_of(part.source)):
+        if (prepared / MANIFEST).is_file():
+            return PreparedSet(prepared).tokenizer
+    return None if is_remote(part.source) else open_tokenizer(config.tokenizer or "bytes")
 
 
 def read_summary(folder: Path) -> Summary:

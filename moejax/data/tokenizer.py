@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -44,6 +44,10 @@ class BytesTokenizer:
     def decode(self, tokens: np.ndarray) -> str:
         """Decode, with a replacement sign where the bytes are no UTF-8, and without the ends of documents."""
         return tokens[tokens < 256].astype(np.uint8).tobytes().decode(errors="replace")
+
+    def vocabulary(self) -> dict[int, str]:
+        """Return the bytes."""
+        return {byte: f"<0x{byte:02X}>" for byte in range(256)}
 
     def bytes_per_token(self) -> np.ndarray:
         """One byte each."""
@@ -83,6 +87,10 @@ class TokenIds:
     def decode(self, tokens: np.ndarray) -> str:
         """The numbers."""
         return " ".join(map(str, tokens.tolist()))
+
+    def vocabulary(self) -> None:
+        """Not known."""
+        return
 
     def bytes_per_token(self) -> None:
         """Not known."""
@@ -139,6 +147,12 @@ class JsonTokenizer:
     def decode(self, tokens: np.ndarray) -> str:
         """Decode, special tokens left out."""
         return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+
+    def vocabulary(self) -> dict[int, str]:
+        """Return the learned tokens by id. Added ones, such as special tokens, are left out: people rename them."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        learned = self._tokenizer.get_vocab(with_added_tokens=False)
+        return {number: token for token, number in learned.items() if number not in added}
 
     def number(self, token: str) -> int | None:
         """Id of a token by its spelling; None if there is no such."""
@@ -277,6 +291,10 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: np.ndarray) -> str:
         """The text of some tokens, or a description if the text is not known."""
+        ...
+
+    def vocabulary(self) -> Mapping[int, str] | None:
+        """Return the learned tokens by id, or None if they are not known."""
         ...
 
     def bytes_per_token(self) -> np.ndarray | None:

@@ -6,11 +6,18 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moejax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer
+from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.huggingface.conversion import ORIGIN, from_huggingface
 from moejax.stored import read_json
-from moejax.train.saved_weights import SavedState, find_saved_state, is_training, saved_tokenizer, write_saved_weights
+from moejax.train.saved_weights import (
+    SavedState,
+    find_saved_state,
+    is_training,
+    saved_tokenizer,
+    tokenizer_beside,
+    write_saved_weights,
+)
 from moejax.weights.folder import Weights, is_weights, load_weights
 from moejax.weights.tokenizer_files import special_token
 
@@ -54,6 +61,11 @@ def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
 
 def check_model(path: Path) -> None:
     """Raise ``UserError`` if a folder is none of those that ``load_model`` reads."""
+    if not path.is_dir():
+        raise UserError(
+            f"There is no folder {path}; give the --out of a training, a checkpoint in it, a folder of weights, or a "
+            f"Hugging Face checkpoint."
+        )
     if not (is_weights(path) or is_training(path) or (path / "config.json").is_file()):
         raise UserError(
             f"{path} is neither in the folder of a training, as moejax train writes, nor a folder of weights, as "
@@ -63,13 +75,10 @@ def check_model(path: Path) -> None:
 
 def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> LoadedModel:
     weights = load_weights(folder)
-    first, tokenizer = None, None
-    if named is not None:
-        tokenizer = open_tokenizer(named)
-    elif (folder / "tokenizer.json").is_file():
-        begin, end = (special_token(folder, name) for name in ("bos_token", "eos_token"))
-        tokenizer = JsonTokenizer(folder / "tokenizer.json", end or "")
-        first = tokenizer.number(begin) if begin else None
+    own = None if named is not None else tokenizer_beside(folder)
+    begin = own and special_token(folder, "bos_token")
+    first = own.number(begin) if own and begin else None
+    tokenizer = own if named is None else open_tokenizer(named)
     return LoadedModel(weights, _fitting(tokenizer, weights), first, _length(folder), origin)
 
 

@@ -22,6 +22,7 @@ from moejax.data.corpus import open_corpus, read_summary
 from moejax.data.rows import counted as counted_targets
 from moejax.errors import UserError
 from moejax.evaluation import validation_choices
+from moejax.evaluation.fingerprint import fingerprint
 from moejax.evaluation.language_model import LanguageModel
 from moejax.evaluation.load_model import LoadedModel, load_model
 from moejax.evaluation.scores import score_of
@@ -37,7 +38,6 @@ from moejax.study.study import Study
 from moejax.train.manifest import finished_steps
 from moejax.train.metrics import branch_name
 from moejax.train.training import Training
-from moejax.weights.fingerprint import fingerprint
 from moejax.wording import counted, some
 
 FOLDER, TABLE = "downstream", "scores.parquet"

@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from moejax.config import dump
-from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus
+from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus, tokenizer_of
 from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
@@ -206,7 +206,7 @@ def _checked_mesh(
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_vmapped(trainings, group))
         group.run_on_main(lambda: check_sources(trainings[0].recipe.data, data_folder))
-        group.run_on_main(lambda: _check_initial_weights(pairs))
+        group.run_on_main(lambda: _check_initial_weights(pairs, data_folder))
         return group.run_or_abort(lambda: _mesh(trainings[0]))
 
 
@@ -222,11 +222,11 @@ def _recorded_refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None
         raise
 
 
-def _check_initial_weights(pairs: Sequence[tuple[Training, Path]]) -> None:
-    """Of trainings that begin: once there are checkpoints, their weights need not be there any more."""
+def _check_initial_weights(pairs: Sequence[tuple[Training, Path]], data_folder: Path) -> None:
+    """Check those of trainings that begin: once there are checkpoints, the weights need not be there any more."""
     for training, folder in pairs:
-        if not (folder / "checkpoints").exists():
-            check_initial_weights(training)
+        if training.recipe.initial_weights.source and not (folder / "checkpoints").exists():
+            check_initial_weights(training, tokenizer_of(training.recipe.data, data_folder))
 
 
 def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:

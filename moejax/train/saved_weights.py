@@ -26,7 +26,7 @@ from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter
-from moejax.weights.tokenizer_files import GENERATION, TOKEN_IDS, TOKENIZER_FILES
+from moejax.weights.tokenizer_files import GENERATION, TOKEN_IDS, TOKENIZER_FILES, special_token
 
 _STATE = "state"
 _METADATA = "_METADATA"
@@ -196,6 +196,13 @@ def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
         return None if named is None else open_tokenizer(named)
     except Missing:
         return None
+
+
+def tokenizer_beside(weights: Path) -> JsonTokenizer | None:
+    """Return the tokenizer in a folder of weights; None if there is none."""
+    if not (weights / "tokenizer.json").is_file():
+        return None
+    return JsonTokenizer(weights / "tokenizer.json", special_token(weights, "eos_token") or "")
 
 
 def _sets(saved: SavedState) -> list[Path]:

@@ -22,11 +22,19 @@ from jax.experimental import multihost_utils
 
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.data.tokenizer import Tokenizer
 from moejax.errors import UserError
 from moejax.folder import changes, check_as_written, sha256
 from moejax.train.manifest import files_of, hashes_of
 from moejax.train.program import Program
-from moejax.train.saved_weights import check_saved, find_saved_state, is_training, read_saved
+from moejax.train.saved_weights import (
+    check_saved,
+    find_saved_state,
+    is_training,
+    read_saved,
+    saved_tokenizer,
+    tokenizer_beside,
+)
 from moejax.train.step import TrainState
 from moejax.train.training import Training
 from moejax.train.upcycle import OF_THE_MIXTURE, Read, ReadBlock, check_upcycled, preserves, upcycled
@@ -88,12 +96,36 @@ def initial_weights_sha256(training: Training, read: OnRead = lambda size: None)
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
-def check_initial_weights(training: Training) -> None:
-    """Raise ``UserError`` if a training cannot start from the weights that it names; their arrays are not read."""
+def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> None:
+    """Raise ``UserError`` if a training cannot start from the weights that it names; their arrays are not read.
+
+    ``tokenizer`` is that of its data, if it is known.
+    """
     given = training.recipe.initial_weights
     if given.source:
-        with _weights(Path(given.source).expanduser()) as (source, _):
+        path = Path(given.source).expanduser()
+        with _weights(path) as (source, _):
             _check_fit(training, source)
+        _check_tokenizer(path, tokenizer)
+
+
+def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
+    """Raise ``UserError`` if the data has other learned tokens than the weights; added tokens may differ."""
+    own = tokenizer_beside(path) if is_weights(path) else saved_tokenizer(find_saved_state(path, verify=False))
+    theirs = own.vocabulary() if own else None
+    here = tokenizer.vocabulary() if tokenizer else None
+    if theirs is None or here is None:
+        return
+    shared = sorted(theirs.keys() & here.keys())
+    different = [token for token in shared if theirs[token] != here[token]]
+    if different:
+        first = different[0]
+        raise UserError(
+            f"initial_weights.source {path} was trained with another tokenizer than the data: {len(different):,} of "
+            f"{len(shared):,} tokens differ, such as {first} ({theirs[first]!r} there, {here[first]!r} here). Prepare "
+            f"the data with the tokenizer of the weights (data.tokenizer). To start from them anyway, remove "
+            f"tokenizer.json from a folder of weights (moejax convert --to weights)."
+        )
 
 
 def _place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, part: ReadBlock, read: OnRead) -> jax.Array:

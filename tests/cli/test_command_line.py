@@ -209,6 +209,11 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
         (["count", "--config", ""], "There is no config file ''."),
         (["train"], "Nothing to train was named"),
         (["study"], "No study was named"),
+        (
+            ["study", "--out", "x"],
+            "--out x is given without --config; add --config=FILE.py to start there, or --resume",
+        ),
+        (["launch", "slurm", "--out", "x"], "--out x is given without --config; add --config=FILE.py"),
         (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),
         (["train", "--config.seed=1", "--out", "x"], "no --config=FILE.py was given"),
         (["report", "nowhere"], "nowhere"),

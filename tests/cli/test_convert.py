@@ -78,7 +78,9 @@ def test_there_and_back(theirs, tmp_path, capsys):
     [
         (["--from", "gguf", "{theirs}"], "--from gguf is not known; write --from hf, and a PATH"),
         (["--to", "gguf", "{theirs}"], "--to gguf is not known; write --to hf or weights"),
-        (["--from", "hf", "nowhere"], "nowhere is no folder of a Hugging Face checkpoint"),
+        (["--from", "hf", "nowhere"], "there is no folder nowhere. Give the folder of a Hugging Face checkpoint"),
+        (["--to", "hf", "nowhere"], "there is no folder nowhere. Give the --out of a training, a checkpoint in it"),
+        (["--to", "weights", "nowhere"], "there is no folder nowhere. Give the --out of a training"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
         (["--to", "weights", "{theirs}"], "is no folder of a training"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),

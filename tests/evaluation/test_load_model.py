@@ -8,6 +8,7 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
+from moejax.evaluation.fingerprint import fingerprint
 from moejax.evaluation.load_model import load_model
 from moejax.huggingface.conversion import to_huggingface
 from moejax.model import transformer
@@ -15,7 +16,6 @@ from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.saved_weights import find_saved_state, write_saved_weights
 from moejax.train.training import DataConfig, Recipe, Training
-from moejax.weights.fingerprint import fingerprint
 from moejax.weights.folder import save_weights
 
 SMALL = Architecture(

@@ -347,7 +347,7 @@ def test_a_task_whose_files_are_not_there_is_not_told_to_reach_the_hub(folder, t
 
 def test_a_model_that_is_not_there_is_named_before_tasks_are_looked_for(folder, capsys):
     assert main(["eval", str(folder / "none"), "--task-path", str(folder / "tasks"), "--tasks", "far"]) == 2
-    assert "none is neither in the folder of a training" in capsys.readouterr().err
+    assert "There is no folder" in capsys.readouterr().err
 
 
 def test_a_misspelled_task_of_the_studys_own_text_is_told_its_name():

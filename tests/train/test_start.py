@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
+from tokenizers import Tokenizer, models
 
 from moejax.architecture import Architecture
+from moejax.data.tokenizer import open_tokenizer
+from moejax.errors import UserError
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.sharding import MESH_AXES
@@ -18,7 +21,7 @@ from moejax.stored import read_json
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 from moejax.train.program import make_program
-from moejax.train.start import first_state, initial_weights_sha256
+from moejax.train.start import check_initial_weights, first_state, initial_weights_sha256
 from moejax.train.training import InitialWeights
 from moejax.weights.folder import save_weights
 
@@ -171,6 +174,54 @@ def test_weights_that_do_not_do_are_refused_before_the_folder_is_taken(training,
         with pytest.raises(ValueError, match=r"initial_weights.source .*(neither|num_layers)"):
             train(wrong, tmp_path / "out")
         assert not (tmp_path / "out" / "training.json").exists()
+
+
+def tokenizer_file(folder, letters, special):
+    """A tokenizer of one token a letter, then special ones."""
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.add_special_tokens(special)
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def test_weights_of_another_tokenizer_are_refused_before_the_folder_is_taken(training, dense, tmp_path):
+    def starting(text, weights):
+        data = dataclasses.replace(training.recipe.data, tokenizer=str(text) if text else None)
+        recipe = dataclasses.replace(training.recipe, data=data, mesh=MeshShape(data=8))
+        return with_weights(dataclasses.replace(training, recipe=recipe), DENSE, weights)
+
+    shutil.copytree(dense[0], tmp_path / "weights")
+    tokenizer_file(tmp_path / "weights", "abcdef", ["</s>"])
+    other = tokenizer_file(tmp_path / "other", "abdcef", ["</s>"])
+    with pytest.raises(UserError, match=r"2 of 6 tokens differ, such as 2 \('c' there, 'd' here\)\. Prepare"):
+        train(starting(other, tmp_path / "weights"), tmp_path / "out")
+    with pytest.raises(UserError, match=r"6 of 6 tokens differ, such as 0 \('a' there, '<0x00>' here\)"):
+        train(starting(None, tmp_path / "weights"), tmp_path / "out")
+    assert not (tmp_path / "out" / "training.json").exists()
+    # More tokens, and other names of special ones, are what people train further with; of tokens without text, or of
+    # weights without a tokenizer, nothing is known.
+    for tokenizer, weights in (
+        (
+            open_tokenizer(f"{tokenizer_file(tmp_path / 'renamed', 'abcdefg', ['<eos>', '<pad>'])}"),
+            tmp_path / "weights",
+        ),
+        (open_tokenizer("ids:257:256"), tmp_path / "weights"),
+        (None, tmp_path / "weights"),
+        (open_tokenizer("bytes"), dense[0]),
+    ):
+        check_initial_weights(starting(None, weights), tokenizer)
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_a_training_is_that_of_its_checkpoints(training, tmp_path):
+    recipe = dataclasses.replace(training.recipe, budgets_tokens=(1024,), mesh=MeshShape(data=8))
+    train(dataclasses.replace(training, architecture=DENSE, recipe=recipe), tmp_path / "run")
+    further = with_weights(training, DENSE, tmp_path / "run")
+    check_initial_weights(further, open_tokenizer("bytes"))
+    other = open_tokenizer(str(tokenizer_file(tmp_path / "other", "abc", ["</s>"])))
+    with pytest.raises(UserError, match="was trained with another tokenizer than the data: 3 of 3 tokens differ"):
+        check_initial_weights(further, other)
 
 
 @pytest.mark.slow

@@ -25,6 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
     kind, path = arguments.source or arguments.target
     option = "--from" if arguments.source else "--to"
     out = arguments.out
+    if not Path(path).is_dir():
+        given = (
+            "the folder of a Hugging Face checkpoint, which `hf download NAME --local-dir DIR` fetches"
+            if arguments.source
+            else "the --out of a training, a checkpoint in it, or a folder of weights"
+        )
+        raise UserError(f"{option} {kind} {path}: there is no folder {path}. Give {given}.")
     with out_folder(out.absolute().parent, shared=True), progress_display() as update:
         done = _directions()[option, kind](Path(path), out, arguments, update)
     if arguments.json:
@@ -50,7 +57,8 @@ def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Progres
         return _said(to_huggingface(path, out, **options, progress=_shares(update)))
     if not is_training(path):
         raise UserError(
-            f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training."
+            f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training. "
+            f"Give the --out of a training, a checkpoint in it, or a folder of weights."
         )
     saved = find_saved_state(path)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".moejax-") as folder:

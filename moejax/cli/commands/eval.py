@@ -13,6 +13,7 @@ from typing import Any
 from moejax.cli.out_folder import out_file
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
+from moejax.evaluation.fingerprint import fingerprint
 from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
 from moejax.evaluation.load_model import LoadedModel, check_model, load_model
@@ -24,7 +25,6 @@ from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.say import say
 from moejax.stored import as_read
-from moejax.weights.fingerprint import fingerprint
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import count, share
-from moejax.cli.parsers.options import add_config_argument, add_exportable_argument, add_repeated
+from moejax.cli.parsers.options import (
+    add_config_argument,
+    add_exportable_argument,
+    add_repeated,
+    check_config_or_resume,
+)
 from moejax.cli.settings import STUDY, TRAINING
 from moejax.errors import UserError
 
@@ -75,5 +80,4 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--print and --submit exclude each other; --print is the default.")
     if getattr(arguments, "wait", False) and not arguments.submit:
         raise UserError("--wait waits for what is handed over; add --submit, or leave it out.")
-    if not arguments.config and not (arguments.resume and arguments.out):
-        raise UserError("Nothing to train was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+    check_config_or_resume(arguments, "Nothing to train")

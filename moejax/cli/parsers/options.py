@@ -7,6 +7,7 @@ from typing import Any
 
 from moejax.cli.number import LENGTHS, number
 from moejax.cli.settings import ARCHITECTURE
+from moejax.errors import UserError
 
 
 def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: bool = True) -> None:
@@ -16,6 +17,18 @@ def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: boo
     parser.add_argument(
         "--config", required=required, metavar="FILE.py", help="config file; --config.a.b=VALUE changes one setting"
     )
+
+
+def check_config_or_resume(arguments: argparse.Namespace, nothing_named: str) -> None:
+    """Raise ``UserError`` if neither a config nor a folder to go on with is given."""
+    if arguments.config or (arguments.resume and arguments.out):
+        return
+    if arguments.out:
+        raise UserError(
+            f"--out {arguments.out} is given without --config; add --config=FILE.py to start there, or --resume to go "
+            f"on with what is there."
+        )
+    raise UserError(f"{nothing_named} was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
 
 
 def add_architecture_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from moejax.cli.number import WORKERS, count, number
 from moejax.cli.out_folder import local
-from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
+from moejax.cli.parsers.options import add_config_argument, add_exportable_argument, check_config_or_resume
 from moejax.cli.settings import STUDY, TRAINING
 from moejax.config import unknown
 from moejax.errors import UserError
@@ -66,8 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` if no study is named, or none is in the folder that an action is about."""
     if not arguments.action:
-        if not arguments.config and not (arguments.resume and arguments.out):
-            raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+        check_config_or_resume(arguments, "No study")
         return
     name, *folders = arguments.action
     if name not in ACTIONS:
