@@ -232,13 +232,19 @@ def read_parquet(path: Path) -> Any:
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
             table = file.read()
         _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
-        return table.cast(schema).to_pandas()
+        # What pandas notes in a file of its own (an index, types, attributes) may be damaged, or anything.
+        table = table.cast(schema).drop_columns([name for name in schema.names if _INDEX.fullmatch(name)])
+        return table.to_pandas(ignore_metadata=True)
     except MemoryError:
         raise
     except pa.ArrowNotImplementedError as error:
         raise UserError(f"it has a column of a type that is not read ({says('pyarrow', error)})") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError("it is no Parquet file, or a damaged one; write it again") from error
+
+
+_INDEX = re.compile(r"__index_level_\d+__")
+"""Names under which pandas writes an index without a name."""
 
 
 def _check_unpacked(cells: int, size: int) -> None:

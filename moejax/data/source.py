@@ -111,15 +111,13 @@ class File:
 
 
 def file(path: Path) -> File:
-    """Return the file at ``path`` as it is now; one that is not there is found missing when it is read.
+    """Return the file at ``path`` as it is now.
 
     Raises:
       UserError: it is no regular file, or a Git LFS pointer.
+      OSError: the system cannot find it.
     """
-    try:
-        status = input_file.check(path)
-    except OSError:
-        return File(str(path.absolute()), 0, 0)
+    status = input_file.check(path)
     return File(str(path.absolute()), status.st_size, status.st_mtime_ns)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from moejax.data.source import File, InputShard, SourceOptions, file
+from moejax.data.source import Broken, File, InputShard, SourceOptions, file
 from moejax.data.sources import (
     array_record,
     hugging_face,
@@ -27,7 +27,7 @@ from moejax.data.sources import (
 from moejax.errors import UserError
 from moejax.input_file import inner_suffix, is_compressed
 from moejax.storage import is_remote
-from moejax.wording import some
+from moejax.wording import says, some
 
 NAMED: dict[str, Callable[[SourceOptions], Iterable[InputShard]]] = {"python_stdlib": python_stdlib.input_shards}
 """Sources by name."""
@@ -79,7 +79,18 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
     shards: list[InputShard] = []
     for read, group in groupby(files, _format):
         assert read is not None
-        shards += read([file(path) for path in group], root.absolute(), options)
+        whole: list[File] = []
+        for path in group:
+            try:
+                one = file(path)
+            except OSError as error:
+                shards.append(Broken(File(str(path.absolute()), 0, 0), f"unreadable ({says('the system', error)})"))
+                continue
+            if one.size or not is_compressed(path):
+                whole.append(one)
+            else:
+                shards.append(Broken(one, "it is empty, and compressed files never are"))
+        shards += read(whole, root.absolute(), options)
     return shards
 
 

@@ -107,19 +107,21 @@ def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype
     """
     is_npy = inner_suffix(file.path) == ".npy"
     with open(file.path, "rb") as stream:
-        begins = stream.read(128)
+        begins = stream.read(_LLM_C_HEADER_BYTES)
     if not begins:
         raise UserError("it is empty")
     if is_npy and begins.startswith(b"\x93NUMPY"):
         return _layout_of_array(file)
     if is_npy and begins.startswith(b"PK"):
         raise UserError("it is a zip archive, as np.savez writes; write its array of tokens alone with np.save")
-    if is_npy and b"descr" in begins:
+    if is_npy and b"descr" in begins[:128]:
         raise UserError("the beginning that np.save writes is damaged")
     if not is_npy and (of_llm_c := _LLM_C_TYPES.get(int.from_bytes(begins[:4], "little"))):
         dtype = np.dtype(of_llm_c)
         _check_count(file, int.from_bytes(begins[8:12], "little"), dtype, _LLM_C_HEADER_BYTES)
         return dtype, _LLM_C_HEADER_BYTES
+    if len(begins) == _LLM_C_HEADER_BYTES and any(begins[:12]) and not any(begins[12:]):
+        raise UserError("it begins as files of llm.c do, and not with the number of one of tokens")
     dtype = _bare_type(file, vocab_size)
     if file.size % dtype.itemsize:
         raise UserError(f"its {file.size:,} bytes are no whole number of tokens of {dtype.itemsize} bytes")
@@ -153,14 +155,15 @@ def _check_count(file: File, count: int, dtype: np.dtype, offset: int) -> None:
 
 def _bare_type(file: File, vocab_size: int) -> np.dtype:
     """Return the type of tokens without a header: the narrowest that holds the vocabulary, as most write them, or a
-    wider one if all tokens are in the vocabulary in it as well, so that the narrower ones would be halves."""
+    wider one if most tokens are in the vocabulary in it as well, as the narrower ones would then be halves."""
     usual = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     for wider in (np.dtype("<u8"), np.dtype("<u4")):
-        if wider.itemsize > usual.itemsize and file.size % wider.itemsize == 0:
+        if file.size >= wider.itemsize > usual.itemsize:
             tokens = mapped(file, wider)
             spread = [tokens[place : place + 2**12] for place in range(0, len(tokens), -(-len(tokens) // 16))]
             sample = np.concatenate(spread)
-            if len(sample) >= 16 and sample.any() and sample.max() < vocab_size:
+            sample = sample[sample > 0]
+            if len(sample) >= 16 and (sample < vocab_size).mean() > 0.5:
                 return wider
     return usual
 
