@@ -220,7 +220,7 @@ def _dense_thresholds() -> Records:
             for key, name in READINGS.items()
         ]
         name = f"N up to which S* is 0 at C = {short(flops)} ('for most compute budgets')"
-        yield record("Appendix D.2", name, "~500", *found, unit="M", note=note, undefined=True)
+        yield record("Appendix D.2", name, "about 500", *found, unit="M", note=note, undefined=True)
     found = _under_each(lambda reading: trend(optima.dense_threshold(LAW, flops, reading) for flops in BUDGETS))
     yield _trend("Figure 9", "N up to which S* is 0, with C from 3e19 to 1e21", "rises", found)
 
@@ -305,7 +305,7 @@ def _flops_estimate() -> Records:
     for end, pick in (("largest", max), ("least", min)):
         name = f"{end} ratio of Eq. 9 to 6·N_a per token, over sizes and sparsities ('close to one')"
         close = Reading(pick(ratios), family)
-        yield record("Appendix C and Figure 7", name, "~1", close, note=note, undefined=True)
+        yield record("Appendix C and Figure 7", name, "about 1", close, note=note, undefined=True)
     for model_dim in widths:
         shape = shape_of(model_dim, 0.98)
         router = FLOPS["abnar"].per_token(shape, 2048) / FLOPS["abnar-eq9"].per_token(shape, 2048) - 1

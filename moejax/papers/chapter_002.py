@@ -66,15 +66,15 @@ def _dense_target() -> Records:
     dense = _flops(671e9, 13.4e12)
     yield record(where, "tokens for 671B at 20 per parameter", "13.4", 20 * 671e9 / 1e12, unit="T")
     yield record(where, "FLOPs of 671B on 13.4T tokens", "5.4e25", dense)
-    yield record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "~3e24", _flops(37e9, DEEPSEEK_TOKENS))
+    yield record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "about 3e24", _flops(37e9, DEEPSEEK_TOKENS))
     fewer = dense / _flops(37e9, DEEPSEEK_TOKENS)
     rounded = Reading(5.4e25 / 3e24, "the ratio of the printed 5.4e25 and 3e24 FLOPs")
-    yield record(where, "how many times cheaper than dense ('almost twenty')", "~20", fewer, rounded)
+    yield record(where, "how many times cheaper than dense ('almost twenty')", "about 20", fewer, rounded)
     yield record(LISTING, "FLOPs of DeepSeek-V3, line 17", "3.3e24", _flops(37e9, DEEPSEEK_TOKENS))
     yield record(LISTING, "FLOPs of a dense 671B on 14.8T tokens", "6.0e25", _flops(671e9, DEEPSEEK_TOKENS))
     yield record(LISTING, "how many times more than the mixture's", "18", 671 / 37)
     yield record("Intuition", "experts that serve a token, 8 of 256, as 1 in", "32", 256 / 8)
-    yield record("Intuition", "G of the DeepSeek design ('roughly 1/18')", "~18", 671 / 37)
+    yield record("Intuition", "G of the DeepSeek design ('roughly 1/18')", "about 18", 671 / 37)
 
 
 def _effective() -> Records:
@@ -115,12 +115,12 @@ def _allocation() -> Records:
     one, two = (compute_optimal(LAW, BUDGET, expansion).value for expansion in (1.0, 2.0))
     note = "G enters N_act* through A·G^(-gamma·alpha), so that its exponent is -gamma·alpha/(alpha+beta)"
     size, tokens = (math.log2(two[name] / one[name]) for name in ("params_active", "tokens"))
-    yield record(where, "exponent of G in N_act* ('roughly')", "~-0.16", size, note=note)
-    yield record(where, "exponent of G in D*, gamma·beta/(alpha+beta)", "0.158", tokens, note=note, implied=True)
+    yield record(where, "exponent of G in N_act* ('roughly')", "about -0.16", size, note=note)
+    yield record(where, "exponent of G in D*, gamma·beta/(alpha+beta)", "0.16", tokens, note=note, implied=True)
     more = compute_optimal(LAW, 2 * BUDGET, 1.0).value
     for quantity, name, exponent in (
-        ("N_act*, beta/(alpha+beta)", "params_active", "0.452"),
-        ("D*, alpha/(alpha+beta)", "tokens", "0.548"),
+        ("N_act*, beta/(alpha+beta)", "params_active", "0.45"),
+        ("D*, alpha/(alpha+beta)", "tokens", "0.55"),
     ):
         yield record(where, f"exponent of C in {quantity}", exponent, math.log2(more[name] / one[name]), implied=True)
     ratio, doubled = (float(best["tokens"] / best["params_active"]) for best in (one, more))
@@ -128,7 +128,7 @@ def _allocation() -> Records:
     note = f"D*/N* grows with compute: these constants give 20 at {twenty:.1e} FLOPs, and the chapter names no budget"
     name = "tokens per parameter of the dense optimum at 3.4e24 FLOPs ('roughly twenty')"
     # A rule of thumb of Hoffmann et al., said without a budget or constants: not what the chapter's constants are for.
-    yield record("First paragraph", name, "~20", ratio, note=note, undefined=True)
+    yield record("First paragraph", name, "about 20", ratio, note=note, undefined=True)
     claim = check(compute_optimal(LAW, BUDGET, 18.1))
     yield record(
         where,

@@ -151,7 +151,7 @@ def _token_multiplier() -> Records:
         yield record(
             "Appendix A and Eq. 26",
             name,
-            f"~{1 / rate:.4g}",
+            f"about {1 / rate:.4g}",
             exact,
             inputs={"S": SEQUENCE, "gamma_m": round(context, 3)},
             note="neither how rough 'roughly' is nor the sequence length of the sweep is printed; at the S = 16384 "
@@ -183,7 +183,7 @@ def _doubling() -> Records:
                 "the text speaks of a large mu and does not say how large; by Eq. 27 beta' = 2 beta + 4/3, and at "
                 "mu = 22 the constant is not small beside beta"
             )
-            yield record(where, name, "~2", value, note=note, undefined=True)
+            yield record(where, name, "about 2", value, note=note, undefined=True)
     bare = resources.activation_rate(0.0, 22.0)
     yield record(where, "least r_a at mu = 22, attention alone, in percent", None, 100 * bare)
 
@@ -223,8 +223,10 @@ def _other_papers() -> Records:
     yield record("Appendix B.2", "routed experts of Kimi K2", "384", kimi.num_experts)
     yield record("Appendix B.1", "total parameters of DeepSeekMoE", "16", total / 1e9, unit="B")
     share = 100 * active / 7e9
-    yield record("Appendix B.1", "computations of DeepSeekMoE over a dense 7B's ('about 40 %')", "~40", share, unit="%")
-    yield record("Appendix B.1", "active parameters of a dense 7B over DeepSeekMoE's", "~2.5", 7e9 / active)
+    yield record(
+        "Appendix B.1", "computations of DeepSeekMoE over a dense 7B's ('about 40 %')", "about 40", share, unit="%"
+    )
+    yield record("Appendix B.1", "active parameters of a dense 7B over DeepSeekMoE's", "about 2.5", 7e9 / active)
 
 
 def _recipe() -> Records:
@@ -237,4 +239,4 @@ def _recipe() -> Records:
     parts = 1.69 + 0.13 + 3.24
     yield record("Table 8", "Wikipedia, summed over its languages", "5.06", parts, unit="%")
     yield record("Table 8", "web data of LLaMA-1, summed over its parts", "82.00", 67.0 + 15.0, unit="%")
-    yield record("Appendix E", "generic web data ('roughly 80 %')", "~80", TABLE_8["WebData-en"][0], unit="%")
+    yield record("Appendix E", "generic web data ('roughly 80 %')", "about 80", TABLE_8["WebData-en"][0], unit="%")

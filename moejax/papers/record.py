@@ -47,8 +47,8 @@ ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
     "down": lambda computed, printed, unit: -_SLACK * unit <= computed - printed < (1 - _SLACK) * unit,
 }
 """Whether a computed number is printed so, ``unit`` being one in the last printed digit."""
-SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than ", "~": "about "}
-"""Signs before a printed number, in words."""
+SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than "}
+"""The bounds in words."""
 BOUNDS: dict[str, Callable[[float, float], bool]] = {
     ">=": lambda computed, bound: computed >= bound,
     "<=": lambda computed, bound: computed <= bound,
@@ -75,9 +75,9 @@ class Reading:
         for sign, holds in BOUNDS.items():
             if published.startswith(sign):
                 return holds(self.computed, float(published[len(sign) :]))
-        if published.startswith("~"):
-            bound = float(published[1:])
-            return abs(self.computed - bound) <= ABOUT * abs(bound) * (1 + _SLACK)
+        if published.startswith("about "):
+            stated = float(published.removeprefix("about "))
+            return abs(self.computed - stated) <= ABOUT * abs(stated) * (1 + _SLACK)
         return ROUNDINGS[self.rounding](self.computed, float(published), last_digit(published, self.computed))
 
 
@@ -101,7 +101,7 @@ class Record:
     """Table, equation or section."""
     quantity: str
     published: str | None
-    """As printed, or a word; ``>7`` is a bound, ``~7`` stands for "about 7". None if no such number is printed."""
+    """As printed, or a word; ``>7`` is a bound, ``about 7`` is said in words. None if no such number is printed."""
     readings: tuple[Reading, ...]
     """The document's own words first."""
     unit: str = ""
@@ -126,7 +126,7 @@ class Record:
         text, value = self.published, self.computed
         if text is None or text[0] in "<>" or value is None or isinstance(value, str):
             return ""
-        if text.startswith("~"):
+        if text.startswith("about "):
             return f"±{100 * ABOUT:g} %"
         rounding = self.found.rounding if self.found else "nearest"
         unit = f"{last_digit(text, value):g}"

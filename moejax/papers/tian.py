@@ -111,7 +111,7 @@ def _leverage() -> Records:
         Reading(_best_granularity(law), f"{name} of G")
         for name, law in ((name, _in_bases(10.0, BASES[name])) for name in BASES)
     ]
-    yield record("Section 4.1", "granularity of greatest leverage ('around 12')", "~12", *best, note=bases)
+    yield record("Section 4.1", "granularity of greatest leverage ('around 12')", "about 12", *best, note=bases)
     for bound in (">=8", "<=12"):
         value = Reading(_best_granularity(LEVERAGE), "log2 of G")
         yield record("Section 1", f"granularity of greatest leverage, {bound[:2]} {bound[2:]}", bound, value)
@@ -174,7 +174,7 @@ def _over_rounding() -> Records:
     best = [_best_granularity(law) for law in laws]
     for end, pick in (("lowest", min), ("highest", max)):
         value = Reading(pick(best), "log2 of G")
-        yield record(where, f"{end} granularity of greatest leverage ('around 12'), {over}", "~12", value)
+        yield record(where, f"{end} granularity of greatest leverage ('around 12'), {over}", "about 12", value)
 
 
 def _allocation() -> Records:
@@ -187,7 +187,9 @@ def _allocation() -> Records:
             product = found["flops_per_token"] * found["tokens"] / flops
             yield record(where, f"M·D over C at C = {short(flops)}", "1.00", product, implied=True)
         for quantity, exponent in (("M", law.model_exponent), ("D", law.tokens_exponent)):
-            yield record("Appendix E.2", f"exponent of C in {quantity}, {where[9:]} ('close to 0.5')", "~0.5", exponent)
+            yield record(
+                "Appendix E.2", f"exponent of C in {quantity}, {where[9:]} ('close to 0.5')", "about 0.5", exponent
+            )
     dense, mixture = (published("allocation", f"tian-2025-{name}").law for name in ("dense", "moe"))
     for flops in (1e18, 1e20, 1e22):
         one, other = dense(Design(flops=flops)), mixture(Design(flops=flops))

@@ -91,7 +91,7 @@ def _sizes() -> Records:
     dense = PARAMS["tian"].active(DENSE) / 1e9
     yield record("Section 5", "active parameters of Dense-6.1B over MoE-mini's", ">7", dense / with_router)
     share = 100 * with_router / dense
-    yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "~13", share, unit="%")
+    yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "about 13", share, unit="%")
     ratios = [Reading(count(DENSE) / count(MINI), reading) for reading, count in COUNTS.items()]
     note = "seven is the ratio of active parameters"
     yield record(
@@ -110,10 +110,10 @@ def _sizes() -> Records:
     )
     yield record("Appendix L", "size of the final MoE model", "16", layers[1], unit="B", note="Table 1 has 17.5B")
     hours = 360_000 + 200_000 + 120_000
-    yield record("Appendix L", "GPU-hours, summed over the three parts", "~680000", hours)
+    yield record("Appendix L", "GPU-hours, summed over the three parts", "about 680000", hours)
     yield record(
         "Section 1",
         "active parameters of a 7B dense model over DeepSeekMoE's",
-        "~2.5",
+        "about 2.5",
         7e9 / CATALOGUE["deepseek-moe-16b"].params_active,
     )

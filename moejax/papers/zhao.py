@@ -57,7 +57,7 @@ def _words() -> Records:
 
 
 def _structure_optima() -> Records:
-    for where, printed in (("Section 5.1", "6.78"), ("Appendix D", "6.78"), ("Abstract and Section 1", "~7")):
+    for where, printed in (("Section 5.1", "6.78"), ("Appendix D", "6.78"), ("Abstract and Section 1", "about 7")):
         yield record(where, "optimal number of active experts", printed, zhao_models.EXACT_G)
     for where in ("Section 5.2", "Appendix E"):
         yield record(where, "optimal share of shared experts", "0.31", zhao_models.EXACT_S)

@@ -134,7 +134,7 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
         "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
         "as_dense": said.as_dense,
-        **({} if said.params_effective is None else {"params_effective": said.params_effective}),
+        "params_effective": said.params_effective,
         "remark": chosen.remark,
     }
 
