@@ -91,10 +91,10 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
     """Ctrl-C again, a moment later, where Python drops it: JAX has a callback in the garbage collector.
 
-    Where one of Orbax's writes fails, it closes its event loop, and those of TensorStore that end later find it closed:
-    that is no news, since the first failure is told.
+    Where one of Orbax's reads or writes fails, it closes its event loop and drops the others: those of TensorStore that
+    end later find it closed, and reads fail once more as they are collected. The first failure is reported.
     """
-    if issubclass(unraisable.exc_type, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed":
+    if str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading array index")):
         return None
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         return sys.__unraisablehook__(unraisable)

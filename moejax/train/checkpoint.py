@@ -20,22 +20,19 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jax.errors import JaxRuntimeError
 
-from moejax.errors import UserError
-from moejax.quantities import format_bytes
+from moejax.errors import UserError, out_of_memory
 from moejax.stored import Unreadable
 from moejax.train.manifest import (
     VALIDATION_LOSS,
     Hashing,
+    damage,
     finished_steps,
     has_all_hashes,
     in_words,
     is_committed,
     is_part,
-    read_manifest,
-    share_of,
     validation_losses,
     write_sizes,
-    wrong_content,
     wrong_size,
 )
 from moejax.train.processes import ProcessGroup
@@ -45,9 +42,6 @@ from moejax.wording import says, some
 
 DAMAGED = "damaged"
 """Folder beside those of the phases, to which checkpoints that cannot be read are moved."""
-
-_WORTH_SAYING_BYTES = 10**10
-"""A checkpoint of so many bytes is hashed for some seconds."""
 
 WRITING_SECONDS = 6 * 3600.0
 """The longest that one checkpoint may be written; Orbax' own 20 minutes are too few for terabytes on a slow store. A
@@ -66,6 +60,10 @@ ocp.type_handlers.register_type_handler(
     override=True,
 )
 logging.set_verbosity(_verbosity)
+
+
+class NotRestored(UserError):
+    """A checkpoint is damaged, and was moved away."""
 
 
 class CheckpointManager:
@@ -105,37 +103,31 @@ class CheckpointManager:
         self._closing = contextlib.ExitStack()
         count = self._group.count
         self._hashing = hashing or self._closing.enter_context(Hashing(self._group.index, count))
-        self._sound: set[int] = set()
-        """Steps that this process has verified or written."""
+        self._moved: list[str] = []
+        """Sentences about the damaged checkpoints that were moved away since ``newest`` returned."""
 
     def newest(self, at_most: int | None = None) -> int | None:
-        """The newest step whose checkpoint is whole, or None if there never was one.
+        """Return the newest step whose checkpoint has all its files, or None if there never was one.
 
-        Presence and sizes of its files are looked at by one process; then all of them hash, each its share of the
-        bytes, and wait for each other as long as all get on. Damaged checkpoints are moved away, with a message. Where
-        the system cannot read something, nothing is moved: that may pass.
+        One process looks at the presence and sizes of the files; nothing of them is read. Damaged checkpoints are moved
+        away, with a message. Where the system cannot read something, nothing is moved: that may pass.
 
         Raises:
           UserError: there are checkpoints, and all of them are damaged; or what there is cannot be read.
         """
         self.wait()
-        told: list[str] = []
         while True:
             step, wrong = self._group.run_on_main(lambda: self._look(at_most)) or (None, None)
-            if step is not None and wrong is None and step not in self._sound:
-                wrong = self._verify(step)
             if step is None or wrong is None:
                 break
-            place = self._group.run_on_main(functools.partial(self._set_aside, self._folder / str(step)))
-            told.append(f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}.")
-        if told and step is None:
+            self._moved.append(self._group.run_on_main(functools.partial(self._without, step, wrong)))
+        moved, self._moved = self._moved, []
+        if moved and step is None:
             self._group.abort(
-                f"{' '.join(told)} There is none before it; bring back a copy, or train anew in another --out."
+                f"{' '.join(moved)} There is none before it; bring back a copy, or train anew in another --out."
             )
-        if told and self._group.is_main:
-            self._log(f"{' '.join(told)} Going on from step {step}.")
-        if step is not None:
-            self._sound.add(step)
+        if moved and self._group.is_main:
+            self._log(f"{' '.join(moved)} Going on from step {step}.")
         self._manager.reload()
         return step
 
@@ -167,13 +159,17 @@ class CheckpointManager:
         self._hashing.drop([path for path in here if int(path.name) not in left])
         with self._failing():
             self._manager.save(step, args=items, force=True)
-        self._sound.add(step)
         self._writing = self._thread.submit(self._finish, step)
 
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]:
-        """The state at ``step``, laid out on this program's mesh whatever mesh wrote it, and what was saved with it.
+        """Return the state at ``step``, laid out on this program's mesh whatever mesh wrote it, and what was saved with
+        it.
+
+        A checkpoint that is not restored, or holds what is no number, is compared with its hashes; only then are its
+        files read twice.
 
         Raises:
+          NotRestored: it is damaged, and was moved away; ``newest`` has the one before.
           UserError: the checkpoint holds other arrays than a state of this program, or cannot be read.
         """
         self.wait()
@@ -189,29 +185,47 @@ class CheckpointManager:
             # Where a None was saved, Orbax gives None, whatever is asked for.
             found = {} if different else self._manager.restore(step, args=items)
         except Exception as error:
-            of_device = isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-            if of_device or has_all_hashes(place):
+            if out_of_memory(error):
                 raise
-            raise UserError(
-                f"The checkpoint of step {step} in {self._folder} was not restored ({says('Orbax', error)}). Whether "
-                f"it is whole is not known: not all of its files have a hash to compare with. Give the same command "
-                f"again; if it says this again, move {place} away, and it goes on from the one before."
-            ) from error
+            self._explain(step, f"was not restored ({says('Orbax', error)})", error)
+            raise
         if different:
             raise UserError(
                 f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
                 f"{some(different, most=4, between='; ')}. It was written by another version of moejax, or with other "
                 f"settings: go on with those, or train anew in another --out."
             )
-        if not self._group.run_on_main(lambda: has_all_hashes(place)) and not _is_finite(found["state"]):
-            raise UserError(
-                f"The checkpoint of step {step} in {self._folder} holds what is no number, and not all of its files "
-                f"have a hash to compare with: it was damaged. Move {place} away, and it goes on from the one before."
-            )
+        if not _is_finite(found["state"]):
+            self._explain(step, "holds what is no number", None)
         # The hashes that those who wrote it were stopped before. Only now, and of no other step: what could not be
         # restored, or was not, must not be taken for what was written.
         self._hashing.begin(place, again=True)
         return found["state"], found["metadata"]
+
+    def _explain(self, step: int, what: str, error: Exception | None) -> None:
+        """Return if the hashes of a checkpoint say that it is what was written.
+
+        Raises:
+          NotRestored: a file is not what was written.
+          UserError: not all files have a hash.
+        """
+        place = self._folder / str(step)
+        with self._reading():
+            wrong = damage(place)
+            is_known = wrong is not None or has_all_hashes(place)
+        if wrong is not None:
+            sentence = self._without(step, wrong)
+            if self._group.count == 1:
+                self._moved.append(sentence)
+                raise NotRestored(sentence) from error
+            # The others may wait within Orbax for this process.
+            raise UserError(f"{sentence} The same command goes on from the one before.") from error
+        if not is_known:
+            raise UserError(
+                f"The checkpoint of step {step} in {self._folder} {what}. Whether it is whole is not known: not all of "
+                f"its files have a hash to compare with. Give the same command again; if it says this again, move "
+                f"{place} away, and it goes on from the one before."
+            ) from error
 
     def wait(self) -> None:
         """Until nothing is being written, hashes apart.
@@ -252,26 +266,10 @@ class CheckpointManager:
             steps = [step for step in self._finished_steps() if at_most is None or step <= at_most]
             return (steps[-1], wrong_size(self._folder / str(steps[-1]))) if steps else None
 
-    def _verify(self, step: int) -> str | None:
-        """What is wrong with the content of a checkpoint's files, each of which one of the processes reads."""
-        with self._group.progress(self._say_who_reads) as progress:
-            wrong = self._group.run_or_abort(
-                functools.partial(self._wrong_share, step, progress.add), progress=progress
-            )
-        return next(filter(None, self._group.all_gather(wrong)), None)
-
-    def _say_who_reads(self, process: int, done: int) -> None:
-        self._log(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
-
-    def _wrong_share(self, step: int, read: Callable[[int], None]) -> str | None:
-        """What is wrong with the files that this process reads."""
-        place = self._folder / str(step)
-        with self._reading():
-            manifest = read_manifest(place)
-            size = sum(file.bytes for file in manifest.values() if file.sha256)
-            if size > _WORTH_SAYING_BYTES and self._group.is_main:
-                self._log(f"Verifying the checkpoint of step {step}, {format_bytes(size)}, by its hashes.")
-            return wrong_content(place, share_of(manifest, self._group.index, self._group.count), read)
+    def _without(self, step: int, wrong: str) -> str:
+        """Move a damaged checkpoint away, and return a sentence about it."""
+        place = self._set_aside(self._folder / str(step))
+        return f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}."
 
     def _set_aside(self, there: Path) -> str:
         """Move a damaged checkpoint to where nothing is yet."""

@@ -51,6 +51,7 @@ RESUMABLE = (
     "recipe.keep_checkpoints",
     "recipe.keep_every_tokens",
     "recipe.keep_best",
+    "recipe.hang_seconds",
     "recipe.loggers",
     "recipe.data.source",
     "recipe.data.tokenizer",

@@ -27,6 +27,7 @@ from moejax.train.allocator import release_memory
 from moejax.train.batches import batch_digest, read_batches
 from moejax.train.devices import without_mfu
 from moejax.train.evaluation import Evaluated, evaluate
+from moejax.train.hang import HangWatch
 from moejax.train.opening import open_data, open_runs, report_disk_errors, report_memory
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
@@ -198,11 +199,7 @@ class Trainer:
         """
         self.enter("starting")
         again, end = until is not None, phase.end if until is None else until
-        start = checkpoints.newest(until)
-        if start is None:
-            start, state, seconds = phase.start, initial_state(), 0.0
-        else:
-            state, seconds = checkpoints.restore(start)
+        start, state, seconds = checkpoints.restore_newest(until) or (phase.start, initial_state(), 0.0)
         if not again:
             for run in self.active():
                 run.rewind(phase, start)
@@ -217,12 +214,14 @@ class Trainer:
         compiled, batches = self.compile(start, end), self.batches(phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # From here on, seconds are those of training: compilation is over in every process.
-        watch, in_flight, metrics = Stopwatch(start, seconds), StepsInFlight(compiled.values()), None
         recipe, began, spacing = self.recipe, time.monotonic(), 0
-        with self.stop.stepping():
+        hang = HangWatch(recipe.hang_seconds, self.runs[0].training.name)
+        in_flight = StepsInFlight(compiled.values(), hang.waiting)
+        watch, metrics = Stopwatch(start, seconds), None
+        with self.stop.stepping(), hang:
             for step in range(start + 1, end + 1):
                 batch = self.next_batch(phase, step, batches, metrics)
-                with self.profiler.step(phase.steps_done(step)):
+                with self.profiler.step(phase.steps_done(step)), hang.waiting():
                     state, metrics = compiled[self.sequences(step)](state, batch, phase.schedule)
                 in_flight.add(metrics["loss"])
                 self.profiler.after(phase.steps_done(step), metrics)
@@ -230,7 +229,7 @@ class Trainer:
                 evaluates, validation = _is_due(step, recipe.evaluate_steps) and not again, None
                 logs = (saves or evaluates or _is_due(step, recipe.log_every_steps)) and not again
                 if logs:
-                    jax.block_until_ready(metrics)
+                    in_flight.drain()
                     elapsed = watch.lap(step)
                     if evaluates:
                         with watch.paused():
@@ -245,12 +244,12 @@ class Trainer:
                         run.attempts.write(at_once=False)
                 if saves or _is_due(step - start, spacing):
                     # Steps that were launched end before the time of what a save waits for and copies begins.
-                    jax.block_until_ready(metrics)
+                    in_flight.drain()
                     with watch.paused():
                         checkpoints.save(step, state, watch.seconds if logs else watch.now(), validation)
                 if step == start + TIMED_STEPS and not recipe.checkpoint_steps:
                     # Steps run ahead of this loop, which only launches them.
-                    jax.block_until_ready(metrics)
+                    in_flight.drain()
                     spacing = self.steps_unsaved(time.monotonic() - began)
                 if self.stop.after_step() and step < end:
                     checkpoints.save(step, state, watch.now())

@@ -211,19 +211,6 @@ def _misplaced(folder: Path) -> str | None:
     return f"it was saved as step {saved[1]} of {saved[0]}, and was moved or copied"
 
 
-def wrong_content(folder: Path, manifest: Manifest, read: Callable[[int], None] | None = None) -> str | None:
-    """Which of some files has other content than was recorded, in words; None if none has. ``read`` is told of the
-    bytes as they are read.
-
-    Raises:
-      OSError: the system cannot read one.
-    """
-    try:
-        return _differing(manifest, hashes_of(folder, [name for name, file in manifest.items() if file.sha256], read))
-    except FileNotFoundError as error:
-        return f"{error.filename} is not there"
-
-
 def hashes_of(folder: Path, names: Sequence[str], read: Callable[[int], None] | None = None) -> dict[str, str]:
     """The SHA-256 of files of a checkpoint, by their names; ``read`` is told of the bytes as they are read.
 
@@ -249,7 +236,12 @@ def damage(folder: Path, found: Mapping[str, str] | None = None) -> str | None:
     if wrong := wrong_size(folder):
         return wrong
     manifest = read_manifest(folder)
-    return wrong_content(folder, manifest) if found is None else _differing(manifest, found)
+    if found is None:
+        try:
+            found = hashes_of(folder, [name for name, file in manifest.items() if file.sha256])
+        except FileNotFoundError as error:
+            return f"{error.filename} is not there"
+    return _differing(manifest, found)
 
 
 def _differing(manifest: Manifest, found: Mapping[str, str]) -> str | None:
@@ -322,17 +314,6 @@ def _is_removed(folder: Path) -> bool:
         if count == before:
             return False
     return True
-
-
-def share_of(manifest: Manifest, process: int, processes: int) -> Manifest:
-    """The files that one of several processes hashes, so that each reads about as many bytes."""
-    loads, mine = [0] * processes, {}
-    for name, file in sorted(manifest.items(), key=lambda item: (-item[1].bytes, item[0])):
-        least = loads.index(min(loads))
-        loads[least] += file.bytes
-        if least == process:
-            mine[name] = file
-    return mine
 
 
 class Hashing:

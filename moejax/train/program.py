@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,20 +166,36 @@ def vmap_program(program: Program, runs: int) -> Program:
 
 
 class StepsInFlight:
-    """Keeps the host from launching steps too far ahead of its devices; ``steps`` are the compiled programs."""
+    """Keeps the host from launching steps too far ahead of its devices; ``steps`` are the compiled programs.
 
-    def __init__(self, steps: Iterable[Any] = ()) -> None:
+    ``watch`` makes a context for every wait for one step.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[Any] = (),
+        watch: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self._launched: deque[Array] = deque()
         self._one_by_one = platform() == "cpu" and max(map(working_bytes, steps), default=0) > MUCH_MEMORY_BYTES
+        self._watch = watch
 
     def add(self, loss: Array) -> None:
-        """A step was launched, of which ``loss`` will be a result; wait if too many are under way."""
-        if self._one_by_one:
-            jax.block_until_ready(loss)
-            time.sleep(GIVING_BACK_SECONDS)
-            return
+        """Take in the ``loss`` of a step that was launched, and wait if too many are under way."""
         self._launched.append(loss)
-        if len(self._launched) > MAX_STEPS_IN_FLIGHT:
+        if self._one_by_one:
+            self.drain()
+            time.sleep(GIVING_BACK_SECONDS)
+        elif len(self._launched) > MAX_STEPS_IN_FLIGHT:
+            self._wait()
+
+    def drain(self) -> None:
+        """Wait for all steps that were launched."""
+        while self._launched:
+            self._wait()
+
+    def _wait(self) -> None:
+        with self._watch():
             jax.block_until_ready(self._launched.popleft())
 
 

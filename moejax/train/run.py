@@ -18,7 +18,7 @@ from moejax.errors import UserError
 from moejax.folder import HeldLock
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import AttemptRecorder, goodput
-from moejax.train.checkpoint import CheckpointManager
+from moejax.train.checkpoint import CheckpointManager, NotRestored
 from moejax.train.devices import Speed, memory
 from moejax.train.evaluation import Evaluated
 from moejax.train.identity import DIVERGED, INITIAL_WEIGHTS, TrainingInputs, check_state, decisive_changes, origin
@@ -281,12 +281,18 @@ class RunCheckpoints:
                 run.check_lock()
                 manager.save(step, states[number], run.metadata(self._phase, step, share, losses))
 
-    def restore(self, step: int) -> tuple[TrainState, float]:
-        """The state at a step, and the seconds of training up to it.
+    def restore_newest(self, at_most: int | None = None) -> tuple[int, TrainState, float] | None:
+        """Return the newest step that is restored, its state, and the seconds of training up to it; or None.
 
         Raises:
-          UserError: a checkpoint cannot be restored, or is of another training than its folder's.
+          UserError: a checkpoint is of another training than its folder's, or none can be restored.
         """
+        while (step := self.newest(at_most)) is not None:
+            with contextlib.suppress(NotRestored):
+                return step, *self._restore(step)
+        return None
+
+    def _restore(self, step: int) -> tuple[TrainState, float]:
         found = {}
         for run, manager in self._active():
             found[run.folder] = manager.restore(step, self._program)

@@ -85,6 +85,10 @@ class Recipe:
     """Beside them, a checkpoint every so many tokens is kept for good; 0 for none."""
     keep_best: Copies = 0
     """Beside them, of the trunk and of each branch, those of so many with the lowest validation loss."""
+    hang_seconds: Scale = 7200.0
+    """Longest time for which a step is waited for. Then the training ends with a sentence and the status of one that is
+    to be started again, as a device or a link hangs. 0 waits for ever; compilation, evaluation and saving do not count.
+    """
     loggers: LoggerConfig = field(default_factory=LoggerConfig)
     """Where the log is shown beside ``metrics.jsonl``."""
     initial_weights: InitialWeights = field(default_factory=InitialWeights)

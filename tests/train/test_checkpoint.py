@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import gc
 import math
 import os
 import re
@@ -22,8 +23,8 @@ from jax.sharding import AxisType
 from moejax.errors import CoordinatedError, UserError
 from moejax.sharding import MESH_AXES
 from moejax.train import checkpoint, manifest
-from moejax.train.checkpoint import CheckpointManager
-from moejax.train.manifest import FileRecord, damage, part_name, read_manifest, share_of
+from moejax.train.checkpoint import CheckpointManager, NotRestored
+from moejax.train.manifest import damage, part_name, read_manifest
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import make_program
 from moejax.train.step import TrainState
@@ -103,11 +104,13 @@ def truncate(folder):
     path.write_bytes(path.read_bytes()[:-7])
 
 
-def turn_a_bit(folder):
-    path = largest(folder)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+@pytest.fixture
+def overwritten(saved):
+    """The newest checkpoint has a file of the right size with other content."""
+    path = largest(saved / "3")
+    path.write_bytes(bytes(path.stat().st_size))
+    yield saved
+    gc.collect()
 
 
 def remove(folder):
@@ -118,9 +121,11 @@ def tear_the_manifest(folder):
     (folder / part_name(0)).write_text((folder / part_name(0)).read_text()[:50])
 
 
+DROPPED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""Orbax drops the reads that it does not wait for, and each fails again as it is collected."""
+
 DAMAGES = {
     "bytes missing": (truncate, r"has [\d,]+ of [\d,]+ bytes"),
-    "a bit turned": (turn_a_bit, "has other content than was written"),
     "a file missing": (remove, "is not there"),
     "a torn manifest": (tear_the_manifest, "it cannot be read"),
 }
@@ -146,6 +151,50 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(full, saved, h
         assert saves.newest() == 3
 
 
+@DROPPED
+def test_a_checkpoint_that_is_not_restored_is_named_and_the_one_before_it_used(full, overwritten):
+    """Its files have the sizes that were recorded; their hashes are compared once it was not restored."""
+    said, here = [], program(full, MESHES["one device"])
+    with CheckpointManager(overwritten, log=said.append) as saves:
+        assert saves.newest() == 3
+        with pytest.raises(NotRestored):
+            saves.restore(3, here)
+        assert saves.newest() == 2
+        state, _ = saves.restore(2, here)
+    assert int(state.step) == 2
+    (sentence,) = said
+    assert re.search(r"step 3 .* has other content than was written.*Going on from step 2", sentence)
+
+
+@DROPPED
+def test_when_the_only_one_is_not_restored_nothing_is_trained_over_it(full, overwritten):
+    shutil.rmtree(overwritten / "2")
+    with CheckpointManager(overwritten) as saves:
+        with pytest.raises(NotRestored):
+            saves.restore(3, program(full, MESHES["one device"]))
+        with pytest.raises(CoordinatedError, match="There is none before it"):
+            saves.newest()
+
+
+@DROPPED
+def test_of_several_processes_one_that_restores_nothing_ends_and_the_next_start_has_the_one_before(full, overwritten):
+    with pytest.raises(UserError, match=r"is damaged.*The same command goes on from the one before"):  # noqa: SIM117
+        with CheckpointManager(overwritten, Two()) as saves:
+            saves.restore(3, program(full, MESHES["one device"]))
+    with CheckpointManager(overwritten) as saves:
+        assert saves.newest() == 2
+
+
+def test_a_restart_reads_the_files_of_a_checkpoint_once(full, saved, monkeypatch):
+    def refuse(*words, **named):
+        raise AssertionError("a file was read for its hash")
+
+    with CheckpointManager(saved) as saves:
+        monkeypatch.setattr(manifest, "_sha256", refuse)
+        state, _ = saves.restore(saves.newest(), program(full, MESHES["one device"]))
+    assert int(state.step) == 3
+
+
 def test_a_state_without_hashes_that_holds_no_number_is_not_gone_on_from(full, tmp_path):
     """The guard would skip every step, call it a divergence, and save that over what is whole."""
     here = program(full, MESHES["one device"])
@@ -159,7 +208,7 @@ def test_a_state_without_hashes_that_holds_no_number_is_not_gone_on_from(full, t
     (tmp_path / "1" / part_name(0)).unlink()
     with CheckpointManager(tmp_path) as saves:
         assert saves.newest() == 1
-        with pytest.raises(ValueError, match=r"holds what is no number, and not all.*Move .*/1 away"):
+        with pytest.raises(ValueError, match=r"holds what is no number.*not all.*move .*/1 away"):
             saves.restore(1, here)
 
 
@@ -202,7 +251,6 @@ UNREAD = {
     "the folder of a checkpoint": (os, "listdir", "trunk/3", errno.ESTALE),
     "the size of a file": (Path, "stat", "trunk/3/state/manifest.ocdbt", errno.ESTALE),
     "a manifest": (os, "open", "trunk/3/manifest-0.json", errno.EIO),
-    "its files": (Path, "open", "trunk/3/state", errno.EMFILE),
 }
 
 
@@ -254,7 +302,7 @@ def test_a_loss_that_cannot_be_read_now_is_not_taken_for_none(full, tmp_path, mo
 
 
 def test_what_cannot_be_moved_away_ends_all_processes(saved, monkeypatch):
-    turn_a_bit(saved / "3")
+    truncate(saved / "3")
 
     def fail(path, target):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -271,7 +319,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_another(full, saved):
     state = program(full, MESHES["one device"]).init(0)
     for _ in range(3):
         with CheckpointManager(saved) as saves:
-            turn_a_bit(saved / "3")
+            truncate(saved / "3")
             assert saves.newest() == 2
             saves.save(3, state, METADATA)
     aside = saved.parent / "damaged"
@@ -325,7 +373,7 @@ def test_what_cannot_be_verified_now_is_named_apart_from_what_is_damaged(saved, 
 
 def test_when_all_are_damaged_nothing_is_trained_over_them(saved):
     for step in saved.iterdir():
-        turn_a_bit(step)
+        truncate(step)
     with (
         CheckpointManager(saved) as saves,
         pytest.raises(ValueError, match=r"There is none before it; bring back a copy"),
@@ -441,16 +489,6 @@ def test_a_restore_that_failed_says_only_what_is_known(full, saved, monkeypatch,
         monkeypatch.setattr(saves._manager, "restore", fail)
         with pytest.raises(kind, match=said):
             saves.restore(3, program(full, MESHES["one device"]))
-
-
-@pytest.mark.parametrize("processes", [1, 3, 8])
-def test_every_file_is_hashed_by_one_process_and_the_bytes_are_shared(processes):
-    sizes = np.random.default_rng(0).integers(1, 1000, 200).tolist()
-    known = {f"file {i}": FileRecord(size) for i, size in enumerate(sizes)}
-    shares = [share_of(known, process, processes) for process in range(processes)]
-    assert sorted(name for share in shares for name in share) == sorted(known)
-    loads = [sum(file.bytes for file in share.values()) for share in shares]
-    assert max(loads) - min(loads) <= max(sizes)
 
 
 def record(place, process, processes):
@@ -573,12 +611,6 @@ def test_files_are_looked_for_once_in_a_save(full, tmp_path, monkeypatch):
         saves.save(1, program(full, MESHES["one device"]).init(0), METADATA)
     assert len(looks) == 1
     assert all(file.sha256 for file in read_manifest(tmp_path / "1").values())
-
-
-def test_the_others_are_told_how_much_a_process_has_read(saved):
-    known, read = read_manifest(saved / "3"), []
-    assert manifest.wrong_content(saved / "3", known, read.append) is None
-    assert sum(read) == sum(file.bytes for file in known.values()) > 0
 
 
 def test_the_newest_before_a_step(saved):

@@ -28,6 +28,7 @@ RESUMABLE = [
     {"log_every_steps": 7},
     {"checkpoint_tokens": 512},
     {"keep_checkpoints": 5},
+    {"hang_seconds": 60.0},
 ]
 TOLD = [
     {"budgets_tokens": (2048, 4096, 8192)},
