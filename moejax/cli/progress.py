@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -141,6 +142,26 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextlib.contextmanager
+def waiting(text: str, *, every: float = 60.0) -> Iterator[None]:
+    """Show that one piece of work of unknown length goes on; without a terminal, by a line now and every minute."""
+    with progress_display() as update:
+        if not sys.stderr.isatty():
+            say(text)
+        update(0.0, text)
+        over = threading.Event()
+
+        def repeat() -> None:
+            while not over.wait(every):
+                update(0.0, text)
+
+        threading.Thread(target=repeat, name="waiting", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+
+@contextlib.contextmanager
 def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, dict[str, Any]], None]]:
     """Yields the ``progress`` of ``moejax.train.loop.train``."""
     if quiet:
@@ -172,6 +193,7 @@ def _lines() -> ProgressCallback:
         printed = now
         pace = (share - first) / max(now - stage_began, 1e-9)
         rest = f", about {clock((1 - share) / pace)} left" if share - first >= LEAST_SHARE and share < 1 else ""
-        say(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})")
+        done = f"{share:4.0%}  " if share else ""
+        say(f"{done}{text}  ({clock(now - began)} elapsed{rest})")
 
     return update

@@ -36,6 +36,8 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     known = ["floor", "cycles"] if plan.has_cycles else ["floor"]
     for name in ("program", "evaluation_program"):
         data[name] |= {f"{one}_seconds": getattr(getattr(plan, name), f"{one}_seconds") for one in known}
+    if not plan.fits:
+        return data
     of_program = [f"mfu_of_program_{one}" for one in known]
     for name in ("mfu", "mfu_without_overlap", *of_program, "seconds", "tokens_per_day", "days", "chip_hours"):
         data[name] = getattr(plan, name)
@@ -57,7 +59,8 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     tables = [_memory(plan)]
     if not plan.does_not_fit:
         tables += _communication(plan)
-        tables += [_time(plan, price)] if plan.roofline is not None else []
+        # A step that does not fit takes no time.
+        tables += [_time(plan, price)] if plan.roofline is not None and plan.fits else []
     return Result(title=title, warnings=_warnings(plan), tables=tables, data=as_data(plan, price))
 
 

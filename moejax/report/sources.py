@@ -124,7 +124,7 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
         {"plan": name, "quantity": "bytes", "part": part, "value": float(value), "limit": limit}
         for part, value in bytes_of.items()
     ]
-    if plan["roofline"] is None or plan["does_not_fit"]:
+    if plan["roofline"] is None or not plan["fits"]:
         return rows
     found = Roofline(**{field.name: plan["roofline"][field.name] for field in dataclasses.fields(Roofline)})
     overlapping = found.step_seconds - found.exposed_seconds

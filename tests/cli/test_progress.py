@@ -1,6 +1,7 @@
 """Progress says how long a stage still takes, and the next stage starts its own reckoning."""
 
 import re
+import threading
 
 import pytest
 
@@ -33,3 +34,21 @@ def test_every_stage_of_a_fit_says_what_is_left_of_it(monkeypatch, capsys):
         if left := re.search(r"about (\d+):(\d+) left", line):
             # Five hundredths take 10 seconds.
             assert 60 * int(left[1]) + int(left[2]) == 2 * (100 - int(line.split("%")[0]))
+
+
+def test_one_long_piece_of_work_says_at_once_and_again_that_it_goes_on(monkeypatch, capsys):
+    """Without a terminal."""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    again, plain = threading.Event(), progress.say
+
+    def say(text):
+        plain(text)
+        if "elapsed" in text:
+            again.set()
+
+    monkeypatch.setattr(progress, "say", say)
+    with progress.waiting("compiling small for v5p:8x8x16", every=0.01):
+        assert again.wait(60)
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "compiling small for v5p:8x8x16"
+    assert second.startswith("compiling small for v5p:8x8x16  (0:0")

@@ -285,6 +285,17 @@ def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_c
     assert not summary(planned(training(), V5E)).warnings
 
 
+def test_a_step_that_does_not_fit_takes_no_time():
+    """Also where the compiler has placed it and the sum is too much."""
+    refused = planned(training(), V5E, memory=2.0)
+    for plan in (refused, replace(refused, does_not_fit="")):
+        assert not plan.fits
+        found = summary(plan, price=1.0)
+        assert "a step" not in [table.title for table in found.tables]
+        assert not found.data.keys() & {"seconds", "days", "tokens_per_day", "chip_hours", "cost", "mfu"}
+    assert "days" in summary(planned(training(), V5E)).data
+
+
 def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
     plan = planned(training(), V5E)
     for compute, program in [(1.0, 2.0), (2.0, 1.0)]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from moejax.cli.commands.config import load
 from moejax.cli.out_folder import out_set
 from moejax.cli.parsers.plan import COMPILED
-from moejax.cli.progress import progress, progress_display
+from moejax.cli.progress import progress, waiting
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write
@@ -86,8 +86,7 @@ def _slice_mesh(text: str) -> dict[str, int]:
 
 
 def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
-    with progress_display() as update:
-        update(0.0, f"compiling {training.name} for {topology.name}")
+    with waiting(f"compiling {training.name} for {topology.name}"):
         if out is None:
             return process.plan(training, topology)
         with tempfile.TemporaryDirectory() as between:
