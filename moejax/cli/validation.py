@@ -70,17 +70,22 @@ def fit_in(source: Path) -> Path:
 
 
 def law_or_fit(text: str) -> str:
-    """For ``add_argument("--law", type=law_or_fit)``: a law's name, or the file of a fit, also by its folder.
+    """Return a law's name, or the file of a fit that is given by its file or folder: a type of ``add_argument``.
 
-    A word without a slash is a law, even where a folder has its name.
+    The name of a law is that law, even if a folder has this name; with a slash it is the folder.
     """
     fit = fit_in(Path(text))
-    return text if "/" not in text or fit == Path(text) else str(fit)
+    return text if fit == Path(text) or ("/" not in text and _is_law(text)) else str(fit)
 
 
-def fit_named_like(text: str) -> str | None:
-    """How the fit is given whose folder, or file, has the name of a word that is no law; None if there is none."""
-    return next((f"./{name}" for name in (text, f"{text}.json") if _is_file(fit_in(Path(name)))), None)
+def _is_law(text: str) -> bool:
+    # Laws load JAX, which only the name of a folder with a fit is worth.
+    from moejax.laws.predict import law_name
+
+    try:
+        return text == "all" or bool(law_name(text))
+    except UserError:
+        return False
 
 
 def validate_fit(path: Path) -> None:

@@ -13,7 +13,7 @@ from moejax.errors import UserError
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.holdout import Split, beyond, hold_out
 from moejax.fit.metrics import unit_of_errors
-from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, behind, by_error, choose
+from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
 from moejax.interval import Interval
@@ -112,7 +112,9 @@ class Comparison:
         """Which law to trust for extrapolation, and why, in sentences."""
         best = self.laws[0]
         nats = " nats" if best.fit.output == "loss" else ""
-        lowest = f"{best.name} predicts the held-out runs best (RMSE {best.rmse:.4f}{nats})."
+        equal = [law.name for law in as_low(self.laws)]
+        which = "predicts the held-out runs best" if len(equal) == 1 else "predict the held-out runs equally well"
+        lowest = f"{listed(equal)} {which} (RMSE {best.rmse:.4f}{nats})."
         return " ".join(
             [lowest, self.selection.sentence, *self._pride(), *self._luck(), *self._reach(), *self._doubts()]
         )
@@ -183,8 +185,12 @@ class Comparison:
         }
 
 
-def summary(found: Comparison, title: str) -> Result:
-    """A row per law, the best first; what was held out and given, the laws left out, and which law to trust."""
+def summary(found: Comparison, title: str, verbose: bool = False) -> Result:
+    """Return a row per law, the best first; what was held out and given, the laws left out, and which law to trust.
+
+    Args:
+      verbose: whether to give the reason for each law that is left out.
+    """
     columns = (
         Column("law"),
         Column("coefficients"),
@@ -215,7 +221,10 @@ def summary(found: Comparison, title: str) -> Result:
         without = [law.name for law in found.laws if name not in law.fit.fixed]
         but = f"; not in {', '.join(without)}" if without else ""
         notes.append(f"Given, so not counted: {name} = {value:g}{but}.")
-    notes += [f"- {name} is left out: {reason}" for name, reason in found.left_out.items()]
+    if verbose:
+        notes += [f"- {name} is left out: {reason}" for name, reason in found.left_out.items()]
+    elif found.left_out:
+        notes.append(f"Left out: {listed(found.left_out)}. --verbose gives the reasons.")
     tables = [Table("", columns, rows, notes), Table("", notes=[found.verdict])]
     return Result(title=title, tables=tables, data=found.to_json())
 

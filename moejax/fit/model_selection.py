@@ -84,6 +84,11 @@ class Compared:
         return ""
 
 
+def as_low(laws: Sequence[Compared]) -> list[Compared]:
+    """Return the laws whose held-out error is the lowest to every digit that is shown, of laws sorted by it."""
+    return [law for law in laws if f"{law.rmse:.5f}" == f"{laws[0].rmse:.5f}"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSelection:
     """What held-out errors say of several laws."""
@@ -236,4 +241,6 @@ def _simplest(fewest: Sequence[Compared]) -> str:
     said = f"{listed([law.name for law in fewest])}, of {fewest[0].fit.free} coefficients"
     if len(fewest) == 1:
         return f"is {said}"
+    if len(equal := as_low(fewest)) > 1:
+        return f"are {said} each, and the held-out errors of {listed([law.name for law in equal])} are equal"
     return f"are {said} each, and of these {fewest[0].name} has the lowest held-out error"

@@ -8,6 +8,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.parsers import predict
+from moejax.cli.validation import law_or_fit
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS
@@ -88,13 +89,15 @@ def test_a_law_of_dense_models_that_is_asked_of_a_mixture_says_so(capsys):
         assert said(capsys, *asked[1:], name)["predictions"][0]["as_dense"] == is_mixture
 
 
-def test_a_word_that_is_no_law_but_the_folder_of_a_fit_is_told_how_to_name_the_folder(tmp_path, monkeypatch, capsys):
+def test_a_folder_of_a_fit_is_that_fit_unless_a_law_has_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "fit.json").touch()
-    for command in (["predict", "--params-active", "1B", "--tokens", "1T"], ["design", "--flops", "1e21"]):
-        assert main([*command, "--law", "mine"]) == 2
-        assert capsys.readouterr().err.startswith("moejax: The fit is given as ./mine: a word without a slash is a law")
+    for folder in ("mine", "chinchilla"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "fit.json").touch()
+    assert law_or_fit("mine") == "mine/fit.json"
+    assert law_or_fit("chinchilla") == "chinchilla"
+    assert law_or_fit("./chinchilla") == "chinchilla/fit.json"
+    assert law_or_fit("yours") == "yours"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -142,6 +142,14 @@ def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():
     assert found.to_json()["trusted"] is None
 
 
+def test_laws_whose_held_out_errors_are_equal_to_every_digit_share_the_first_place(found):
+    best, other = found.laws
+    twins = (best, dataclasses.replace(best, name="its_twin"), as_good(other, best))
+    verdict = dataclasses.replace(found, laws=twins).verdict
+    assert verdict.startswith(f"{best.name}, its_twin and {other.name} predict the held-out runs equally well")
+    assert "has the lowest held-out error" not in verdict
+
+
 def test_nothing_held_out_is_nothing_to_compare_by():
     with pytest.raises(ValueError, match="give at least one split"):
         compare(of_the_loss(LAWS, NAMES), known_runs(), [])
@@ -149,7 +157,8 @@ def test_nothing_held_out_is_nothing_to_compare_by():
 
 def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
     assert "num_experts" in found.left_out["sparsity"]
-    assert "\n\n- sparsity is left out: " in render.markdown(summary(found, ""))
+    assert "\n\n- sparsity is left out: " in render.markdown(summary(found, "", verbose=True))
+    assert "Left out: sparsity. --verbose gives the reasons." in render.markdown(summary(found, ""))
 
 
 def test_every_law_of_the_loss_is_compared_unless_some_are_named():

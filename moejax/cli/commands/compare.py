@@ -49,10 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=show,
         )
-    result = summary(found, f"Laws compared on {source.named(arguments.runs)}")
+    title = f"Laws compared on {source.named(arguments.runs)}"
     if arguments.out:
         with out_set(arguments.out):
-            _write(arguments.out, found, read, result)
+            _write(arguments.out, found, read, summary(found, title, verbose=True))
+    result = summary(found, title, arguments.verbose)
     result = replace(result, notes=[f"Next: {next_command(arguments, found.next_law)}"])
     render.show(result, as_json=arguments.json)
     return 0

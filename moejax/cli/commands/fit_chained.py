@@ -13,7 +13,6 @@ from moejax import run_table
 from moejax.cli.commands.fit import write_fit, written
 from moejax.cli.commands.fit_answers import answer, asked_of
 from moejax.cli.commands.fit_options import law_of, penalty_of, search_of, starts_of
-from moejax.cli.commands.predict import named_law
 from moejax.cli.commands.run_table_options import read_table, read_without_words, splits_of
 from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder
@@ -28,6 +27,7 @@ from moejax.fit.summary import summary
 from moejax.interval import check_level
 from moejax.laws import LAWS
 from moejax.laws.chained_law import chained_law
+from moejax.laws.predict import law_name
 from moejax.report import render
 from moejax.say import say
 
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _loss_law(arguments: argparse.Namespace) -> type:
     text = arguments.loss_law
     if not is_formula(text):
-        return LAWS[named_law(text)]
+        return LAWS[law_name(text)]
     return law_of_formula(text, run_table.read_as_it_is(arguments.runs), mapping=dict(pairs(arguments.map, "--map")))
 
 

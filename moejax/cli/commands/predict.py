@@ -10,7 +10,6 @@ from typing import Any
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.number import pairs
 from moejax.cli.parsers.predict import DESIGN_OPTIONS, WHOLE
-from moejax.cli.validation import fit_named_like
 from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.accounting import design_of, flops_per_token
@@ -92,29 +91,13 @@ def _assumed(arguments: argparse.Namespace) -> str:
     return " ".join(said)
 
 
-def named_law(text: str) -> str:
-    """The law that ``--law`` names, where a folder of a fit might be meant.
-
-    Raises:
-      UserError: there is none of that name.
-    """
-    try:
-        return law_name(text)
-    except UserError as error:
-        if (fit := fit_named_like(text)) is not None:
-            raise UserError(
-                f"The fit is given as {fit}: a word without a slash is a law, and none is '{text}'."
-            ) from None
-        raise error
-
-
 def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
     """The law that ``--law`` names, with its paper's constants if it is named by its paper and none are asked for.
 
     Raises:
       UserError: there is no such law.
     """
-    law = named_law(text)
+    law = law_name(text)
     if constants is None:
         constants = next((key for key in PUBLISHED[law] if key.startswith(text.lower())), None)
     return law, constants

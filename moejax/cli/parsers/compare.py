@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
     add_objective_arguments(parser.add_argument_group("fitting (every law alike)"))
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))
+    parser.add_argument("--verbose", action="store_true", help="give the reason for each law that is left out")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=local, metavar="DIR", help="write compare.json, compare.md and the figure")
 

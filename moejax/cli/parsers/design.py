@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=law_or_fit,
         metavar="NAME|FIT|all",
-        help="a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder (as ./DIR)",
+        help="a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder",
     )
     parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
     parser.add_argument(

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--law",
         type=law_or_fit,
         metavar="NAME|FIT",
-        help="a law of the loss or its paper, or fit.json of `moejax fit --out`, or its folder (as ./DIR)",
+        help="a law of the loss or its paper, or fit.json of `moejax fit --out`, or its folder",
     )
     parser.add_argument(
         "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"

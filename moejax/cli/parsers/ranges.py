@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=law_or_fit,
         default="zhao",
         metavar="NAME|FIT",
-        help="a five-factor law, or fit.json of `moejax fit --out`, or its folder (as ./DIR) (%(default)s)",
+        help="a five-factor law, or fit.json of `moejax fit --out`, or its folder (%(default)s)",
     )
     parser.add_argument("--params-total", type=number, metavar="NUMBER", help="N of a model of yours")
     parser.add_argument("--params-active", type=number, metavar="NUMBER", help="its N_a")
