@@ -29,7 +29,8 @@ class Estimate:
     value: float
     """NaN if the law gives no number there."""
     error: float
-    """Standard error; 0 where no coefficient moves it, as at a bound; NaN where the runs give none."""
+    """Standard deviation of what the interval is of; 0 where no coefficient moves it, as at a bound; NaN where the runs
+    give none."""
     interval: Interval | None
     """Over resampled fits if there are any, else by the standard error; None where there is neither."""
     by: str
@@ -95,16 +96,19 @@ def estimate(
                 reason = "no coefficient that was fitted moves it"
         if resampled is not None and not few and not reason:
             where, degrees_of_freedom, interval = RESAMPLES, math.nan, resampled.interval(estimand.functional, level)
+        at_a_bound = error == 0 or number in bounds
+        if interval is not None and np.isfinite(interval.deviation):
+            error = interval.deviation
         one = Estimate(
             estimand=estimand,
-            value=value,
+            value=value if spread is not None else math.nan,
             error=error,
             interval=interval,
             by=where,
             degrees_of_freedom=degrees_of_freedom,
             few=few,
             reason=reason,
-            at_a_bound=error == 0 or number in bounds,
+            at_a_bound=at_a_bound,
         )
         estimates.append(one)
     return estimates
@@ -113,7 +117,7 @@ def estimate(
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
     """Why a law gives no number; empty where it does."""
     if np.isfinite(value) and result.is_share and estimand.answers(result.output) and not 0 < value < 1:
-        return f"{value:.4g} is no share of answers"
+        return f"the law gives {value:.4g}, and a share of answers lies between 0 and 1"
     if np.isfinite(value):
         return ""
     if estimand.rule is None:

@@ -430,11 +430,14 @@ class FitResult:
             return jnp.log(outputs(law, new.design, self.output))
 
         by_coefficients = (spread or self.spread)(log_loss)
+        range_ = "a share of answers lies between 0 and 1" if self.is_share else "what is predicted is above 0"
         unknown = tuple(
             why
-            or ("" if there else f"the law predicts nothing {'between 0 and 1' if self.is_share else 'above 0'} there")
-            for why, there in zip(by_coefficients.unknown or [""] * count, above, strict=True)
+            or ("" if there else f"the law gives {value:.4g} there, and {range_}")
+            for why, there, value in zip(by_coefficients.unknown or [""] * count, above, predicted, strict=True)
         )
+        if self.is_share:
+            predicted = np.where(above, predicted, np.nan)
         by_coefficients = by_coefficients.without(unknown)
         moved, left = np.square(by_coefficients.errors), np.square(self.scatter_at(new.design)) / weight
         # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.

@@ -204,7 +204,7 @@ def _reasons(answers: Sequence[Found]) -> list[str]:
     told: dict[tuple[str, str, str], list[str]] = {}
     for one in answers:
         if "reason" in one:
-            lacking = "answer" if one.get("value", 0.0) is None else "interval"
+            lacking = "answer" if one.get("value", one.get(one["name"], 0.0)) is None else "interval"
             told.setdefault((lacking, where_in_words(one["given"]), one["reason"]), []).append(_named(one))
     return [
         f"! There is no {lacking} for {listed(names)}{f' at {where}' if where else ''}: {why}."

@@ -9,7 +9,7 @@ from typing import Any
 from moejax.cli.commands.predict import predicted
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.errors import UserError
-from moejax.fit.fit_result import load_of_runs
+from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.fit.prediction import range_in_words, range_of
 from moejax.laws.design import Design
 from moejax.laws.formula_law import FormulaLaw
@@ -37,7 +37,7 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
         "constants": file,
         "source": f"{file}, {fit.metrics.runs} runs",
         "provenance": "your fit",
-        "values": dict(said.values),
+        "values": {name: _share_or_none(fit, name, value) for name, value in said.values.items()},
         "units": dict(said.units),
         "params_effective": said.params_effective,
         "interval": ranged.interval,
@@ -47,3 +47,8 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
         "remark": " ".join([range_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *fit.dropped]),
     }
     return [answer], {}
+
+
+def _share_or_none(fit: FitResult, name: str, value: float) -> float | None:
+    """Return what a law gives; None for a share of answers that is none."""
+    return value if not fit.is_share or name != fit.output or 0 < value < 1 else None
