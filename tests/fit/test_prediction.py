@@ -3,10 +3,13 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
 
-from moejax.fit.prediction import predict_runs
+import moejax as mj
+from moejax.fit.estimands import prediction_estimand
+from moejax.fit.prediction import predict_run, predict_runs
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
 
@@ -26,6 +29,19 @@ def test_far_beyond_the_table_the_range_widens_and_the_coefficients_are_to_blame
     near, far = at(1e9), at(1e14)
     assert (far.high / far.low)[0] > (near.high / near.low)[0]
     assert far.from_coefficients > near.from_coefficients
+
+
+def test_a_share_of_answers_that_is_none_is_no_answer_and_the_reason_has_the_number():
+    losses = np.linspace(2.2, 3.2, 12)
+    noise = 0.005 * np.random.default_rng(0).normal(size=12)
+    fit = mj.fit(pd.DataFrame({"x": losses, "accuracy": 1.5 - 0.28 * losses + noise}), "accuracy = a - b*x")
+    (far, near) = fit.prediction_intervals(Design(columns={"x": np.array([20.0, 2.5])})).loss
+    assert np.isnan(far)
+    assert 0 < near < 1
+    asked = prediction_estimand(type(fit.law), {"x": 20.0}, "accuracy")
+    found = predict_run(fit, None, asked).to_json()
+    assert found["accuracy"] is None
+    assert "-4.1" in found["reason"]
 
 
 def test_no_number_of_resamples_hides_the_lack_of_fit():
