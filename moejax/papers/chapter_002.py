@@ -64,7 +64,7 @@ def _at_budget(active: Number, expansion: Number) -> float:
 def _dense_target() -> Records:
     where = "The Real Problem"
     dense = _flops(671e9, 13.4e12)
-    yield record(where, "tokens for 671B at 20 per parameter", "13.4", 20 * 671e9 / 1e12, unit="T")
+    yield record(where, "tokens for 671B at 20 per parameter ('roughly')", "about 13.4", 20 * 671e9 / 1e12, unit="T")
     yield record(where, "FLOPs of 671B on 13.4T tokens", "5.4e25", dense)
     yield record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "about 3e24", _flops(37e9, DEEPSEEK_TOKENS))
     fewer = dense / _flops(37e9, DEEPSEEK_TOKENS)
