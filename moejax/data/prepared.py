@@ -6,7 +6,8 @@ import contextlib
 import functools
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from jaxtyping import Int, Int32
 from moejax.data.shard import SPLITS, TokenShard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
+from moejax.folder import atomic_write
 from moejax.storage import reaching
 from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
 from moejax.wording import some
@@ -28,6 +30,7 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 CHECKED = ".checked.json"
 SHARDS = "shards"
+LAYOUTS = "layouts"
 
 _THREADS = 16
 
@@ -254,6 +257,7 @@ class TokenStream:
 
     def __init__(self, prepared: PreparedSet, split: str):
         folder, manifest = prepared.folder / SHARDS, prepared.manifest
+        self._folder, self._split = prepared.folder, split
         self._type = token_type(manifest.tokenizer.vocab_size)
         sizes = [(getattr(shard, split), folder / f"{shard.stem}.{split}") for shard in manifest.shards]
         self._shards = [(counts, path) for counts, path in sizes if counts.tokens]
@@ -283,6 +287,45 @@ class TokenStream:
             np.fromfile(path.with_name(f"{path.name}.ends"), "<i8") + start
             for (_, path), start in zip(self._shards, self._starts[:-1], strict=True)
         ]
+
+    def kept(self, name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+        """Return arrays that follow from where documents end, by the name of all else that decides them.
+
+        The set keeps them, so that ``make`` is called once; all processes of a machine share the mapped files. Where
+        nothing can be written, every process makes them.
+        """
+        shards = json.dumps([[path.name, counts.documents, counts.tokens] for counts, path in self._shards])
+        mark = hashlib.sha256(shards.encode()).hexdigest()[:16]
+        record = self._folder / LAYOUTS / f"{self._split}.{name}.{mark}.json"
+        # NumPy raises ValueError for a file that is too short.
+        with contextlib.suppress(Damaged, OSError, ValueError):
+            return self._mapped(record)
+        arrays = make()
+        with contextlib.suppress(OSError, UserError):
+            record.parent.mkdir(exist_ok=True)
+            hashes = {}
+            for number, array in enumerate(arrays):
+                path = record.with_suffix(f".{number}.npy")
+                with atomic_write(path) as partial, partial.open("wb") as file:
+                    np.save(file, array, allow_pickle=False)
+                hashes[path.name] = str(_sha256(path))
+            write_json(record, hashes)
+        return arrays
+
+    def _mapped(self, record: Path) -> tuple[np.ndarray, ...]:
+        """Map the arrays of a record.
+
+        Raises:
+          Damaged: there is no record, or a file is not what was written.
+        """
+        hashes = {record.with_name(name): known for name, known in read_json(record, dict[str, str], remedy="").items()}
+        known = _read_checked(self._folder)
+        changed = {path: sha256 for path, sha256 in hashes.items() if known.get(path.name) != _identity(path, sha256)}
+        if _wrong(changed):
+            raise Damaged(f"{record} has files that are not what was written.")
+        if changed:
+            remember_checked(self._folder, changed)
+        return tuple(np.load(path, mmap_mode="r", allow_pickle=False) for path in hashes)
 
     def _piece(self, shard: int, start: int, stop: int) -> np.ndarray:
         if self.stored is None:

@@ -3,10 +3,13 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moejax.data import rows as row_cutting
+from moejax.data.prepare import prepare
+from moejax.data.prepared import PreparedSet
 from moejax.data.rows import Packed, Windows, counted, plan
 
 
@@ -26,6 +29,9 @@ class Stream:
 
     def read(self, start, stop):
         return self.tokens[start:stop]
+
+    def kept(self, name, make):
+        return make()
 
     def ends(self):
         return [part for part in np.array_split(self._ends, self._shards) if len(part)]
@@ -103,3 +109,50 @@ def test_a_window_is_followed_by_its_next_token(count, length):
         start = number * length
         np.testing.assert_array_equal(rows[number]["tokens"], stream.tokens[start : start + length + 1])
         assert counted(rows[number]).all()
+
+
+def documents_of_a_set(folder, monkeypatch):
+    """Return the packed rows of a set that is opened anew, and how many layouts were made for it."""
+    made, make = [], row_cutting.plan
+    monkeypatch.setattr(row_cutting, "plan", lambda *given: [made.append(given), make(*given)][1])
+    rows = Packed(PreparedSet(folder).split("train"), 64)
+    monkeypatch.setattr(row_cutting, "plan", make)
+    return [(row["tokens"].tolist(), row["segments"].tolist()) for row in map(rows.__getitem__, range(len(rows)))], len(
+        made
+    )
+
+
+@pytest.fixture
+def some_set(tmp_path):
+    (tmp_path / "text").mkdir()
+    for number in range(40):
+        (tmp_path / "text" / f"{number}.txt").write_text(f"document {number} " * (1 + number % 7))
+    prepare(str(tmp_path / "text"), tmp_path / "set", validation_share=0.2)
+    return tmp_path / "set"
+
+
+def test_a_prepared_set_keeps_the_layout_of_its_documents(some_set, monkeypatch):
+    first, made = documents_of_a_set(some_set, monkeypatch)
+    assert (made, len(first) > 1) == (1, True)
+    again, made = documents_of_a_set(some_set, monkeypatch)
+    assert (again, made) == (first, 0)
+    # Another length has a layout of its own.
+    assert len(Packed(PreparedSet(some_set).split("train"), 32)) > len(first)
+
+
+@pytest.mark.parametrize("damage", ["a byte", "shorter", "gone", "the record"])
+def test_a_layout_that_is_not_what_was_written_is_made_again(some_set, monkeypatch, damage):
+    first, _ = documents_of_a_set(some_set, monkeypatch)
+    path = next((some_set / "layouts").glob("*.json" if damage == "the record" else "*.0.npy"))
+    content = path.read_bytes()
+    changed = content[:-1] + bytes([content[-1] ^ 1]) if damage == "a byte" else content[:-5]
+    path.unlink() if damage == "gone" else path.write_bytes(changed)
+    assert documents_of_a_set(some_set, monkeypatch) == (first, 1)
+    assert documents_of_a_set(some_set, monkeypatch) == (first, 0)
+
+
+def test_where_no_layout_can_be_kept_every_process_makes_it(some_set, monkeypatch):
+    (some_set / "layouts").write_text("in the way")
+    first, made = documents_of_a_set(some_set, monkeypatch)
+    assert made == 1
+    assert documents_of_a_set(some_set, monkeypatch) == (first, 1)
