@@ -15,6 +15,10 @@ class CoordinatedError(UserError):
     """An error that every process of a training knows of, so that all of them end."""
 
 
+class ChildError(Exception):
+    """A failure of a process that this one started, whose log has the traceback; the sentence names the log."""
+
+
 def out_of_memory(error: BaseException) -> str | None:
     """Return a sentence with the sizes that an exception states if it means that memory ran out, else None."""
     text = str(error)

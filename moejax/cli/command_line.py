@@ -20,12 +20,12 @@ import moejax
 from moejax.cli import COMMANDS
 from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.cli.validation import input_files, validate
-from moejax.errors import UserError, out_of_memory
+from moejax.errors import ChildError, UserError, out_of_memory
 from moejax.folder import reading
 from moejax.say import discard, say
 from moejax.wording import did_you_mean, one_line, says
 
-DONE, USERS = 0, 2
+DONE, OTHERS, USERS = 0, 1, 2
 
 _INTRODUCTION = """\
 moejax: decide what Mixture-of-Experts model to train, and then train it.
@@ -177,6 +177,8 @@ def _run(words: list[str]) -> int:
             return importlib.import_module(f"moejax.cli.commands.{module}").run(arguments)
     except UserError as error:
         return _fail(str(error))
+    except ChildError as error:
+        return _fail(str(error), OTHERS)
     except Exception as error:
         if sentence := refused_variable(error) or out_of_memory(error):
             return _fail(sentence)
@@ -202,8 +204,8 @@ def _help() -> str:
     return f"{_INTRODUCTION}\ncommands:\n{commands}\n\n{_CONVENTIONS}"
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, status: int = USERS) -> int:
     # A line of a list, as a sentence of ours may end in, begins with two blanks.
     sentence, *items = f"moejax: {message}".split("\n  ")
     say(sentence, *(f"  {item}" for item in items))
-    return USERS
+    return status

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
-from moejax.errors import UserError
+from moejax.errors import ChildError, UserError
 from moejax.progress import ProgressCallback
 from moejax.study.resources import ResourceRequest
 from moejax.train.training import Training
@@ -103,7 +103,7 @@ def train_all(
 
     Raises:
       UserError: trainings failed; the sentence says which and why. The others are done.
-      RuntimeError: the same, if it was not a mistake of the user's alone.
+      ChildError: the same, if it was not a mistake of the user's alone.
     """
     left, failures = len(tasks), []
     try:
@@ -119,4 +119,4 @@ def train_all(
     if failures:
         why = list(dict.fromkeys(end.why for end in failures))
         message = f"{len(failures)} of {len(tasks)} trainings failed: {' '.join(why)}"
-        raise UserError(message) if all(end.users_mistake for end in failures) else RuntimeError(message)
+        raise UserError(message) if all(end.users_mistake for end in failures) else ChildError(message)

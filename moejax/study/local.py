@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from moejax.study.executor import Ended, Task
 
 USERS_MISTAKE = 2
+FULL_BYTES = 2**16
+"""Room below which a disk counts as full: what a process says of it may have found no room either."""
 
 
 def cores() -> list[int]:
@@ -58,8 +61,13 @@ class LocalExecutor:
         for process in [process for process in self._running if process.poll() is not None]:
             task, core, said_before = self._running.pop(process)
             self._free.append(core)
-            why = _why(task, process.returncode, said_before) if process.returncode else ""
-            finished.append(Ended(task=task, why=why, users_mistake=process.returncode == USERS_MISTAKE))
+            ended = Ended(task=task)
+            if process.returncode:
+                why, full = _why(task, process.returncode, said_before), _is_full(log_file(task))
+                if full:
+                    why += f" The disk of {task.folder} is full; make room, and the same command goes on."
+                ended = Ended(task=task, why=why, users_mistake=full or process.returncode == USERS_MISTAKE)
+            finished.append(ended)
         self._start()
         return finished
 
@@ -91,6 +99,11 @@ def _process(task: Task, core: int | None) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )
+
+
+def _is_full(path: Path) -> bool:
+    """Return whether the disk of a file has no room for a line and a checkpoint's smallest file."""
+    return shutil.disk_usage(path.parent).free < FULL_BYTES
 
 
 def _why(task: Task, returncode: int, said_before: int) -> str:
