@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from moejax.config import convert, dump
 from moejax.errors import UserError
-from moejax.folder import changes
+from moejax.folder import changes, has_writer
 from moejax.stored import Damaged, Unreadable, as_read, check_writable, claim, parse_json, read_json, write_json
 from moejax.train.manifest import PHASE, STEP, finished_steps, saved_beside
 from moejax.wording import some, told
@@ -27,6 +28,12 @@ from moejax.wording import some, told
 T = TypeVar("T")
 
 TRAINING, HISTORY, INITIAL_WEIGHTS = "training.json", "history.json", "initial_weights.json"
+
+CORPUS = "corpus.json"
+"""The text that a training reads, by its hash."""
+
+DATA = "data"
+"""In the folder of a training, the tokens that it prepared, if no other place was named."""
 
 RUNS = "runs"
 """In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
@@ -102,7 +109,8 @@ def own(
 ) -> None:
     """Make a folder that of ``training``, or go on with the one that it is of; ``training.json`` is as it is now.
 
-    What has changed is appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
+    A folder in which no step was logged or saved, as after a start that was refused, belongs to nobody yet. What has
+    changed since a training began is appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
 
     Raises:
       UserError: the folder cannot be written, or belongs to a training of which this is no continuation.
@@ -119,6 +127,14 @@ def own(
         return
     check_writable(folder)
     changed = changes(saved, as_read(training.as_json()))
+    if not _has_begun(folder) and not has_writer(folder):
+        # What its text and weights were is noted anew, and text that was chosen otherwise is prepared anew.
+        for name in (CORPUS, INITIAL_WEIGHTS):
+            (folder / name).unlink(missing_ok=True)
+        if any(place.startswith("recipe.data") for place in changed):
+            shutil.rmtree(folder / DATA, ignore_errors=True)
+        write_json(path, training.as_json())
+        return
     _check(folder, _decisive(changed), accept)
     if not changed:
         return
@@ -129,6 +145,12 @@ def own(
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_json(folder / HISTORY, [*history, {"at": now, "changes": plain}])
     write_json(path, training.as_json())
+
+
+def _has_begun(folder: Path) -> bool:
+    """Return whether a training, or a run of one with ``vmap`` axes, logged or saved anything."""
+    kept = ("metrics.jsonl", "branch-*.json", "checkpoints/*/*")
+    return any(any(place.glob(name)) for place in (folder, *folder.glob(f"{RUNS}/*")) for name in kept)
 
 
 def _saved(path: Path, kind: type[Settings], log: Callable[[str], None]) -> Any:
@@ -183,7 +205,7 @@ class TrainingInputs:
 
 _INPUTS = "inputs"
 _SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float, _INPUTS: TrainingInputs}
-_FILES = {"corpus": "corpus.json", "tokenizer": "corpus.json", "initial_weights": INITIAL_WEIGHTS}
+_FILES = {"corpus": CORPUS, "tokenizer": CORPUS, "initial_weights": INITIAL_WEIGHTS}
 
 
 def origin(training: Settings, inputs: TrainingInputs, phase: str, step: int) -> dict[str, Any]:

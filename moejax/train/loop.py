@@ -28,6 +28,7 @@ from moejax.train.batches import batch_digest, read_batches
 from moejax.train.devices import without_mfu
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hang import HangWatch
+from moejax.train.identity import DATA
 from moejax.train.opening import open_data, open_runs, report_disk_errors, report_memory
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
@@ -95,7 +96,7 @@ def train(
     fix_threads()
     group = ProcessGroup(wait_seconds)
     stop, log = stop or Stop(group.count), log if group.is_main else lambda text: None
-    data_folder = data_folder or folder / "data"
+    data_folder = data_folder or folder / DATA
     opened = open_runs(
         [(training, folder), *beside],
         data_folder=data_folder,

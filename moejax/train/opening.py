@@ -21,6 +21,7 @@ from moejax.stored import read_json, write_json
 from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.devices import Speed
 from moejax.train.identity import (
+    CORPUS,
     INITIAL_WEIGHTS,
     RUNS,
     TRAINING,
@@ -314,7 +315,7 @@ def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
 
 
 def _check_corpus(training: Training, text: Summary, folder: Path, saved: TrainingInputs | None) -> None:
-    path = folder / "corpus.json"
+    path = folder / CORPUS
     now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
     was = now if saved is None else {**now, "sha256": saved.corpus, "tokenizer": saved.tokenizer}
     remedy = "bring back a copy, or remove it: checkpoints tell the same"

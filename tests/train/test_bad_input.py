@@ -98,6 +98,19 @@ def test_a_router_that_the_loss_would_not_train_is_refused_with_its_remedy(place
     assert not (tmp_path / "out").exists()
 
 
+def test_a_start_that_is_refused_leaves_its_folder_to_the_next(place, tmp_path, capsys):
+    start = ["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out")]
+    other = [f"--config.recipe.data.source={place}/words", "--config.recipe.batch_tokens=1024"]
+    for words, sentence in (
+        (["--config.architecture.vocab_size=200"], "set vocab_size to at least 257"),
+        (["--config.architecture.vocab_size=201"], "set vocab_size to at least 257"),
+        (other, "fewer than the 32 of one batch"),
+        ([*other, "--config.recipe.data.validation_share=0.3"], "fewer than the 32 of one batch"),
+    ):
+        assert main([*start, *words]) == 2
+        assert sentence in capsys.readouterr().err
+
+
 ABSENT = {
     case: DATA[case] for case in ("nothing there", "a named mixture whose parts are not there", "an empty folder")
 }

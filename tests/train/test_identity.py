@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from moejax.folder import only_writer
 from moejax.stored import read_json, write_json
 from moejax.train import identity
 from moejax.train.identity import decisive_changes, own, read_history
@@ -50,8 +51,34 @@ NEVER = [
 
 @pytest.fixture
 def owned(training, tmp_path):
+    """The folder of a training that has logged a step."""
     own(tmp_path, training)
+    (tmp_path / "metrics.jsonl").touch()
     return tmp_path
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "branch-4096.json", "checkpoints/trunk/4/x", "runs/a/metrics.jsonl"])
+def test_a_folder_with_anything_trained_is_not_free(training, tmp_path, kept):
+    own(tmp_path, training)
+    (tmp_path / kept).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / kept).touch()
+    with pytest.raises(ValueError, match="belongs to another run"):
+        own(tmp_path, changed(training, microbatches=2))
+
+
+@pytest.mark.parametrize("change", [*TOLD, *NEVER, {"data__text_field": "body"}], ids=lambda change: next(iter(change)))
+def test_a_folder_in_which_nothing_was_trained_is_free_for_another_training(training, tmp_path, change):
+    own(tmp_path, training)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "corpus.json").touch()
+    other = changed(training, **change)
+    with only_writer(tmp_path), pytest.raises(ValueError, match=r"belongs to another run|cannot go on with that"):
+        own(tmp_path, other)
+    own(tmp_path, other)
+    assert read_json(tmp_path / "training.json", dict, remedy="") == json.loads(json.dumps(other.as_json()))
+    assert read_history(tmp_path) == []
+    assert not (tmp_path / "corpus.json").exists()
+    assert (tmp_path / "data").exists() == (not next(iter(change)).startswith("data"))
 
 
 @pytest.mark.parametrize("change", RESUMABLE, ids=lambda change: next(iter(change)))

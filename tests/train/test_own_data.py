@@ -26,9 +26,10 @@ def texts(tmp_path):
 
 @pytest.fixture
 def on_set(training, texts, tmp_path, monkeypatch):
-    """The training, on a set of bytes; it stops where its program would be made."""
+    """The training, on a set of bytes; it stops where its program would be made, as if it had logged a step."""
 
     def begin(*_):
+        (tmp_path / "run" / "metrics.jsonl").touch()
         raise Begun
 
     monkeypatch.setattr("moejax.train.loop.make_program", begin)
