@@ -106,6 +106,8 @@ def get_config(part: str = "grid") -> ConfigDict:
     laws = [] if part in ("search", "tiny-search", "tiny-tuned") else laws
     # Appendix F fits without the sparsest models and predicts them.
     asked = dict(hold_out="sparsity", decision_flops=1e13 if tiny else 1e21, resamples=40 if tiny else 300)
+    # A cell of the sweep is its best run (Appendix B).
+    asked |= dict(best_by=["learning_rate", "warmup_tokens", "weight_decay"]) if part == "sweep" else {}
     config.analysis = dict(laws=laws) | asked
     if part == "grid":
         config.stated = [

@@ -148,6 +148,10 @@ def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarra
     is taken for the mean over all others; that mean is a sum of such parts too, and has its own degrees of freedom.
     """
     axes = contrasts.shape[1]
+    # The ratio does not depend on a contrast's length, and the squares of a long one would overflow.
+    length = np.max(np.abs(contrasts), axis=1, initial=0.0, keepdims=True)
+    measured = np.isfinite(length) & (length > 0)
+    contrasts = np.where(measured, contrasts, 0.0) / np.where(measured, length, 1.0)
     lost = alone(leverages, axes)
     others = axes - np.trace(lost)
     if others <= WHOLE:

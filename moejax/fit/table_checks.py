@@ -44,15 +44,14 @@ def swept(frame: Any, inputs: Sequence[str]) -> list[str]:
     return [name for name in varying if name not in theirs]
 
 
-def sentence(frame: Any, inputs: Sequence[str], settings: Sequence[str]) -> str:
-    """What a table that sweeps says of itself, and the remedy."""
+def sentence(frame: Any, inputs: Sequence[str], settings: Sequence[str], option: str = "--best-by ") -> str:
+    """Say that the rows are a sweep over settings, and name the option that keeps the best of each."""
     groups = frame.groupby(list(inputs), sort=False).ngroups
     extra = int(frame.duplicated(list(inputs)).sum())
-    option = f"--best-by {','.join(settings)}"
     return (
         f"{extra} of {len(frame)} rows repeat an earlier row's sizes with another {listed(settings, 'or')}: a sweep, "
-        f"not replicates. A law of sizes is of the best of each of the {groups} groups; {option} keeps that and drops "
-        f"the rest. As it is, every setting counts as a run."
+        f"not replicates. A law of sizes is of the best of each of the {groups} groups; {option}{','.join(settings)} "
+        f"keeps that and drops the rest. As it is, every setting counts as a run."
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit import holdout, recipe_tian
+from moejax.fit import holdout, recipe_tian, table_checks
 from moejax.fit.bootstrap import Bootstrap, bootstrap, too_few
 from moejax.fit.covariance import with_uncertainty
 from moejax.fit.estimands import Estimand
@@ -60,8 +60,10 @@ class FittedLaw:
     fit: FitResult
     intervals: dict[str, Interval]
     """Interval of every coefficient, over bootstrap resamples drawn by architecture."""
+    rows: list[int]
+    """The rows of the table that were fitted, counted from 0."""
     predicted: list[float]
-    """Loss of every run, in the table's order."""
+    """Loss of every fitted run, in the order of ``rows``."""
     predicted_low: list[float]
     predicted_high: list[float]
     held_out: HeldOutCheck
@@ -151,13 +153,17 @@ def follow(table: Path, analysis: Analysis) -> Followed:
 
 
 def warnings(study: Study) -> list[str]:
-    """Before anything is trained, what the analysis will not be able to do with the runs, in sentences; none while the
-    models of a stage are not known."""
-    models, designs = [], []
+    """Say, before anything is trained, what the analysis will not be able to do with the runs; empty while the models
+    of a stage are not known."""
+    models, designs, fitted = [], [], set()
     if study.unknown_stages:
         return []
     for training in study.trainings():
         for budget in training.recipe.budgets_tokens:
+            one = (training.architecture, budget, training.seed)
+            if study.analysis.best_by and one in fitted:
+                continue
+            fitted.add(one)
             models.append(training.name)
             designs.append(design_of(training.architecture, budget, training.recipe.data.sequence_length))
     known = {name: np.asarray([getattr(design, name) for design in designs], np.float64) for name in FIELDS}
@@ -175,6 +181,17 @@ def warnings(study: Study) -> list[str]:
     ]
 
 
+def tuning(frame: Any, analysis: Analysis) -> tuple[str, ...]:
+    """Say which runs of a sweep the laws are fitted to, if the study sweeps settings."""
+    sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
+    if not analysis.laws:
+        return ()
+    if analysis.best_by:
+        return table_checks.best_by(frame, sizes, "loss", analysis.best_by, "The run table")[1]
+    settings = table_checks.swept(frame, sizes)
+    return (table_checks.sentence(frame, sizes, settings, "--config.analysis.best_by="),) if settings else ()
+
+
 def _analyse_law(
     name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
@@ -184,7 +201,7 @@ def _analyse_law(
       UserError: the runs cannot set it.
     """
     # Units were checked where the table came from: a training, or the table that was named.
-    read = read_runs(table, LAWS[name], trust_units=True)
+    read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
     fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
     # Before the resamples, which take longest: where the other runs cannot set the law, it is not fitted.
@@ -194,7 +211,7 @@ def _analyse_law(
     stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
     interval = functools.partial(_intervals, fit, read.runs, resampled)
-    fitted = _fitted(name, fit, resampled, read.runs, _held_out(read.runs, split, tested), analysis)
+    fitted = _fitted(name, fit, resampled, read, _held_out(read.runs, split, tested), analysis)
     budget = analysis.decision_flops
     largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
     expansions = [float(v) for v in frame["expansion"]] if "expansion" in frame else [1.0]
@@ -262,15 +279,16 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum])
 
 
 def _fitted(
-    name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, held_out: HeldOutCheck, analysis: Analysis
+    name: str, fit: FitResult, resampled: Bootstrap, read: ReadRuns, held_out: HeldOutCheck, analysis: Analysis
 ) -> FittedLaw:
-    every = resampled.evaluate(lambda law: jax.vmap(law)(runs.design))
+    every = resampled.evaluate(lambda law: jax.vmap(law)(read.runs.design))
     low, high = np.nanquantile(every, [0.05, 0.95], axis=0)
     return FittedLaw(
         name=name,
         fit=fit,
         intervals=resampled.coefficients(),
-        predicted=predict(fit.law, runs).tolist(),
+        rows=(read.rows - 1).tolist(),
+        predicted=predict(fit.law, read.runs).tolist(),
         predicted_low=low.tolist(),
         predicted_high=high.tolist(),
         held_out=held_out,

@@ -20,7 +20,7 @@ from moejax.laws import LAWS
 from moejax.run_table import TABLE
 from moejax.storage import is_remote, matching, open_storage, read_text
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
-from moejax.study.analysis import Analysed, analyse
+from moejax.study.analysis import Analysed, analyse, tuning
 from moejax.study.annealed import StudyAnnealed, check_table, conclude_annealed
 from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.downstream import FOLDER as SCORES
@@ -41,8 +41,9 @@ from moejax.study.status import RunStatus, progress, run_statuses
 from moejax.study.storage import REMEDY, identity
 from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.identity import TRAINING
+from moejax.train.row_file import row_file
 from moejax.train.vmapped_runs import vmap_groups
-from moejax.wording import command, told
+from moejax.wording import command, counted, some, told
 
 ASKED = "downstream.json"
 """The tasks that a study's checkpoints are asked, in its folder."""
@@ -254,12 +255,13 @@ def write_table(study: Study, folder: Path) -> Path:
     The table is the same whatever engine trained which model, and in whatever order.
 
     Raises:
-      UserError: there is no row yet, or the table was changed since it was written.
+      UserError: there is no row yet, the table was changed since it was written, or it has a run whose row is lost.
     """
     check_as_written(folder / TABLE)
     rows = [row for one in run_statuses(open_storage(folder), study.trainings()) for row in one.rows]
     if not rows:
         raise UserError(f"{folder} has no row yet; see {command('moejax', 'study', 'status', folder)}.")
+    _check_kept(folder, rows)
     rows.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
     groups = study.groups()
     stages = {name: {"stage": stage.name} for stage in reversed(study.stages) for name in study.models_of(stage)}
@@ -267,6 +269,21 @@ def write_table(study: Study, folder: Path) -> Path:
         {"study": study.name, **stages.get(row["model"], {}), **row, "group": groups[row["model"]]} for row in rows
     ]
     return run_table.write(named, folder / TABLE)
+
+
+def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise ``UserError`` if the run table has a run that is not among the rows."""
+    table = folder / TABLE
+    if not table.exists():
+        return
+    there = {(row["model"], row["tokens"]) for row in rows}
+    written = run_table.read(table)[["model", "tokens"]].itertuples(index=False)
+    lost = [f"models/{model}/{row_file(int(tokens))}" for model, tokens in written if (model, tokens) not in there]
+    if lost:
+        raise UserError(
+            f"{table} has {counted(len(lost), 'run')} of which {folder} holds no whole row any more: {some(lost)}. "
+            f"Bring {'it' if len(lost) == 1 else 'them'} back, or move {TABLE} away to write it without."
+        )
 
 
 def conclude(folder: Path, update: ProgressCallback) -> Concluded:
@@ -298,6 +315,7 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
         summary,
         sanity_checks(rows),
         analysed,
+        notes=tuning(frame, study.analysis),
         stages=stages,
         downstream=downstream,
         annealed=annealed,

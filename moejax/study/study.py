@@ -11,6 +11,7 @@ from moejax.config import build, check_fields, check_name, dump, unknown
 from moejax.errors import UserError
 from moejax.evaluation.suites import suite_of
 from moejax.fit.score_links import LINKS
+from moejax.fit.table_checks import SETTINGS
 from moejax.laws import LAWS
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS
@@ -38,6 +39,9 @@ class Analysis:
     """Bootstrap resamples, drawn by architecture."""
     decision_flops: Annotated[float, NumberRange(1, 1e40)] = 1e15
     """Budget at which the fitted laws are asked for the best model."""
+    best_by: tuple[str, ...] = ()
+    """Settings that the study sweeps, such as ``learning_rate``: laws are fitted to the run of the lowest loss among
+    those of one architecture and token budget. All runs are fitted if empty."""
     hold_out: str = "tokens"
     """What is held out to test each law: the runs largest in this field of a Design, or the models named in
     ``hold_out_models``. A law that the other runs cannot set is not fitted."""
@@ -60,6 +64,9 @@ class Analysis:
         check_fields(self, "analysis")
         if self.hold_out not in HOLD_OUT:
             raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
+        for name in self.best_by:
+            if name not in SETTINGS:
+                raise UserError(unknown(f"analysis.best_by: setting {name!r}", name, SETTINGS))
         if self.anneal not in ("", annealed.PREDICT):
             raise UserError(unknown(f"analysis.anneal: {self.anneal!r}", self.anneal, (annealed.PREDICT,)))
         if self.recipe and self.recipe not in RECIPES:

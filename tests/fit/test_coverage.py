@@ -163,6 +163,10 @@ def test_degrees_of_freedom_of_balanced_groups_are_those_of_a_t_test():
     rows = np.full((4, 1), np.sqrt(1 / 24))
     leverages = [np.linalg.svd(rows, full_matrices=False)[1][:, None] for _ in range(6)]
     np.testing.assert_allclose(satterthwaite(leverages, np.array([[1.0], [-3.0]])), 5.0)
+    # A slope of any size, as of a scale that the runs do not set, has the same number and no warning.
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        found = satterthwaite(leverages, np.array([[1e200], [1e-200], [np.inf], [np.nan], [0.0]]))
+    np.testing.assert_allclose(found, [5.0, 5.0, 1.0, 1.0, 1.0])
 
 
 def test_degrees_of_freedom_are_those_of_simulated_variances_where_one_draw_sets_a_direction_alone():

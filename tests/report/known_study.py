@@ -168,6 +168,7 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
                 name=name,
                 fit=_fit(law, found),
                 intervals=resampled.coefficients(),
+                rows=list(range(len(runs))),
                 predicted=predict(law, table).tolist(),
                 predicted_low=low.tolist(),
                 predicted_high=high.tolist(),

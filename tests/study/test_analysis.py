@@ -14,7 +14,7 @@ from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
 from moejax.laws.design import Design
 from moejax.study import analysis
-from moejax.study.analysis import Analysis, analyse, limits, warnings
+from moejax.study.analysis import Analysis, analyse, limits, tuning, warnings
 from moejax.study.study import Study
 from moejax.train.training import Recipe
 
@@ -67,6 +67,35 @@ def test_a_law_that_the_other_runs_cannot_set_costs_no_resamples(tmp_path, monke
     assert "chinchilla was not fitted: With tokens ≥ 1e+10 held out" in found.limits[-1]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_study_that_sweeps_its_learning_rate_says_so_and_fits_the_best_if_asked(tmp_path):
+    path = table(tmp_path, sizes=(1e7, 3e7, 1e8, 3e8, 1e9), tokens=(1e9, 3e9, 1e10, 3e10))
+    best = pd.read_csv(path).assign(learning_rate=1e-3)
+    worse = [best.assign(learning_rate=rate, loss=best["loss"] + by) for rate, by in ((1e-4, 0.4), (1e-2, 0.9))]
+    frame = pd.concat([worse[0], best, worse[1]], ignore_index=True)
+    frame["model"] += "-lr" + frame["learning_rate"].map("{:g}".format)
+    frame.to_csv(path, index=False)
+    tuned = dataclasses.replace(LAWS, best_by=("learning_rate",))
+
+    (untuned,) = tuning(frame, LAWS)
+    assert "40 of 60 rows repeat an earlier row's sizes with another learning_rate: a sweep" in untuned
+    assert "--config.analysis.best_by=learning_rate keeps that" in untuned
+    assert "40 of 60 rows, which are not the best by learning_rate" in tuning(frame, tuned)[0]
+    assert tuning(best, LAWS) == ()
+    assert tuning(frame, dataclasses.replace(LAWS, laws=())) == ()
+
+    (every,), (law,) = analyse(path, LAWS).laws, analyse(path, tuned).laws
+    assert every.rows == list(range(60))
+    assert law.rows == list(range(20, 40))
+    assert len(law.predicted) == 20
+    assert law.fit.metrics.mae < 0.01 < every.fit.metrics.mae
+
+
+def test_only_settings_can_be_swept():
+    with pytest.raises(ValueError, match=r"analysis\.best_by: setting 'lr' is not known"):
+        dataclasses.replace(LAWS, best_by=("lr",)).check()
+
+
 SHAPE = Architecture(
     vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=32
 )
@@ -82,13 +111,18 @@ STUDY = Study(
 
 
 @pytest.mark.parametrize(
-    ("changes", "left"),
-    [({}, 3), ({"hold_out": "params_active"}, 4), ({"hold_out_models": ("a", "b")}, 2)],
+    ("changes", "left", "runs"),
+    [
+        ({}, 3, 6),
+        ({"hold_out": "params_active"}, 4, 6),
+        ({"hold_out_models": ("a", "b")}, 2, 6),
+        ({"best_by": ("learning_rate",)}, 2, 4),
+    ],
 )
-def test_too_few_runs_for_a_law_are_said_before_they_are_trained(changes, left):
+def test_too_few_runs_for_a_law_are_said_before_they_are_trained(changes, left, runs):
     asked = dataclasses.replace(STUDY, analysis=dataclasses.replace(STUDY.analysis, **changes))
     assert warnings(asked) == [
-        f"Beside what is held out, {left} of 6 runs are left to set the 5 coefficients of chinchilla, too few: it "
+        f"Beside what is held out, {left} of {runs} runs are left to set the 5 coefficients of chinchilla, too few: it "
         "will not be fitted. Give more models or budgets_tokens, hold out other runs (analysis.hold_out_models), or "
         "name a smaller law in analysis.laws."
     ]

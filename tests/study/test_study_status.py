@@ -190,6 +190,26 @@ def test_what_is_done_is_gathered_before_all_is(url, tmp_path, capsys):
     assert len(run_table.read(tmp_path / "table" / "runs.parquet")) == 2
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("{")])
+def test_a_table_is_not_replaced_by_one_that_lacks_a_run(tmp_path, capsys, damage):
+    folder, first = tmp_path / "study", STUDY.trainings()[0]
+    write_study(str(folder))
+    finish(str(folder), first)
+    assert main(["study", "gather", str(folder)]) == 0
+    lost, table = folder / "models" / first.name / "branch-8192.json", folder / "runs.parquet"
+    damage(lost)
+    capsys.readouterr()
+    assert main(["study", "gather", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert f"has 1 run of which {folder} holds no whole row any more: models/{first.name}/branch-8192.json" in said
+    assert len(run_table.read(table)) == 2
+    # Without the table, what is left is gathered, and a damaged file is named.
+    table.unlink()
+    assert main(["study", "gather", str(folder)]) == 0
+    assert ("branch-8192.json" in capsys.readouterr().err) == lost.exists()
+    assert len(run_table.read(table)) == 1
+
+
 def test_a_table_that_was_changed_by_hand_is_not_replaced(tmp_path, capsys):
     url = str(tmp_path / "study")
     write_study(url)

@@ -67,6 +67,8 @@ def gather(url: str, out: Path | None) -> None:
     missing = [one.model for one in found if one.state != "done"]
     rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)
     say(f"{rows} of {runs} runs: {path}", file=sys.stdout)
+    for problem in (problem for one in found for problem in one.damaged):
+        say(f"! {problem}")
     if missing:
         say(f"not done: {some(missing)}; see {command('moejax', 'study', 'status', url)}")
 

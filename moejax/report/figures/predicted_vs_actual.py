@@ -19,13 +19,14 @@ def draw(found: Findings) -> Figure | None:
     laws = found.concluded.analysed.laws
     if not laws:
         return None
-    measured = found.runs["loss"].to_numpy()
-    mixture = is_mixture(found.runs)
-    kinds = np.full(len(measured), -1) if mixture is None else mixture.astype(int)
-    many = len(measured) > MANY
+    many = max(len(law.rows) for law in laws) > MANY
     drawing, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
     rows = []
     for law, axes in zip(laws, panels, strict=True):
+        runs = found.runs.iloc[law.rows]
+        measured = runs["loss"].to_numpy()
+        mixture = is_mixture(runs)
+        kinds = np.full(len(runs), -1) if mixture is None else mixture.astype(int)
         predicted, low, high = map(np.asarray, (law.predicted, law.predicted_low, law.predicted_high))
         axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
         for kind, label, colour, marker in KINDS:
@@ -44,7 +45,7 @@ def draw(found: Findings) -> Figure | None:
         axes.set_title(f"{law.name}: R² {law.fit.metrics.r_squared:.3f}, MAE {law.fit.metrics.mae:.4f}")
         axes.set_xlabel("measured loss, nats/token")
         axes.set_aspect("equal", adjustable="box")
-        for number, (_, run) in enumerate(found.runs.iterrows()):
+        for number, (_, run) in enumerate(runs.iterrows()):
             rows.append(
                 {
                     "law": law.name,
@@ -57,7 +58,7 @@ def draw(found: Findings) -> Figure | None:
                     "predicted_high": high[number],
                 }
             )
-    every = np.concatenate([measured, *(law.predicted for law in laws)])
+    every = np.array([row[name] for row in rows for name in ("measured", "predicted")])
     for axes in panels[-2:]:
         axes.tick_params(labelbottom=True)
     panels[0].xaxis.set_major_locator(MaxNLocator(6))
@@ -67,8 +68,8 @@ def draw(found: Findings) -> Figure | None:
     panels[0].legend(loc="upper left")
     return Figure(
         "Predicted against measured",
-        "Every run was fitted; a point on the line is predicted exactly, bars hold 90 % of the bootstrap resamples. "
-        "Points of one kind that all lie on one side are what the law cannot express.",
+        "All runs shown were fitted; a point on the line is predicted exactly, bars hold 90 % of the bootstrap "
+        "resamples. Points of one kind that all lie on one side are what the law cannot express.",
         drawing,
         rows,
     )
