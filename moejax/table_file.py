@@ -234,6 +234,8 @@ def read_parquet(path: Path) -> Any:
         _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
         # What pandas notes in a file of its own (an index, types, attributes) may be damaged, or anything.
         table = table.cast(schema).drop_columns([name for name in schema.names if _INDEX.fullmatch(name)])
+        # Text is decoded where it is used, which is too late to say what is wrong.
+        table.validate(full=True)
         return table.to_pandas(ignore_metadata=True)
     except MemoryError:
         raise

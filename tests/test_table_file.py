@@ -184,6 +184,13 @@ def test_a_damaged_parquet_file_is_refused(tmp_path, content):
         run_table.read(written(tmp_path, content, "runs.parquet"))
 
 
+def test_text_of_a_parquet_file_that_is_no_utf_8_is_refused(tmp_path):
+    path = tmp_path / "runs.parquet"
+    pq.write_table(pa.table({"model": pa.array([b"\xff"], pa.binary()).view(pa.string()), "loss": [3.0]}), path)
+    with pytest.raises(ValueError, match="a damaged one"):
+        run_table.read_as_it_is(path)
+
+
 def test_a_parquet_file_of_a_billion_equal_cells_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(table_file, "MOST_CELLS", 1_000)
     path = tmp_path / "runs.parquet"

@@ -154,7 +154,7 @@ def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
             own = kept.setdefault("latest_metrics", {})
             for key, name, cell, nan in database.execute("select run_uuid, key, value, is_nan from latest_metrics"):
                 own.setdefault(key, {})[name] = math.nan if nan or cell is None else cell
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} is no database of MLflow's that can be read ({says('sqlite', error)}); name the one that "
             f"`mlflow server --backend-store-uri sqlite:///...` writes."

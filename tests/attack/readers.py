@@ -50,6 +50,8 @@ class Reader:
     right: Callable[[bytes], Any]
     """What may be read of the damaged file without a word; raises if nothing may."""
     read: Callable[[Path, str], tuple[Any, bool]]
+    kept: int = 0
+    """Bytes at the end of the file that stay."""
 
 
 def damaged(content: bytes, random: np.random.Generator) -> bytes:
@@ -151,11 +153,15 @@ def _tokens(write: Callable[..., Any], name: str, kind: str, begins: int) -> Rea
     return Reader(files, right, _documents)
 
 
+def _tokens_of_documents(folder: Path, name: str) -> tuple[Any, bool]:
+    """All tokens in order: where one document ends and the next begins, no sum in Megatron's index says."""
+    documents, warned = _documents(folder, name)
+    return [token for document in documents for token in document if token != 7], warned
+
+
 def _index() -> Reader:
-    files = _written(megatron, "a.bin")
-    return Reader(
-        dict(sorted(files.items(), key=lambda item: item[0] != "a.idx")), lambda content: DOCUMENTS, _documents
-    )
+    files = dict(sorted(_written(megatron, "a.bin").items(), key=lambda item: item[0] != "a.idx"))
+    return Reader(files, lambda content: [token for one in DOCUMENTS for token in one], _tokens_of_documents)
 
 
 def _lines(content: bytes) -> list[str]:
@@ -201,11 +207,13 @@ def _anything(content: bytes) -> Any:
 
 
 def _wide(content: bytes) -> Any:
-    """Without a header nothing but the tokens says how wide they are, and two bytes too many turn them around."""
-    halves = _split(np.frombuffer(content, "<u2"))
-    return _split(np.frombuffer(content, "<u4")) if len(content) % 4 == 0 else halves
+    """Without a header nothing but the tokens says how wide they are: a few, or two bytes too many, say something
+    else."""
+    wide = np.frombuffer(content, "<u4") if len(content) % 4 == 0 else np.zeros(0, "<u4")
+    return _split(wide if np.count_nonzero(wide) >= 16 else np.frombuffer(content, "<u2"))
 
 
+TABLE = _parquet(ROWS)
 META = b"artifact_uri: x\nlifecycle_stage: active\nrun_name: r\nstatus: 3\ntags: []\n"
 STORE = {
     "1/r/meta.yaml": META,
@@ -224,7 +232,9 @@ READERS = {
     "big_endian.npy": _tokens(big_endian_npy, "a.npy", ">u2", 128),
     "megatron.idx": _index(),
     "jsonl": Reader({"a.jsonl": LINES}, _lines, _documents),
-    "jsonl.gz": Reader({"a.jsonl.gz": gzip.compress(LINES, mtime=0)}, lambda content: TEXTS, _documents),
+    "jsonl.gz": Reader(
+        {"a.jsonl.gz": gzip.compress(LINES, mtime=0)}, lambda content: _lines(gzip.decompress(content)), _documents
+    ),
     "json": Reader(
         {"a.json": json.dumps([{"text": text} for text in TEXTS], ensure_ascii=False).encode()},
         lambda content: [one["text"] for one in json.loads(content.decode("utf-8-sig"))],
@@ -240,11 +250,12 @@ READERS = {
     "semicolons": Reader({"a.csv": ROWS.to_csv(index=False, sep=";", decimal=",").encode()}, _anything, _table),
     "tsv.gz": Reader(
         {"a.tsv.gz": gzip.compress(ROWS.to_csv(index=False, sep="\t").encode(), mtime=0)},
-        lambda content: ROWS.to_dict("records"),
+        lambda content: pd.read_csv(io.BytesIO(gzip.decompress(content)), sep="\t").to_dict("records"),
         _table,
     ),
     "table.jsonl": Reader({"a.jsonl": ROWS.to_json(orient="records", lines=True).encode()}, _anything, _table),
-    "table.parquet": Reader({"a.parquet": _parquet(ROWS)}, _anything, _table),
+    # PyArrow 26 ends the process on some footers (statistics of a column that do not fit its type).
+    "table.parquet": Reader({"a.parquet": TABLE}, _anything, _table, kept=8 + int.from_bytes(TABLE[-8:-4], "little")),
     "mlflow.db": Reader({"a.db": _database()}, _anything, _runs),
     "meta.yaml": Reader(STORE, _anything, _runs),
     "metrics": Reader(dict(sorted(STORE.items(), key=lambda item: "metrics" not in item[0])), _anything, _runs),

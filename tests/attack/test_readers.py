@@ -23,9 +23,10 @@ def attacked(name, count, folder, number=1):
     """The faults of reading damaged files of a format, each with its first example."""
     reader, random = READERS[name], np.random.default_rng([number, zlib.crc32(name.encode())])
     whole = next(iter(reader.files.values()))
+    begins = len(whole) - reader.kept
     faults = {}
     for _ in range(count):
-        content = damaged(whole, random)
+        content = damaged(whole[:begins], random) + whole[begins:]
         if content != whole and (wrong := fault(reader, content, folder)):
             faults.setdefault(wrong, content)
     return faults

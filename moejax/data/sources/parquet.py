@@ -41,7 +41,7 @@ class RowGroups:
                     for value in plain:
                         number += 1
                         yield _document(value, f"{self.name}:{number}", self.text_field)
-        except (OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             yield Corrupt(f"{self.name}, after row {number}", f"damaged ({says('pyarrow', error)})", self.size_bytes)
 
 
@@ -54,7 +54,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
     for file in files:
         try:
             parquet = pq.ParquetFile(file.path)
-        except (OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             yield Broken(file, f"no Parquet file, or a damaged one ({says('pyarrow', error)})")
             continue
         with parquet:
@@ -83,6 +83,8 @@ def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
 
 
 _ROWS = 256
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""Exceptions of a damaged file; names of columns are decoded in Python."""
 _TEXT = (
     pa.types.is_string,
     pa.types.is_large_string,

@@ -160,7 +160,7 @@ def _bare_type(file: File, vocab_size: int) -> np.dtype:
     for wider in (np.dtype("<u8"), np.dtype("<u4")):
         if file.size >= wider.itemsize > usual.itemsize:
             tokens = mapped(file, wider)
-            spread = [tokens[place : place + 2**12] for place in range(0, len(tokens), -(-len(tokens) // 16))]
+            spread = [tokens[place : place + 2**12] for place in range(0, len(tokens), max(2**12, len(tokens) // 16))]
             sample = np.concatenate(spread)
             sample = sample[sample > 0]
             if len(sample) >= 16 and (sample < vocab_size).mean() > 0.5:
