@@ -1,6 +1,7 @@
 """A training's checkpoint becomes a folder of weights: the very parameters, whatever mesh wrote them."""
 
 import dataclasses
+import json
 import shutil
 import warnings
 
@@ -9,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from tokenizers import Tokenizer, models, processors
 
 from moejax.architecture import Architecture
+from moejax.config import dump
 from moejax.data.config import WeightedSource
+from moejax.data.prepared import MANIFEST, CorruptRecords, Manifest, SplitTotals, TokenizerName
 from moejax.errors import UserError
 from moejax.sharding import MESH_AXES
 from moejax.stored import write_json
@@ -142,23 +146,38 @@ def test_a_checkpoint_of_another_architecture_is_refused(two_branches, training,
     assert not (tmp_path / "weights").exists()
 
 
-def test_the_tokenizer_beside_the_tokens_travels_along(two_branches, tmp_path):
-    (two_branches / "data").mkdir()
-    (two_branches / "data" / "tokenizer.json").write_text("{}")
-    assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == ["tokenizer.json"]
-    assert (tmp_path / "weights" / "tokenizer.json").read_text() == "{}"
+def prepare_tokens(folder):
+    """A prepared set without tokens, whose tokenizer has a template of its own."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    name, none = TokenizerName("tokenizer.json#</s>", "", 4, 3), SplitTotals(0, 0, 0, 0)
+    write_json(folder / MANIFEST, dump(Manifest("", "", name, 0.0, none, none, CorruptRecords(0, 0, ()), ())))
+
+
+FILES = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+
+
+def test_the_tokenizer_of_the_tokens_travels_along_and_opens_texts_as_the_training_did(two_branches, tmp_path):
+    prepare_tokens(two_branches / "data")
+    assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == FILES
+    assert Tokenizer.from_file(str(tmp_path / "weights" / "tokenizer.json")).encode("ab").ids == [3, 0, 1]
+    config, generation = (json.loads((tmp_path / "weights" / name).read_text()) for name in FILES[1:])
+    assert (config["bos_token"], config["eos_token"]) == ("</s>", "</s>")
+    assert generation == {"bos_token_id": 3, "eos_token_id": 3, "pad_token_id": 3}
 
 
 def test_a_study_has_the_tokenizer_of_its_trainings(two_branches, tmp_path):
     place = tmp_path / "study" / "models" / "small"
     shutil.copytree(two_branches, place)
     assert write_saved_weights(find_saved_state(place), tmp_path / "none") == []
-    (tmp_path / "study" / "data").mkdir()
-    (tmp_path / "study" / "data" / "tokenizer.json").write_text("{}")
+    prepare_tokens(tmp_path / "study" / "data")
     # A folder that happens to lie there is no study's.
     assert write_saved_weights(find_saved_state(place), tmp_path / "no-study") == []
     (tmp_path / "study" / "study.json").write_text("{}")
-    assert write_saved_weights(find_saved_state(place), tmp_path / "weights") == ["tokenizer.json"]
+    assert write_saved_weights(find_saved_state(place), tmp_path / "weights") == FILES
 
 
 def test_of_a_mixture_the_first_tokenizer_travels_along(training, tmp_path):
@@ -167,9 +186,15 @@ def test_of_a_mixture_the_first_tokenizer_travels_along(training, tmp_path):
     )
     mixed = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, data=data))
     folder = write(tmp_path / "run", mixed, [("branch-4096", 16)])
-    (folder / "data" / "web").mkdir(parents=True)
-    (folder / "data" / "web" / "tokenizer.json").write_text("{}")
-    assert write_saved_weights(find_saved_state(folder), tmp_path / "weights") == ["tokenizer.json"]
+    prepare_tokens(folder / "data" / "web")
+    assert write_saved_weights(find_saved_state(folder), tmp_path / "weights") == FILES
+
+
+def test_a_tokenizer_that_is_not_there_any_more_leaves_the_weights(training, tmp_path):
+    data = dataclasses.replace(training.recipe.data, tokenizer="nowhere/tokenizer.json")
+    moved = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, data=data))
+    folder = write(tmp_path / "run", moved, [("branch-4096", 16)])
+    assert write_saved_weights(find_saved_state(folder), tmp_path / "weights") == []
 
 
 @pytest.mark.slow
