@@ -16,7 +16,7 @@ Expected: of :all, 419 runs: Table 6 lists 27 settings again. Eq. 11 puts the lo
           near G = 7 and S = 0.31 (Section 5). Of :tiny, losses below the unigram entropy, a fit of two laws, and
           nothing about G or S that its intervals could tell. Of :cosine, by how much the schedules differ: a fit
           that mixed them would need less than the 0.0059 nats that Eq. 11 misses (Figure 12). Of :tiny-cosine, cosines
-          0.06 to 0.19 nats above their twins (2026-11-24, two busy cores, 4 minutes), at the rate chosen for the twins.
+          0.05 to 0.20 nats above their twins (2026-11-28, 155 s of processor time), at the rate chosen for the twins.
 
 Schedules. Inferred: Table 1 says "cosine, decay rate 10 %, min lr 0", Section 3 and the shared trunks say warm-up,
 stable and decay. All groups read both as a stable rate and a cosine over the last 10 %. In :cosine every model has a

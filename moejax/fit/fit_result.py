@@ -432,8 +432,7 @@ class FitResult:
         by_coefficients = (spread or self.spread)(log_loss)
         range_ = "a share of answers lies between 0 and 1" if self.is_share else "what is predicted is above 0"
         unknown = tuple(
-            why
-            or ("" if there else f"the law gives {value:.4g} there, and {range_}")
+            why or ("" if there else f"the law gives {value:.4g} there, and {range_}")
             for why, there, value in zip(by_coefficients.unknown or [""] * count, above, predicted, strict=True)
         )
         if self.is_share:

@@ -116,6 +116,26 @@ def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--where", "tokens > 1B"], "--where"),
+        (["--laws", "chinchilla", "--loss", "train_loss"], "--laws and --loss"),
+        (["--flops", "1e20"], "--flops"),
+        (["--best-by", "learning_rate", "--resamples", "10"], "--resamples and --best-by"),
+        (["--out", "elsewhere"], "--out"),
+    ],
+)
+def test_what_is_asked_of_a_table_alone_is_refused_of_a_study_and_of_a_fit(concluded, fit_file, capsys, words, named):
+    assert main(["report", str(concluded.folder), *words]) == 2
+    said = capsys.readouterr().err
+    assert f"is a study, whose report has no {named}; leave" in said
+    assert f"or give {concluded.folder / 'runs.parquet'} for a report of these runs" in said
+    if named != "--out":
+        assert main(["report", str(fit_file), *words]) == 2
+        assert f"is a fit, whose report has no {named}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("content", "sentence"),
     [
         ("loss\n", "has no rows"),

@@ -10,7 +10,9 @@ from moejax.cli.number import number, resamples
 from moejax.cli.out_folder import check_outputs, local
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.validation import fit_in, validate_fit
+from moejax.errors import UserError
 from moejax.study.storage import identity
+from moejax.wording import listed
 
 OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 HELP = (
@@ -30,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=local, metavar="DIR", help="output folder, for a table or a fit (default: NAME-report beside it)"
     )
+    _add_options_of_a_table(parser)
+    parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
+
+
+def _add_options_of_a_table(parser: argparse.ArgumentParser) -> None:
     table = parser.add_argument_group("a run table")
     table.add_argument(
         "--laws", default="", metavar="NAMES", help="laws to fit, separated by commas (all that the columns allow)"
@@ -41,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples", type=resamples, default=300, metavar="COUNT", help="number of bootstrap resamples (%(default)s)"
     )
     add_table_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -53,8 +59,26 @@ def check(arguments: argparse.Namespace) -> None:
         run_table.check_source(source)
     else:
         identity(source)
+    if not source.name.endswith(run_table.ENDINGS):
+        _check_options(source, arguments)
     if not source.is_dir():
         check_outputs(out_of(source, arguments), OUTPUTS)
+
+
+def _check_options(source: Path, arguments: argparse.Namespace) -> None:
+    """Refuse what is asked of a run table alone, and of a study another place than its folder."""
+    defaults = argparse.ArgumentParser(add_help=False)
+    _add_options_of_a_table(defaults)
+    asked = [name for name, value in vars(defaults.parse_args([])).items() if getattr(arguments, name) != value]
+    asked += ["out"] if source.is_dir() and arguments.out else []
+    if asked:
+        kind, table = ("a study", source / run_table.TABLE) if source.is_dir() else ("a fit", "its run table")
+        named = listed([f"--{name.replace('_', '-')}" for name in asked])
+        them = "it" if len(asked) == 1 else "them"
+        raise UserError(
+            f"{source} is {kind}, whose report has no {named}; leave {them} out, or give {table} for a report of these "
+            f"runs."
+        )
 
 
 def out_of(source: Path, arguments: argparse.Namespace) -> Path:
