@@ -19,6 +19,7 @@ import tokenizers
 
 from moejax.errors import UserError
 from moejax.folder import write_text
+from moejax.json_text import parse
 from moejax.stored import Missing, foreign_json, read_bytes
 from moejax.wording import says
 
@@ -199,7 +200,7 @@ def _read(path: Path) -> str:
 
 def _with_template(text: str, token: str, number: int) -> str:
     """Return a ``tokenizer.json`` whose template puts a token before a text, and before each text of a pair."""
-    described = json.loads(text)
+    described = parse(text)
 
     def after_token(*names: str) -> list[dict[str, Any]]:
         pieces = [
