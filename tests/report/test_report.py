@@ -101,6 +101,9 @@ def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, 
     text = write_report(undetermined).read_text(encoding="utf-8")
     assert text.count("not determined") > html.count("not determined")
     assert any("are not determined" in limit for limit in undetermined.analysed.limits)
+    # An optimum is a headline only where the runs determine it.
+    assert '<p class="big">Not determined</p>' in text
+    assert '<p class="big">Not determined</p>' not in html
 
 
 def test_a_law_of_active_parameters_alone_decides_for_any_expansion(concluded):
