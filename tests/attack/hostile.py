@@ -30,7 +30,15 @@ MOST_SECONDS = 120
 """Of the processor's time in this process, so that other work on the machine does not decide."""
 MOST_CHARACTERS = 20_000
 """Of what a mistake is answered with."""
-LIBRARIES = ("Traceback (most recent", "jaxlib.", "pandas.errors", "pyarrow.lib", "<class '", " object at 0x")
+LIBRARIES = (
+    "Traceback (most recent",
+    "Warning: ",
+    "jaxlib.",
+    "pandas.errors",
+    "pyarrow.lib",
+    "<class '",
+    " object at 0x",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +107,7 @@ def _run(words: list[str]) -> tuple[object, str, str, str]:
     signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("always")
             status = main(words)
     except SystemExit as stopped:
         status = stopped.code

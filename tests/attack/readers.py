@@ -144,11 +144,12 @@ def _written(write: Callable[..., Any], name: str) -> dict[str, bytes]:
 
 
 def _tokens(write: Callable[..., Any], name: str, kind: str, begins: int) -> Reader:
-    """Behind ``begins`` bytes of a header there are tokens of a type."""
+    """Behind ``begins`` bytes of a header there are tokens of a type; without the header they are bare tokens."""
     files = _written(write, name)
+    magic = next(iter(files.values()))[: min(begins, 4)]
 
     def right(content: bytes) -> Any:
-        return _split(np.frombuffer(content[begins:], kind))
+        return _split(np.frombuffer(content[begins if content.startswith(magic) else 0 :], kind))
 
     return Reader(files, right, _documents)
 
