@@ -161,14 +161,17 @@ def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -
     wide = residual * np.sqrt(runs / left_by(runs, free))
     low, high = np.quantile(wide[kept], [0.25, 0.75])
     scale = min(float(np.std(wide[kept])), float(high - low) / 1.349)
-    width = WIDTH * scale * left_by(runs, free) ** (-1 / 3)
+    # Of runs that follow the law exactly it is the slope itself.
+    width = max(WIDTH * scale * left_by(runs, free) ** (-1 / 3), 1e-9 * float(np.abs(residual).max()), 1e-12)
     psi, slopes = np.empty(len(residual)), np.empty(len(residual))
     for first in range(0, len(residual), SMOOTHED):
         rows = slice(first, first + SMOOTHED)
         smoothed = wide[rows, None] + width * NODES
         with float64():
-            each, bends = (np.asarray(x) for x in _slopes_of(penalty, np.hstack([residual[rows, None], smoothed])))
-        psi[rows], slopes[rows] = each[:, 0], bends[:, 1:].mean(axis=1)
+            each = np.asarray(_slopes_of(penalty, np.hstack([residual[rows, None], smoothed])))
+        psi[rows] = each[:, 0]
+        # By parts: nodes may all miss the interval, of the width of delta, in which psi has a slope.
+        slopes[rows] = (each[:, 1:] - each[:, :1]) @ NODES / (width * np.sum(NODES**2))
     # Residuals so far beyond delta that not even the tails reach it leave a bound, not a number.
     return psi, np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
 
@@ -187,10 +190,9 @@ def ravelled(numbers: Any) -> tuple[Float[np.ndarray, " answers"], Callable[[Any
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes_of(penalty: Penalty, residuals: Any) -> tuple[Any, Any]:
-    """First and second derivative of a penalty at a matrix of residuals."""
-    slope = jax.grad(penalty.of_residual)
-    return jax.vmap(jax.vmap(jax.value_and_grad(slope)))(residuals)
+def _slopes_of(penalty: Penalty, residuals: Any) -> Any:
+    """Derivative of a penalty at a matrix of residuals."""
+    return jax.vmap(jax.vmap(jax.grad(penalty.of_residual)))(residuals)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -58,6 +58,15 @@ def test_intervals_of_forty_tables_hold_every_coefficient_and_the_best_size_as_o
     hold_as_often_as_they_say(hits)
 
 
+def test_the_stiffness_of_noise_that_is_many_deltas_is_the_residuals_density_whatever_delta_is():
+    residual = np.random.default_rng(0).normal(size=15)
+    densities = [
+        psi_and_stiffness(Huber(delta=delta), residual, np.ones(15), 3)[1] / (2 * delta) for delta in (1e-2, 1e-4, 1e-6)
+    ]
+    assert 0.2 < np.mean(densities[0]) < 0.6
+    np.testing.assert_allclose(densities[1:], densities[:1] * 2, atol=0.02)
+
+
 def medians(design, losses, delta):
     """Huber's regression of every row of losses on a design, by weights that are repeated until they stay."""
     weight = np.ones_like(losses)
