@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -14,6 +15,7 @@ from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.posterior_modes import Noise, PosteriorModes, distance
+from moejax.fit.covariance import uncertainty
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import above_0, coefficient_estimands
 from moejax.fit.fit_law import fit_law
@@ -45,6 +47,8 @@ class Proposal:
     """Laws that were not fitted: the runs were planned for every mode of their posterior."""
     noises: Mapping[str, Noise] = field(default_factory=dict)
     """By law of ``by_modes``, the noise of its modes."""
+    standard_errors: Mapping[str, Float[np.ndarray, " answers"]] = field(default_factory=dict)
+    """By fitted law, the standard errors of the answers' logarithms as ``moejax fit`` gives them; NaN if unknown."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
@@ -146,8 +150,9 @@ def propose(
         }
 
     instead: tuple[str, ...] = ()
+    wanted = answers
     try:
-        posteriors = posteriors_for(answers)
+        posteriors = posteriors_for(wanted)
     except Undefined:
         if len(laws) > 1:
             raise
@@ -155,7 +160,8 @@ def propose(
         ((name, law),) = laws.items()
         coefficients = above_0(law, coefficient_estimands(law, tuple(fixed)))
         instead = tuple(one.name for one in coefficients)
-        posteriors = posteriors_for({name: [one.functional for one in coefficients]})
+        wanted = {name: [one.functional for one in coefficients]}
+        posteriors = posteriors_for(wanted)
     chosen = choose_runs(list(posteriors.values()), candidates.flops, budget)
     return Proposal(
         plan=chosen,
@@ -167,8 +173,16 @@ def propose(
         assumed=assumed,
         by_modes=tuple(searches),
         noises=noises,
+        standard_errors={
+            name: _standard_errors(fit, runs, wanted[name]) for name, fit in fits.items() if name not in assumed
+        },
         instead=instead,
     )
+
+
+def _standard_errors(fit: FitResult, runs: Runs, answers: Sequence[Functional]) -> Float[np.ndarray, " answers"]:
+    spread, _ = uncertainty(fit, runs).spread(lambda law: [jnp.log(answer(law)) for answer in answers])
+    return spread.errors
 
 
 def _apart(

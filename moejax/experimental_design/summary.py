@@ -18,7 +18,7 @@ from moejax.experimental_design.propose import Proposal
 from moejax.laws.accounting import params
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
-from moejax.result import Column, Result, Table
+from moejax.result import NOT_DETERMINED, Column, Result, Table
 from moejax.wording import listed
 
 
@@ -183,7 +183,7 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
         Column("law"),
         Column("share of posterior" if proposal.by_modes else "Akaike weight", ".2f"),
         Column("so far", format),
-        Column("standard deviation", spread),
+        Column("standard deviation" if proposal.by_modes else "standard error", spread),
     )
     rows = [
         [
@@ -198,10 +198,13 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
 
 
 def _deviation(proposal: Proposal, name: str, number: int) -> float | str:
-    """Return the uncertainty of an answer under a law; a fit that did not converge has none."""
+    """Return the uncertainty of an answer under a law: the standard error of its fit, if it was fitted."""
     if name in proposal.fits and not proposal.fits[name].converged:
         return "not known, as the search did not converge"
-    return float(proposal.posteriors[name].deviations[number])
+    if name not in proposal.standard_errors:
+        return float(proposal.posteriors[name].deviations[number])
+    error = float(proposal.standard_errors[name][number])
+    return error if np.isfinite(error) else NOT_DETERMINED
 
 
 def spread(deviation: float) -> str:
@@ -242,12 +245,8 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
             f"Of the variance of losses around the law, the runs of a group share {proposal.shared:.0%}, as their "
             f"residuals say; the runs to train are expected to, by model."
         )
-    yield (
-        "Standard deviations here are those that runs of these sizes give on average, at the fit's noise; moejax fit "
-        "has standard errors by the residuals that this one table happens to have."
-    )
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
-        yield f"{title}: expected standard deviation {spread(float(before))} before, {spread(float(after))} after."
+        yield f"{title}: these runs are expected to leave {after / before:.0%} of the standard deviation."
     if plan.bound:
         yield (
             f"No runs of this budget among the candidates leave less than {np.sqrt(plan.bound):.3g} of the deviation; "

@@ -6,7 +6,6 @@ import base64
 import html
 import io
 import re
-from math import exp
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -144,9 +143,6 @@ def _environment() -> Environment:
         "bytes": format_bytes,
         "clock": _clock,
         "csv_link": lambda text: "data:text/csv;charset=utf-8;base64," + base64.b64encode(text.encode()).decode(),
-        "deviation": lambda value: (
-            "–" if value is None else f"{value:.2%}" if value < 0.3 else f"a factor {exp(value):.3g}"
-        ),
         "interval": _interval,
     }
     environment.globals |= {
