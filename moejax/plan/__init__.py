@@ -1,1 +1,1 @@
-"""Plans: a training compiled for chips that nobody has to own, and what that says of memory, time and cost."""
+"""Plans: trainings compiled for chips that need not be present, with their memory, time and cost."""

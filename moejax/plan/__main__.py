@@ -1,10 +1,12 @@
-"""``python -m moejax.plan PARENT``: the process that ``moejax.plan.process.plan`` starts, by its parent's number."""
+"""Run ``python -m moejax.plan PARENT``, the process that ``moejax.plan.process.plan`` starts with its own
+process id.
+"""
 
 import sys
 
 from moejax.parent_process import end_with
 
-# Before JAX is imported, which takes seconds.
+# Importing JAX takes seconds, so this comes first.
 end_with(int(sys.argv[1]))
 
 from moejax.plan.process import main  # noqa: E402

@@ -1,6 +1,7 @@
-"""Kernels of libraries ask the GPU of this machine what it is while they are traced; a plan's GPU is not here.
+"""Stand in for an absent GPU while programs are traced.
 
-``standing_in`` answers with a device of the topology, which knows its compute capability and its multiprocessors.
+Library kernels query the GPU of this machine during tracing. ``standing_in`` answers with a device of the topology,
+which has the compute capability and the number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from unittest import mock
 
 
 class _JaxWithDevices:
-    """JAX as one module of its own sees it, with other devices."""
+    """A proxy of the ``jax`` module that lists other devices."""
 
     def __init__(self, device: Any):
         self._device = device
@@ -31,7 +32,7 @@ class _JaxWithDevices:
 
 @contextlib.contextmanager
 def standing_in(device: Any) -> Iterator[None]:
-    """While programs are traced for a GPU that is only compiled for, be that GPU to the kernels that ask."""
+    """Answer device queries of kernels with ``device`` while programs are traced for it."""
     import jax.extend.backend
     from jax._src.cudnn import fused_attention_stablehlo
     from jax.experimental.pallas.ops.gpu import blackwell_ragged_dot_mgpu, transposed_ragged_dot_mgpu
@@ -48,13 +49,13 @@ def standing_in(device: Any) -> Iterator[None]:
     seen = _JaxWithDevices(device)
     with contextlib.ExitStack() as stack:
         for module, name, answer in (
-            # The number of multiprocessors.
+            # These modules ask for the number of multiprocessors.
             (blackwell_ragged_dot_mgpu, "jax", seen),
             (transposed_ragged_dot_mgpu, "jax", seen),
-            # What cuDNN's attention can do.
+            # These functions decide which features of cuDNN's attention are available.
             (fused_attention_stablehlo, "check_compute_capability", is_at_least),
             (fused_attention_stablehlo, "is_cuda_compute_capability_equal", is_exactly),
-            # Tokamax's choice of kernels.
+            # Tokamax selects its kernels by the default device.
             (jax.extend.backend, "get_default_device", lambda: device),
         ):
             stack.enter_context(mock.patch.object(module, name, answer))

@@ -1,6 +1,7 @@
-"""Memory and time of a training on a mesh by arithmetic alone, in milliseconds: which candidates are worth compiling.
+"""Estimate memory and time of a training on a mesh by arithmetic alone, to choose candidates worth compiling.
 
-The bytes are those that the program is written to send and to hold; what XLA adds or saves is not known before.
+An estimate takes milliseconds. It counts the bytes that the program is written to send and to hold; what XLA adds or
+saves is not known before compilation.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from moejax.train.training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticEstimate:
-    """What a training would need, before it is compiled."""
+    """Estimated memory and time of a training, before compilation."""
 
     memory_bytes: float
     roofline: Roofline | None
 
 
 def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimate:
-    """A training on a topology, by arithmetic."""
+    """Return the analytic estimate of a training on a topology."""
     mesh = mesh_sizes(training, topology)
     step_roofline = None
     if topology.chip is not None:
@@ -48,7 +49,7 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
             if axes and bytes_:
                 name = "+".join(axes)
                 if topology.slices > 1 and DATA in axes:
-                    # Added up within slices first, of which each device then sends its part to the others.
+                    # The sum within slices comes first; each device then sends its part to the other slices.
                     part = bytes_ / math.prod(inside[axis] for axis in axes)
                     seconds[DCN_DATA] = seconds.get(DCN_DATA, 0.0) + links.seconds(kind, (DCN_DATA,), part)
                 if math.prod(inside[axis] for axis in axes) == slice_devices and _is_added_up(kind, topology):
@@ -59,10 +60,11 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
 
 
 def _is_added_up(kind: str, topology: Topology) -> bool:
-    """Whether XLA's TPU compiler makes a sum of all of a gather or scatter over a whole slice, of twice the bytes.
+    """Return whether XLA's TPU compiler turns a gather or scatter over a whole slice into an all-reduce of twice the
+    bytes.
 
-    As it compiles one of each (libtpu 0.0.42.1): gathers on v4 and v5p from 4x4x4 and on tpu7x from 2x4x4 on, and on no
-    smaller or flat slice; scatters on v4 and v5p from 2x2x2 on, on v5e and v6e from 4x4 on, and on no tpu7x.
+    Observed by compiling one of each (libtpu 0.0.42.1). Gathers: on v4 and v5p from 4x4x4 and on tpu7x from 2x4x4 up,
+    on no smaller or flat slice. Scatters: on v4 and v5p from 2x2x2 up, on v5e and v6e from 4x4 up, never on tpu7x.
     """
     three, chips = len(topology.shape) == 3, topology.chips_of_slice
     if kind == "all-gather":
@@ -75,8 +77,9 @@ def _is_added_up(kind: str, topology: Topology) -> bool:
 def communication_volume(
     training: Training, mesh: Mapping[str, int], platform: str
 ) -> list[tuple[str, tuple[str, ...], float]]:
-    """Kind, axes and bytes of what a step on ``tpu``, ``gpu`` or ``cpu`` sends, bytes as ``Collective.bytes`` counts
-    them."""
+    """Return the kind, axes and bytes of all collectives of a step on ``tpu``, ``gpu`` or ``cpu``. Bytes are counted as
+    ``Collective.bytes``.
+    """
     recipe, a = training.recipe, training.architecture
     value, added, parts = value_bytes(training), _added_bytes(training), recipe.microbatches
     again, forward = recipe.runtime.remat != "none", 1 + training.counted_share
@@ -87,16 +90,16 @@ def communication_volume(
     unembedding = float(counts.unembedding or counts.embedding) / mesh["tensor"]
     tables = float(counts.embedding) / mesh["tensor"] + unembedding
     others = (total - routed - float(counts.embedding + counts.unembedding)) / mesh["tensor"]
-    # Of projections in 8 bits XLA gathers what was quantized.
+    # XLA gathers 8-bit projections after quantization.
     of_others = value if recipe.runtime.matmul_quantization == "none" else 1
-    # Tables are gathered once, since XLA takes that out of the loop over microbatches, and for each of these what its
-    # forward and backward passes meet, but for experts that are kept.
+    # XLA hoists the gather of tables out of the loop over microbatches. Other weights are gathered in each forward and
+    # backward pass of each microbatch; kept experts are not gathered again.
     met = tables * value + parts * ((forward + again) * experts * value + (forward + 1) * others * of_others)
-    # For each of them, gradients come back, those of tables in float32.
+    # Each gather has a reduction of gradients, which is in float32 for tables.
     same = tables * 4 + others * added
     fsdp = _present(mesh, "fsdp")
     volumes = [("all-gather", fsdp, met), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
-    # Each device adds what it has left of them to those of the devices that hold the same.
+    # Each device reduces its remaining part with the devices that hold the same shard.
     volumes.append(("all-reduce", _present(mesh, "data", "expert"), same / mesh["fsdp"] * parts))
     volumes.append(("all-reduce", _present(mesh, "data"), experts * added / mesh["fsdp"] * parts))
     tokens = recipe.batch_tokens / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
@@ -107,16 +110,16 @@ def communication_volume(
         volumes += [("reduce-scatter", expert, (1 + forward) * whole)]
     elif expert:
         rows = tokens * a.top_k * a.model_dim * value * moe_layers
-        # What there is room for, with what a balanced routing leaves empty.
+        # Buffers include the rows that a balanced routing leaves empty.
         buffers = rows / filled_rows(training, mesh)
         if _gathers_rows(training, platform):
-            # All rows that leave devices; and all buffers, of what comes back.
+            # Dispatch gathers all rows that leave devices; the return gathers all buffers.
             there, back = mesh["expert"] * rows, mesh["expert"] * buffers
             volumes += [("all-gather", expert, (forward + again) * there + forward * back)]
             volumes += [("reduce-scatter", expert, there + back)]
         else:
             kind = recipe.runtime.expert_communication.replace("_", "-")
-            # Buffers travel whole, of the ragged way rows alone.
+            # The dense exchange sends whole buffers; the ragged exchange sends only filled rows.
             sent = buffers if kind == "all-to-all" else rows
             volumes.append((kind, expert, (2 + 2 * forward + again) * sent))
     whole = tokens * a.model_dim * value * layers
@@ -125,20 +128,23 @@ def communication_volume(
 
 
 def _gathers_rows(training: Training, platform: str) -> bool:
-    """Whether a platform has no ragged exchange and gathers all rows instead (``moejax.kernels.ragged_all_to_all``)."""
+    """Return whether the platform lacks a ragged exchange and gathers all rows instead
+    (``moejax.kernels.ragged_all_to_all``).
+    """
     is_ragged = training.recipe.runtime.expert_communication == "ragged_all_to_all"
     return is_ragged and preferred("ragged_all_to_all", platform) == "reference"
 
 
 def _of_training(a: Architecture) -> tuple[float, float]:
-    """All parameters that a training holds, modules of multi-token prediction included; and those of routed experts."""
+    """Return all parameters of a training, multi-token prediction modules included, and those of routed experts."""
     of_model, of_modules = params(a), mtp_params(a)
     return float(of_model.total + of_modules.total), float(of_model.routed_experts + of_modules.routed_experts)
 
 
 def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> float:
-    """Bytes of a step on one device of ``tpu``, ``gpu`` or ``cpu``: state, gradients, what the layers keep, and the
-    largest of what comes and goes."""
+    """Return the bytes of a step on one device of ``tpu``, ``gpu`` or ``cpu``: state, gradients, saved activations and
+    the largest temporaries.
+    """
     recipe, a = training.recipe, training.architecture
     held = parameter_bytes(training, mesh)
     value, added = value_bytes(training), _added_bytes(training)
@@ -147,22 +153,26 @@ def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> fl
     kept = _kept(training, tokens, value, room)
     counts, layers = params(a), max(len(a.routed_layers), 1)
     matrices = _of_training(a)[1] / layers / (mesh["expert"] * mesh["tensor"])
-    # Matrices of a layer in the compute type, those of the next, and their gradients; the table of logits in both.
+    # One layer's matrices in the compute type, the next layer's matrices, and their gradients. The unembedding is
+    # counted in both the compute type and float32.
     gathered = matrices * (2 * value + added)
     gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
     rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
     if _gathers_rows(training, platform):
-        # The buffers of all devices along ``expert``.
+        # Without a ragged exchange, a device also holds the buffers of all devices along ``expert``.
         rows += mesh["expert"] * tokens * a.top_k * room * a.model_dim * value
     ema = held if recipe.ema_decay else 0
-    # Gradients are of the type in which they are added up, until microbatches are.
+    # Gradients have the type of their reduction, unless microbatches accumulate them in float32.
     gradients = held * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
     return 3.0 * held + ema + gradients + kept + gathered + rows
 
 
 def _kept(training: Training, tokens: float, value: int, room: float) -> float:
-    """What the layers keep for the backward pass; ``dots`` all but the rows of the experts, ``full`` their inputs, and
-    what is named, rows of experts with the ``room`` of a device's buffer."""
+    """Return the bytes that the layers keep for the backward pass.
+
+    ``dots`` keeps all but the rows of experts. ``full`` keeps the inputs of layers. Named policies also keep the named
+    activations; rows of experts are scaled by ``room``, the size of a device's buffer.
+    """
     a = training.architecture
     every, few = (
         float(training_memory(a, tokens, activation_bytes=value, recompute=again).activations)
@@ -181,11 +191,11 @@ def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:
 
 
 def _added_bytes(training: Training) -> int:
-    """Bytes per number of a layer's gradient on its way to other devices."""
+    """Return the bytes per number of a layer's gradient in its reduction across devices."""
     return value_bytes(training) if training.recipe.runtime.reduce_dtype == "bfloat16" else 4
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
+    """Return all divisors in ascending order."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})

@@ -1,6 +1,6 @@
-"""NVIDIA GPUs as XLA must know them to compile for one that is not there.
+"""Descriptions of NVIDIA GPUs that XLA needs to compile for an absent one.
 
-The numbers are those that CUDA states of the devices: OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
+The numbers are those that CUDA reports for the devices: OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
 2026-11-24.
 """
 
@@ -16,23 +16,23 @@ class GpuTarget:
     """One kind of GPU."""
 
     description: str
-    """What CUDA, and so JAX, calls it."""
+    """Device name of CUDA and JAX."""
     compute_capability: int
-    """Its whole part."""
+    """Major compute capability."""
     cores: int
     """Streaming multiprocessors."""
     units: int
-    """Float32 units of each."""
+    """Float32 units of each multiprocessor."""
     clock_ghz: float
     memory_bytes: int
-    """What CUDA sees of the memory, without what error correction takes."""
+    """Memory that CUDA reports, without the part that error correction uses."""
     memory_bytes_per_second: float
     l2_bytes: int
     shared_bytes: int
     """Shared memory of each multiprocessor."""
 
     def text(self) -> str:
-        """XLA's ``GpuTargetConfigProto``, as text."""
+        """Return XLA's ``GpuTargetConfigProto`` as text."""
         major, minor = _cudnn_version()
         fields = {
             "threads_per_block_limit": 1024,
@@ -53,7 +53,7 @@ class GpuTarget:
             "registers_per_core_limit": 2**16,
             "registers_per_block_limit": 2**16,
         }
-        # Hopper and later have instructions of their own, which kernels are compiled with.
+        # Hopper and later GPUs have architecture-specific instructions, which kernels use.
         features = " feature_extension: ACCELERATED_FEATURES" if self.compute_capability >= 9 else ""
         inside = " ".join(f"{name}: {value}" for name, value in fields.items())
         inside += f" cuda_compute_capability {{ major: {self.compute_capability}{features} }}"
@@ -63,7 +63,7 @@ class GpuTarget:
 
 
 def _cudnn_version() -> tuple[int, int]:
-    """Of the cuDNN that is installed, whose kernels a program may call; else one that knows all these GPUs."""
+    """Return the version of the installed cuDNN, which programs may call; else one that supports all these GPUs."""
     try:
         major, minor, *_ = importlib.metadata.version("nvidia-cudnn-cu13").split(".")
     except importlib.metadata.PackageNotFoundError:
@@ -72,7 +72,7 @@ def _cudnn_version() -> tuple[int, int]:
 
 
 def has_cuda_plugin() -> bool:
-    """Whether JAX's plugin for CUDA, which compiles for GPUs, is installed; no GPU is needed."""
+    """Return whether JAX's CUDA plugin, which compiles for GPUs, is installed. No GPU is needed."""
     try:
         return importlib.util.find_spec("jax_plugins.xla_cuda13") is not None
     except ModuleNotFoundError:
@@ -86,4 +86,4 @@ TARGETS = {
     "b200": GpuTarget("NVIDIA B200", 10, 148, 128, 1.965, 191_514_411_008, 7672.32e9, 132_644_864, 233_472),
     "gb200": GpuTarget("NVIDIA GB200", 10, 152, 128, 2.062, 197_897_748_480, 7928.064e9, 135_528_448, 233_472),
 }
-"""By the names of ``moejax.laws.chips.CHIPS``."""
+"""Targets by the names of ``moejax.laws.chips.CHIPS``."""

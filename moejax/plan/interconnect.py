@@ -1,15 +1,15 @@
-"""How long chips take to exchange bytes along the axes of a mesh, and over which links.
+"""Model the time of collectives along the axes of a mesh, and the links that they use.
 
-Only bandwidth counts: latency and what else travels at the same time do not.
+Only bandwidth counts. Latency and concurrent traffic are not modelled.
 
-On a torus of TPUs, a mesh axis covers dimensions, or parts of them. Along a ring a chip has two links, along a line one
-that all bytes of its end must pass; dimensions work at once (Austin et al. 2025, "How to Scale Your Model",
-Sec. 3). Where a chip is two devices, these share its links; what they exchange within the chip is counted and takes no
-time here. Slices are joined by the data center's network (DCN), along ``dcn_data`` alone.
+On a torus of TPUs, a mesh axis covers dimensions, or parts of them. A chip has two links along a ring. Along a line it
+has one, which carries all bytes of its end. Dimensions work at the same time (Austin et al. 2025, "How to Scale Your
+Model", Sec. 3). The two devices of a chip share its links; their exchange within the chip is counted as bytes and takes
+no time. The data center's network (DCN) joins slices, along ``dcn_data`` alone.
 
-GPUs of a host, or of a rack, are joined by NVLink's switches at one bandwidth for each of them, and to all others by a
-network card of each. What several of a group in one host need from outside they fetch in parts, each through its own
-card, and pass on over NVLink, both at once (there, Sec. 12). Sums in switches (SHARP) are left out.
+NVLink switches join the GPUs of a host or rack at one bandwidth per GPU. A network card per GPU joins it to all others.
+The GPUs of a group in one host fetch data from outside in parts, each through its own card, and share them over NVLink
+at the same time (ibid., Sec. 12). In-network reduction (SHARP) is not modelled.
 """
 
 from __future__ import annotations
@@ -31,35 +31,38 @@ from moejax.train.collectives import Groups, sent_share
 
 @dataclass(frozen=True, kw_only=True)
 class TorusSegment:
-    """What a group of chips covers of one dimension of the torus."""
+    """The part of one torus dimension that a group of chips covers."""
 
     chips: int
     is_ring: bool
-    """Whether the last is joined to the first."""
+    """True if a link joins the last chip to the first."""
     stride: int
-    """Steps from one to the next; those between belong to other groups, which share the links."""
+    """Steps from one chip to the next. Chips between belong to other groups, which share the links."""
 
     @property
     def links(self) -> float:
-        """Links into a chip along this dimension that are the group's own."""
+        """The group's share of the links into a chip along this dimension."""
         return (2 if self.is_ring else 1) / self.stride
 
 
 ICI, CHIP, DCN, NVLINK, INFINIBAND = "ICI", "within the chip", "DCN", "NVLink", "InfiniBand"
-"""Kinds of links: of a TPU's torus, of a TPU's two devices, between slices; of GPUs in a host or rack, and between."""
+"""Kinds of links: a TPU torus; the two devices of a TPU; between slices; GPUs within a host or rack; and
+between them.
+"""
 ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 
 
 class Interconnect(Protocol):
-    """Links between the chips of a mesh. ``bytes_`` of a collective are counted as ``Collective.bytes``, and ``pairs``
-    are those of a permutation, if they are known."""
+    """Links between the chips of a mesh. ``bytes_`` is counted as ``Collective.bytes``. ``pairs`` are the source and
+    target devices of a permutation, if known.
+    """
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
-        """Bytes that one chip sends in a collective over so many bytes, by the kind of links."""
+        """Return the bytes that one chip sends in a collective over ``bytes_`` bytes, by kind of link."""
         ...
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
-        """Seconds of one collective over an array of so many bytes."""
+        """Return the seconds of one collective over an array of ``bytes_`` bytes."""
         ...
 
 
@@ -70,21 +73,23 @@ class Torus:
     mesh: Mapping[str, int]
     """Sizes of the axes within a slice."""
     segments: Mapping[tuple[str, ...], tuple[TorusSegment, ...]]
-    """For every set of mesh axes, in their order, what a group along them covers."""
+    """Torus segments of a group, for every set of mesh axes in mesh order."""
     chips: Mapping[tuple[str, ...], int]
-    """The same: of how many chips a group's devices are."""
+    """Number of chips of a group, for every set of mesh axes in mesh order."""
     link_bytes_per_second: float
-    """One way; a device's share."""
+    """One-way bandwidth of a link, as one device's share."""
     placed: tuple[tuple[int, ...], ...]
     """Coordinates of the chip of every device, in the order of the mesh."""
     edges: tuple[tuple[int, bool], ...]
-    """By dimension of the torus, how many chips it has and whether the last is joined to the first."""
+    """Number of chips along each dimension of the torus, and whether a link joins the last to the first."""
     slices: int = 1
     network_bytes_per_second: float = 0.0
-    """Of a device, to other slices; one way."""
+    """One-way bandwidth of a device to other slices."""
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
-        """Between slices over their network; within one over the torus, but for what stays in a chip."""
+        """Return the bytes sent by kind of link: the network between slices, the torus within a slice, or within a
+        chip.
+        """
         if tuple(axes) == (DCN_DATA,):
             return {DCN: bytes_ * sent_share(kind, self.slices)}
         if pairs:
@@ -95,7 +100,7 @@ class Torus:
         return {link: bytes_ * share for link, share in zip((CHIP, ICI), shares, strict=True) if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
-        """By the slowest part of a way."""
+        """Return the seconds of the slowest part of the exchange."""
         sent = self.bytes_sent(kind, axes, bytes_, pairs)
         if DCN in sent:
             return sent[DCN] / self.network_bytes_per_second
@@ -105,14 +110,16 @@ class Torus:
         if ICI not in sent:
             return 0.0
         if kind in ALL_TO_ALL:
-            # Half of the group sends half of its bytes to the other half, through the links between them. Where a chip
-            # is several devices, as many of them send as shares of its links are theirs.
+            # Half of the group sends half of its bytes to the other half, through the links between them. If a chip is
+            # several devices, the number of senders and the shares of its links cancel out.
             return bytes_ * max(s.chips / (4 * s.links) for s in segments) / self.link_bytes_per_second
         links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
         return sent[ICI] / (links * self.link_bytes_per_second)
 
     def _most_over_a_link(self, pairs: Groups) -> float:
-        """How many pairs meet on one link, one way, each on its shortest way; over the devices that share the link."""
+        """Return the largest number of pairs that use one link in one direction on shortest paths, per device that
+        shares it.
+        """
         passing: dict[tuple[tuple[int, ...], int, int], float] = {}
         for source, target in pairs:
             at, end = list(self.placed[source]), self.placed[target]
@@ -132,30 +139,34 @@ class Torus:
 
 @dataclass(frozen=True)
 class Switched:
-    """Links between GPUs: NVLink in groups, a network between these."""
+    """Links between GPUs: NVLink within groups, a network between groups."""
 
     mesh: Mapping[str, int]
     neighbours: Mapping[tuple[str, ...], int]
-    """For every set of mesh axes, in their order: how many of those along them NVLink joins to a GPU, itself counted;
-    the fewest of any GPU."""
+    """Number of GPUs of a group that NVLink joins to a GPU, itself included, for every set of mesh axes in mesh order;
+    the minimum over GPUs.
+    """
     bytes_per_second: Mapping[str, float]
-    """One way, by the kind of links."""
+    """One-way bandwidth by kind of link."""
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
-        """Over NVLink what it reaches, over the network the rest, of which each GPU of a host sends its part."""
+        """Return the bytes sent by kind of link. The network's bytes are shared among the GPUs of a host."""
         devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbours.get(tuple(axes), 1)
         shares = zip((NVLINK, INFINIBAND), _shares(kind, devices, near), strict=True)
         return {link: bytes_ * share for link, share in shares if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
-        """Of the slower kind of links: both work at once."""
+        """Return the seconds of the slower kind of link; both work at the same time."""
         sent = self.bytes_sent(kind, axes, bytes_, pairs)
         return max((amount / self.bytes_per_second[link] for link, amount in sent.items()), default=0.0)
 
 
 def _shares(kind: str, devices: int, near: int) -> tuple[float, float]:
-    """What each of so many devices sends in a collective, over the bytes of the whole array: to the ``near`` ones that
-    are joined to it directly, itself counted, and to the others, of which each of the near fetches a part for all."""
+    """Return the bytes that a device sends in a collective, over the bytes of the whole array.
+
+    The first share goes to the ``near`` devices that are joined directly (itself included). The second goes to the
+    others; each near device transfers a part of it for all.
+    """
     if devices <= 1:
         return 0.0, 0.0
     outside = (devices - near) / devices
@@ -169,7 +180,7 @@ def _shares(kind: str, devices: int, near: int) -> tuple[float, float]:
 
 
 def interconnect(topology: Topology, mesh: Mapping[str, int]) -> Interconnect | None:
-    """The links of a mesh over a topology; None for devices of a CPU. ``mesh`` has the sizes within a slice."""
+    """Return the links of a mesh over a topology, or None for CPU devices. ``mesh`` has the sizes within a slice."""
     return _interconnect(topology, tuple(mesh[axis] for axis in MESH_AXES))
 
 
@@ -207,20 +218,20 @@ def _sets_of_axes() -> list[tuple[str, ...]]:
 
 
 def _along(placed: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-    """Rows of what belongs to those that some mesh axes join."""
+    """Return one row of ``placed`` for each group along the mesh axes."""
     joined = [MESH_AXES.index(axis) for axis in axes]
     others = [axis for axis in range(len(MESH_AXES)) if axis not in joined]
     return placed.transpose(*others, *joined).reshape(-1, math.prod(placed.shape[axis] for axis in joined))
 
 
 def _fewest(rows: np.ndarray) -> int:
-    """How often, in its row, a number comes that comes most seldom."""
+    """Return the smallest number of times that a value occurs within its row."""
     return min(int(np.unique(row, return_counts=True)[1].min()) for row in np.unique(rows, axis=0))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What JAX must know of a chip to place it in a mesh."""
+    """The attributes of a chip that JAX reads to place it in a mesh."""
 
     coords: tuple[int, ...]
     device_kind: str
@@ -229,11 +240,11 @@ class _Place:
 
 
 _KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}
-"""What libtpu calls the chips."""
+"""Device kinds of libtpu by chip name."""
 
 
 def _coordinates(topology: Topology, mesh: Mapping[str, int]) -> np.ndarray:
-    """Coordinates of the chips of the devices of a slice's mesh, as ``moejax.train.mesh.make_mesh`` places them."""
+    """Return chip coordinates of the devices of a slice's mesh, as ``moejax.train.mesh.make_mesh`` places them."""
     kind = _KINDS[topology.chip_name]
     shape = (*topology.shape, 1)[:3]
     assert topology.chip is not None

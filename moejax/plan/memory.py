@@ -1,4 +1,4 @@
-"""What a training step holds on one chip: its state exactly, the rest as XLA has placed it."""
+"""Account for the memory of a training step on one chip: its state exactly, the rest as XLA allocates it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from moejax.train.training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class ChipMemory:
-    """Bytes on one chip; the fields but ``gradients``, ``limit`` and the smaller one of
-    ``temporaries`` and ``evaluation`` are the summands of ``total``."""
+    """Bytes on one chip.
+
+    All fields are summands of ``total`` except ``gradients``, ``limit`` and the smaller of ``temporaries`` and
+    ``evaluation``.
+    """
 
     parameters: int
     """Float32 master weights."""
@@ -30,30 +33,30 @@ class ChipMemory:
     batch: int
     """Tokens of the step."""
     temporaries: int
-    """What comes and goes within a step, at its most: gradients, activations, gathered weights, buffers."""
+    """Peak temporary memory within a step: gradients, activations, gathered weights, buffers."""
     program: int
-    """The compiled code, of step and evaluation."""
+    """The compiled code of step and evaluation."""
     gradients: int
-    """Share of the temporaries: float32, split as the parameters are."""
+    """Float32 gradients, sharded as the parameters; a part of the temporaries."""
     limit: int
-    """What the chip has; 0 where nobody states it."""
+    """Memory of the chip; 0 if unknown."""
     evaluation: int = 0
-    """What comes and goes within an evaluation, at its most, and not at the same time as in a step."""
+    """Peak temporary memory within an evaluation, which never coincides with a step."""
 
     @property
     def total(self) -> int:
-        """All of it, in a step or in an evaluation, whichever needs more."""
+        """Total bytes in a step or an evaluation, whichever needs more."""
         state = self.parameters + self.optimizer_state + self.other_state
         return state + self.batch + max(self.temporaries, self.evaluation) + self.program
 
     @property
     def left(self) -> int:
-        """What is not used; negative where it does not fit."""
+        """Unused bytes; negative if the training does not fit."""
         return self.limit - self.total
 
 
 def shard_bytes(arrays: Any, shardings: Any) -> int:
-    """Bytes of a tree of arrays on one device."""
+    """Return the bytes of a tree of arrays on one device."""
 
     def of(array: Any, sharding: Any) -> int:
         return math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
@@ -62,14 +65,14 @@ def shard_bytes(arrays: Any, shardings: Any) -> int:
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
-    """A mesh of these sizes without devices."""
+    """Return a mesh of these sizes without devices."""
     return AbstractMesh(
         tuple(sizes[axis] for axis in MESH_AXES), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES)
     )
 
 
 def parameter_bytes(training: Training, mesh: Mapping[str, int]) -> int:
-    """Bytes of the parameters on one chip of a mesh of these sizes, without a device."""
+    """Return the bytes of the parameters on one chip of a mesh of these sizes, without a device."""
     return _parameter_bytes(training.architecture, tuple(mesh[axis] for axis in MESH_AXES))
 
 

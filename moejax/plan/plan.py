@@ -1,4 +1,4 @@
-"""A training's step and evaluation, compiled for a topology: memory, work, communication, how long it takes."""
+"""Compile a training's step and evaluation for a topology, and report memory, work, communication and time."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ SECONDS_PER_DAY = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveVolume:
-    """Collectives of one kind, along the same mesh axes, in one step."""
+    """Collectives of one kind along the same mesh axes, in one step."""
 
     kind: str
-    """As XLA calls it."""
+    """XLA's name of the collective."""
     axes: str
     """Mesh axes joined with a plus."""
     devices: int
-    """Chips of one group."""
+    """Devices of one group."""
     count: int
-    """How often one runs in a step."""
+    """Number of executions in a step."""
     written: int
-    """Instructions in the program; loops run them again."""
+    """Instructions in the program; loops execute them repeatedly."""
     bytes: float
-    """Bytes of the whole arrays, over all runs."""
+    """Bytes of the whole arrays, over all executions."""
     bytes_sent: float
-    """Bytes sent by one chip, over all runs."""
+    """Bytes sent by one chip, over all executions."""
     links: dict[str, float]
-    """Those bytes by the kind of links (ICI, NVLink, InfiniBand); none where it is not known."""
+    """Bytes sent by kind of link (ICI, NVLink, InfiniBand); empty if unknown."""
     seconds: float
-    """At the bandwidth of the links; 0 where it is not known."""
+    """Time at the bandwidth of the links; 0 if unknown."""
     rare_bytes: float
-    """Bytes of what runs only where a buffer is too small; not in the other columns."""
+    """Bytes of collectives that run only if a buffer overflows; not included in the other fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,9 @@ class Plan:
     topology: str
     chips: int
     devices: int
-    """Of the mesh: one for each chip, of some chips two. What is said of a chip is said of one device."""
+    """Devices of the mesh: one or two for each chip. Values per chip are per device."""
     mesh: dict[str, int]
-    """Sizes of its axes: ``dcn_data``, and those of a slice."""
+    """Sizes of the mesh axes: ``dcn_data`` and those within a slice."""
     batch_tokens: int
     sequence_length: int
     microbatches: int
@@ -75,24 +75,28 @@ class Plan:
     expert_communication: str
     memory: ChipMemory
     does_not_fit: str
-    """Why XLA refused to place it, or nothing. Where it did, ``memory`` holds what XLA said, and nothing is timed."""
+    """XLA's reason if the program does not fit, else empty. In that case ``memory`` holds XLA's numbers and nothing is
+    timed.
+    """
     model_flops: float
-    """FLOPs that a step needs, the masked half of the scores left out; what the MFU is of."""
+    """FLOPs that the model needs for a step, without the masked half of the attention scores; the numerator of
+    the MFU.
+    """
     model_flops_unmasked: float
-    """With the masked half, as laws and the ``flops`` of run rows count."""
+    """FLOPs with the masked half, as laws and the ``flops`` of run rows count."""
     step_flops: float
-    """FLOPs that a step computes, over all chips: with what is computed again."""
+    """FLOPs that a step executes over all chips, recomputation included."""
     xla_flops: float
-    """FLOPs of one chip as XLA counts them, a kernel of Pallas as it says itself."""
+    """FLOPs of one chip by XLA's count; Pallas kernels state their own."""
     communication: tuple[CollectiveVolume, ...]
     roofline: Roofline | None
-    """None where nobody states what a chip can do."""
+    """Roofline of the step; None if the chip's data are unknown."""
     program: ProgramTime | None
-    """The compiled step, kernel by kernel; None as the roofline."""
+    """Time of the compiled step, kernel by kernel; None if the chip's data are unknown."""
     evaluation_tokens: int
-    """Tokens of a batch of an evaluation, what fills it up for the mesh included."""
+    """Tokens of an evaluation batch, padding for the mesh included."""
     evaluation_roofline: Roofline | None
-    """Of one batch; None as the step's."""
+    """Roofline of one evaluation batch; None if the chip's data are unknown."""
     evaluation_program: ProgramTime | None
     tokens: int
     """Tokens of the longest budget."""
@@ -100,31 +104,31 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether XLA could place it, in no more than the chip has."""
+        """True if XLA could compile the program and it needs no more memory than the chip has."""
         return not self.does_not_fit and (self.memory.left >= 0 or not self.memory.limit)
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilisation by the roofline: what the model needs over what the chips could compute."""
+        """Model FLOPs utilization by the roofline: required FLOPs over the FLOPs that the chips could execute."""
         return self._mfu(self.roofline.step_seconds) if self.roofline else math.nan
 
     @property
     def mfu_without_overlap(self) -> float:
-        """If nothing on the links overlapped with anything."""
+        """Model FLOPs utilization if communication overlapped with nothing."""
         return self._mfu(self.roofline.step_seconds_without_overlap) if self.roofline else math.nan
 
     @property
     def has_cycles(self) -> bool:
-        """Whether XLA's cycles and the chip's clock are known."""
+        """True if XLA's cycles and the chip's clock are known."""
         return self.program is not None and self.program.xla_seconds > 0
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step by the longer of two accounts: the roofline's, and the program's ``floor_seconds``.
+        """Seconds of a step: the larger of the roofline's time and the program's ``floor_seconds``.
 
-        Where the program's schedule says what waits for links, the roofline's is its work alone. No strict bound: what
-        each assumes is in ``moejax.plan.step_time`` and ``moejax.plan.program_time``. 0 where nobody states what a chip
-        can do.
+        If the program's schedule shows which kernels wait for links, the roofline counts work alone. The result is no
+        strict bound: ``moejax.plan.step_time`` and ``moejax.plan.program_time`` state the assumptions. It is 0 if the
+        chip's data are unknown.
         """
         if self.roofline is None or self.program is None:
             return 0.0
@@ -134,12 +138,12 @@ class Plan:
 
     @property
     def mfu_of_program_floor(self) -> float:
-        """Model FLOPs utilisation by the compiled program at its peaks (``ProgramTime.floor_seconds``)."""
+        """Model FLOPs utilization by the compiled program at its peaks (``ProgramTime.floor_seconds``)."""
         return self._mfu(self.program.floor_seconds) if self.program else math.nan
 
     @property
     def mfu_of_program_cycles(self) -> float:
-        """Model FLOPs utilisation by the compiled program, by XLA's cycles."""
+        """Model FLOPs utilization by the compiled program and XLA's cycles."""
         return self._mfu(self.program.cycles_seconds) if self.program else math.nan
 
     def _mfu(self, seconds: float) -> float:
@@ -154,29 +158,29 @@ class Plan:
 
     @property
     def days(self) -> float:
-        """For the longest budget, by ``seconds``."""
+        """Days of the longest budget, by ``seconds``."""
         return self.tokens / self.tokens_per_day
 
     @property
     def chip_hours(self) -> float:
-        """For the longest budget, by ``seconds``."""
+        """Chip-hours of the longest budget, by ``seconds``."""
         return self.days * 24 * self.chips
 
     @property
     def bytes_sent(self) -> float:
-        """Bytes that one chip sends to others in a step."""
+        """Bytes that one chip sends in a step."""
         return sum((one.bytes_sent for one in self.communication), 0.0)
 
 
 def check_plan(training: Training, topology: Topology) -> None:
-    """Raise ``UserError`` if the training cannot be trained on the topology at all, whatever its memory."""
+    """Raise ``UserError`` if the training cannot run on the topology, whatever its memory."""
     training.check()
     training.check_mesh(abstract_mesh(mesh_sizes(training, topology)))
     check_quantization(training.architecture, training.recipe.runtime, topology.chip_name)
 
 
 def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """Sizes of the mesh's axes, over all slices.
+    """Return the sizes of the mesh axes over all slices.
 
     Raises:
       UserError: the mesh does not tile the topology.
@@ -185,7 +189,7 @@ def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """The same within a slice of the topology; without several, ``dcn_data`` is a part of ``data``."""
+    """Return the sizes of the mesh axes within a slice. With one slice, ``dcn_data`` is part of ``data``."""
     if topology.slices == 1:
         return mesh_sizes(training, topology)
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
@@ -193,12 +197,12 @@ def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def measure(training: Training, topology: Topology, *, text_to: str = "") -> Plan:
-    """Compile a training's step and its evaluation for a topology in this process, and read the plan off them.
+    """Compile a training's step and evaluation for a topology in this process, and return the plan.
 
-    ``text_to`` names a file for the text of the compiled step.
+    ``text_to`` names a file for the text of the compiled step. A training that does not fit is no error.
 
     Raises:
-      UserError: it cannot be trained so, or what compiles is missing. What does not fit is no error.
+      UserError: the training cannot run on the topology, or the compiler is missing.
     """
     check_plan(training, topology)
     devices = topology.compile_only_devices()
@@ -296,9 +300,9 @@ def _memory(program: Program, topology: Topology, compiled: Any, evaluation: Any
 
 
 def _of_program(compiled: Any) -> tuple[int, int]:
-    """Bytes of what comes and goes in a program, and of its code."""
+    """Return the bytes of a program's temporaries and of its code."""
     analysis = compiled.memory_analysis()
-    # What goes out beside the state, which takes the place of the state that came in.
+    # Outputs that do not reuse the memory of the incoming state.
     beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     return analysis.temp_size_in_bytes + max(beside, 0), analysis.generated_code_size_in_bytes
 
@@ -307,7 +311,7 @@ _SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _asked_for(refused: str) -> int:
-    """Bytes that a program would have used, from the words in which XLA refused it; 0 if it does not say."""
+    """Return the bytes that a refused program would have used, from XLA's message; 0 if it states none."""
     used = re.search(r"Used ([\d.]+)([KMGT]) of", refused)
     return int(float(used[1]) * _SIZE[used[2]]) if used else 0
 
@@ -326,7 +330,7 @@ def _communication(found: Sequence[Collective], links: Interconnect | None) -> t
 
 @dataclass(frozen=True)
 class _Timed:
-    """What a compiled program sends, and how long it takes."""
+    """Communication and time of a compiled program."""
 
     communication: tuple[CollectiveVolume, ...] = ()
     program: ProgramTime | None = None

@@ -1,4 +1,4 @@
-"""A plan made in a process of its own: its environment is the topology's, and the caller's backend stays as it is."""
+"""Make a plan in a separate process, whose environment fits the topology and leaves the caller's backend unchanged."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _FROM_OUTSIDE: dict[int, str] = {
     signal.SIGTERM: _STOPPED,
     signal.SIGHUP: _STOPPED,
 }
-"""Signals that a process does not send itself, with why they come and the remedy."""
+"""Signals that come from outside the process, with their usual cause and the remedy."""
 
 
 def plan(training: Training, topology: Topology, *, text_to: Path | None = None) -> Plan:
-    """Compile a training's step for a topology, and read the plan off it.
+    """Compile a training's step for a topology in a new process, and return the plan.
 
-    ``text_to`` names a file for the compiled program's text.
+    ``text_to`` names a file for the compiled program's text. A training that does not fit is no error; the plan states
+    it.
 
     Raises:
-      UserError: it cannot be trained so, what compiles is missing, or its process was killed. What does not fit is no
-        error, but says so.
+      UserError: the training cannot run on the topology, the compiler is missing, or its process was killed.
     """
     check_plan(training, topology)
     check_compiler(topology)
@@ -58,18 +58,18 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
 
 
 def environment(topology: Topology) -> dict[str, str]:
-    """The environment of a process that compiles for a topology."""
+    """Return the environment of a process that compiles for a topology."""
     variables = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if topology.chip_name == CPU:
-        # XLA takes flags that do not begin with a dash for the name of a file.
+        # XLA treats flags that do not begin with a dash as a file name.
         flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", variables.pop("XLA_FLAGS", "")).strip()
         return variables | ({"XLA_FLAGS": flags} if flags else {}) | {"JAX_NUM_CPU_DEVICES": str(topology.devices)}
-    # No machine of a pod is asked for its name, and another process may use libtpu at the same time.
+    # Skip the metadata server of a TPU machine, and allow another process to use libtpu at the same time.
     return {**variables, "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
 
 
 def main() -> int:
-    """Read a request on stdin, answer with one line of JSON on stdout."""
+    """Read a request from stdin and write one line of JSON to stdout."""
     request = json.load(sys.stdin)
     training = build(Training, request["training"], "training")
     try:

@@ -1,21 +1,22 @@
-"""How long a compiled program takes on one chip: its kernels one after another, beside its links.
+"""Estimate the time of a compiled program on one chip from its kernels and links.
 
-Two counts, a long one and a short one:
+There are two estimates:
 
-- By XLA's cycles: each of XLA's own kernels as long as the cost model of its TPU compiler says, which gives plain
-  additions several times what their bytes need; grouped products with all rows that there is room for.
-- At least (``floor_seconds``): kernels without a product no longer than their bytes at the bandwidth of the chip's
-  memory, and grouped products with the rows that a balanced routing fills. Where nobody states the chip's clock, as of
-  any GPU, there is this count alone, with products at the chip's peak or their bytes, whichever takes longer. It is no
-  strict bound: XLA's cycles of products are estimates, and what overlaps with exchanges on TPUs is assumed.
+- By XLA's cycles: each of XLA's own kernels takes the cycles of the TPU compiler's cost model, which overestimates
+  plain additions several times. Grouped products use all rows of their buffers.
+- At least (``floor_seconds``): kernels without a product take no longer than their bytes at the memory bandwidth, and
+  grouped products use the rows that a balanced routing fills. If the chip's clock is unknown, as for all GPUs, only
+  this estimate exists; products then take their time at the chip's peak or at the bandwidth, whichever is longer. It
+  is no strict bound: XLA's cycles of products are estimates, and the overlap with communication on TPUs is assumed.
 
-In both, kernels of Pallas and attention compute at the chip's peak: grouped products what they state or, as on GPUs
-they state nothing, what their arrays say; attention the scores that its kernels meet: on a TPU whole blocks, of which
-the masked half of a block on the diagonal is a part. What runs only where a buffer is too small is left out.
+In both, Pallas kernels and attention compute at the chip's peak. Grouped products count the FLOPs that they state; on
+GPUs they state none, and the shapes of their arrays determine them. Attention counts the scores that its kernels
+compute: on a TPU whole blocks, with the masked half of diagonal blocks. Code that runs only if a buffer overflows is
+excluded.
 
-Exchanges on GPUs overlap with what stands between their beginning and their end in the program's schedule, one after
-another in the order in which they begin. XLA's TPU compiler weaves them into kernels instead, so that for TPUs the
-roofline's overlap is assumed (``moejax.plan.step_time``).
+Collectives on GPUs overlap with the kernels between their start and their end in the program's schedule, and run one
+after another in the order of their starts. XLA's TPU compiler fuses them into kernels instead, so TPUs use the overlap
+that the roofline assumes (``moejax.plan.step_time``).
 """
 
 from __future__ import annotations
@@ -39,66 +40,70 @@ class ProgramTime(OverlappedLinks):
     """Seconds of one run of a compiled program on one device."""
 
     xla_seconds: float
-    """Kernels that XLA's TPU compiler writes itself, by its cycles; 0 where nobody states these, or the clock."""
+    """Kernels that XLA's TPU compiler generates, by its cycles; 0 if the cycles or the clock are unknown."""
     xla_seconds_at_bandwidth: float
-    """XLA's own kernels, without products at the bandwidth of the chip's memory; where nobody states the clock, with
-    products at the chip's peak."""
+    """XLA's own kernels, with those without a product at the memory bandwidth. If the clock is unknown, products at the
+    chip's peak.
+    """
     pallas_seconds: float
-    """Kernels of Pallas and of attention, with all rows of experts that there is room for."""
+    """Pallas and attention kernels, with all rows of the experts' buffers."""
     pallas_seconds_of_rows: float
-    """The same with the rows that a balanced routing fills."""
+    """Pallas and attention kernels, with the rows that a balanced routing fills."""
     link_seconds: dict[str, float]
-    """Between chips, by mesh axes joined with a plus."""
+    """Communication, by mesh axes joined with a plus."""
     flops: float = 0.0
-    """Of all products, of experts with the rows that a balanced routing fills."""
+    """FLOPs of all products; experts with the rows that a balanced routing fills."""
     waited_seconds: float | None = None
-    """Between chips, without any work beside it by the program's schedule; None where the overlap is assumed."""
+    """Communication that overlaps with no kernel in the program's schedule; None if the overlap is assumed."""
     kernels: int = 0
-    """How many kernels a GPU is given at least."""
+    """Minimum number of kernels launched on a GPU."""
     launch_seconds: float = 0.0
-    """To launch these and the exchanges; in neither count, as it goes on beside the kernels before."""
+    """Time to launch kernels and collectives; in neither estimate, since launches overlap with earlier kernels."""
     once_counted: int = 0
-    """Kernels in loops of which the program does not say how often they turn: counted once, they make both counts too
-    short."""
+    """Kernels in loops with an unknown trip count. They count once, so both estimates are too short."""
 
     @property
     def cycles_seconds(self) -> float:
-        """By XLA's cycles; NaN where nobody states these, or the clock."""
+        """Seconds by XLA's cycles; NaN if the cycles or the clock are unknown."""
         return self.beside(self.xla_seconds + self.pallas_seconds) if self.xla_seconds else math.nan
 
     @property
     def floor_seconds(self) -> float:
-        """Kernels at the peak of what limits them, products by XLA's cycles where there are any."""
+        """Seconds with each kernel at the peak of its limiting resource, and products by XLA's cycles if known."""
         work = self.xla_seconds_at_bandwidth + self.pallas_seconds_of_rows
         return self.beside(work) if self.waited_seconds is None else work + self.waited_seconds
 
 
 KERNEL_LAUNCH_SECONDS, EXCHANGE_LAUNCH_SECONDS = 1e-6, 5e-6
-"""What XLA's own cost model takes to launch a kernel on a GPU, and one of NCCL: ``gpu_performance_model_base.h``, read
-on 2026-11-25. CUDA's graphs, which XLA makes of parts of a program, take less."""
+"""Launch times of a GPU kernel and of an NCCL kernel in XLA's cost model: ``gpu_performance_model_base.h``, read on
+2026-11-25. CUDA graphs, which XLA uses for parts of a program, take less.
+"""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What a program launches, or another of its instructions that calls no others."""
+    """A launched kernel, or another instruction that calls no others."""
 
     run: Instruction
     parts: tuple[Instruction, ...]
-    """What it is made of: itself, and the instructions that are fused in it."""
+    """The instruction itself and the instructions fused into it."""
 
     @property
     def times(self) -> int:
-        """How often it runs in one run of the program."""
+        """Number of executions in one run of the program."""
         return self.run.times
 
 
 def program_time(
     text: str, chip: Chip, rows: float, link_seconds: dict[str, float], exchanges: Mapping[str, float]
 ) -> ProgramTime:
-    """The time of a program by its text; ``rows`` is the share of the room for rows of experts that is filled, and
-    ``exchanges`` has the seconds of one run of each collective, by its instruction's name."""
+    """Return the time of a program from its text.
+
+    ``rows`` is the filled share of the experts' buffers. ``exchanges`` has the seconds of one execution of each
+    collective, by instruction name.
+    """
     found = kernels(text)
-    # Attention has all its rows.
+    # Attention uses all of its rows, whatever the routing.
     attention = sum(one.times * attention_seconds(one, chip) for one in found)
     is_gpu = not chip.torus_dimensions
     launched = sum(one.times for one in found if _is_launched(one)) if is_gpu else 0
@@ -118,15 +123,15 @@ def program_time(
 
 
 def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
-    """Share of the room for rows of experts that a balanced routing fills.
+    """Return the share of the experts' buffers that a balanced routing fills.
 
-    Along ``expert`` there is room for more, up to all rows of the group's devices (``moejax.routing.communication``).
+    Along ``expert`` the buffers hold more, up to all rows of the group's devices (``moejax.routing.communication``).
     """
     return 1 / min(training.recipe.runtime.buffer_factor, mesh["expert"])
 
 
 def kernels(text: str) -> list[CompiledKernel]:
-    """What runs in every step, in the order in which it is written."""
+    """Return the instructions that run in every step, in program order."""
     found: list[tuple[Instruction, list[Instruction]]] = []
     for run in instructions(text):
         if run.is_rare:
@@ -140,19 +145,21 @@ def kernels(text: str) -> list[CompiledKernel]:
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 UNKNOWN_CYCLES = 2**62
-"""From here on a number of cycles is the compiler's word for not knowing."""
+"""Smallest number of cycles by which the compiler means "unknown"."""
 
 
 def compiler_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
-    """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock; 0 where
-    nobody states it. Collectives and kernels of Pallas have no cycles.
+    """Return the seconds of the kernels that XLA's TPU compiler generates, by its cycles and the chip's clock.
+
+    The result is 0 if the clock is unknown. Collectives and Pallas kernels have no cycles.
     """
     return sum(one.times * _cycles_seconds(one, chip) for one in kernels if not one.run.is_offloaded)
 
 
 def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
-    """Seconds of XLA's own kernels at least, each by ``floor_seconds``; all of them no shorter than what they move,
-    and what copies and SparseCores, which run beside them, do.
+    """Return the minimum seconds of XLA's own kernels, each by ``floor_seconds``.
+
+    The total is at least the time of all memory traffic, with that of copies and SparseCores, which run concurrently.
     """
     total, of_memory = 0.0, _bytes_moved_beside(kernels) / chip.memory_bytes_per_second
     for one in _own_kernels(kernels):
@@ -163,10 +170,10 @@ def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> flo
 
 
 def floor_seconds(kernel: CompiledKernel, chip: Chip) -> float:
-    """Seconds of one run of one of XLA's own kernels at least: without a product no longer than what it reads and
-    writes at the bandwidth of the chip's memory.
+    """Return the minimum seconds of one execution of one of XLA's own kernels.
 
-    Where nobody states the clock, products at the chip's peak, or their bytes if these take longer.
+    A kernel without a product takes no longer than its bytes at the memory bandwidth. If the clock is unknown, a
+    product takes its time at the chip's peak or at the bandwidth, whichever is longer.
     """
     seconds, at_bandwidth = _cycles_seconds(kernel, chip), bytes_moved(kernel) / chip.memory_bytes_per_second
     if not seconds:
@@ -175,8 +182,7 @@ def floor_seconds(kernel: CompiledKernel, chip: Chip) -> float:
 
 
 def _bytes_moved_beside(kernels: Iterable[CompiledKernel]) -> int:
-    """What copies between the chip's memory and what is on the chip move, whatever of their two ends lies there; and
-    what SparseCores read and write."""
+    """Return the bytes moved by copies between the chip's memory and on-chip memory, and by SparseCores."""
     return sum(
         one.times * (_bytes(one.run.type) if one.run.opcode == "copy-start" else bytes_moved(one))
         for one in kernels
@@ -185,7 +191,7 @@ def _bytes_moved_beside(kernels: Iterable[CompiledKernel]) -> int:
 
 
 def _cycles(kernel: CompiledKernel) -> int:
-    """Cycles that XLA's TPU compiler states of a kernel; 0 where it states none."""
+    """Return the cycles that XLA's TPU compiler states for a kernel; 0 if none."""
     stated = _CYCLES.search(kernel.run.rest)
     return int(stated[1]) if stated is not None and int(stated[1]) < UNKNOWN_CYCLES else 0
 
@@ -195,8 +201,11 @@ def _cycles_seconds(kernel: CompiledKernel, chip: Chip) -> float:
 
 
 def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
-    """XLA's own: where its compiler states cycles, those that have some, as the others are woven into exchanges; on a
-    GPU all that is launched and is no kernel of Pallas or of attention. What is offloaded runs beside them."""
+    """Return XLA's own kernels, without offloaded ones.
+
+    If the compiler states cycles, these are the kernels that have some, since others are fused into collectives. On a
+    GPU these are all launched kernels but those of Pallas and of attention.
+    """
     kernels = [one for one in kernels if not one.run.is_offloaded]
     return [one for one in kernels if _cycles(one)] or [
         one for one in kernels if _is_launched(one) and not _is_pallas(one) and not attention_flops(one)
@@ -204,7 +213,9 @@ def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
 
 
 def kernel_flops(kernel: CompiledKernel, rows: float = 1.0) -> float:
-    """FLOPs of the products of one run of a kernel; of grouped ones ``rows`` is the share of the rows that count."""
+    """Return the FLOPs of the products of one execution of a kernel. ``rows`` is the counted share of the rows of
+    grouped products.
+    """
     if _is_pallas(kernel):
         stated = _STATED.search(kernel.run.rest)
         return rows * (int(stated["flops"]) if stated else grouped_flops(kernel.run))
@@ -215,7 +226,7 @@ _NOT_LAUNCHED = re.compile(
     r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|opt-barrier|partition-id|replica-id|domain"
     r"|all-.*|collective-.*|reduce-scatter.*|ragged-all-to-all.*|.*-done|copy-start|async-.*|send|recv)$"
 )
-"""Opcodes of what is no kernel: names, and what goes over links or beside kernels."""
+"""Opcodes that launch no kernel: names, and transfers over links or concurrent with kernels."""
 
 
 def _is_launched(kernel: CompiledKernel) -> bool:
@@ -223,10 +234,10 @@ def _is_launched(kernel: CompiledKernel) -> bool:
 
 
 def waited_seconds(kernels: Iterable[CompiledKernel], chip: Chip, rows: float, exchanges: Mapping[str, float]) -> float:
-    """Seconds in which no kernel runs, as the next one waits for an exchange to end.
+    """Return the seconds in which no kernel runs because the next one waits for a collective.
 
-    Kernels run one after another as they are written, and so do exchanges, each no sooner than it is begun. A loop's
-    body stands once for all its turns: what begins in it ends there.
+    Kernels run one after another in program order. So do collectives, each after its start. A loop's body appears once
+    for all its iterations, so each collective that starts in it also ends in it.
     """
     worked = linked = waited = 0.0
     ends: dict[str, float] = {}
@@ -248,7 +259,7 @@ def waited_seconds(kernels: Iterable[CompiledKernel], chip: Chip, rows: float, e
 
 
 def launched_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> float:
-    """Seconds of one run of a kernel at least; 0 for what is none."""
+    """Return the minimum seconds of one execution of a kernel; 0 for other instructions."""
     if not _is_launched(kernel):
         return 0.0
     if _is_pallas(kernel):
@@ -257,14 +268,17 @@ def launched_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> float:
 
 
 _IN_PART = ("dynamic-slice", "slice", "gather")
-"""What reads only a part of its first operand."""
+"""Opcodes that read only a part of their first operand."""
 _ALIKE = ("bitcast", "reshape", "convert", "copy", "transpose")
-"""What has the numbers of its operand, so that a part of it is a part of that."""
+"""Opcodes whose result holds the numbers of the operand, so that a part of one is a part of the other."""
 
 
 def bytes_moved(kernel: CompiledKernel) -> int:
-    """Bytes of the chip's memory that a kernel reads and writes: its operands and results that lie there; of an array
-    that it takes slices or rows of, or whose slices or rows are its result, those alone."""
+    """Return the bytes of the chip's memory that a kernel reads and writes.
+
+    Operands and results count if they are in the chip's memory. If a kernel reads or writes only slices or rows of an
+    array, only those count.
+    """
     run = kernel.run
     read, written = [0.0] * len(run.operands), _bytes(_WORKSPACE.sub("", run.type) if _is_library(run) else run.type)
     for part, operands, is_result in _uses(kernel):
@@ -273,7 +287,7 @@ def bytes_moved(kernel: CompiledKernel) -> int:
                 continue
             whole, update = _bytes(run.operands[operand]), _written_in_place(part) if is_result else ""
             if place == 0 and update and whole == _size(part.type):
-                # Nothing else of it is read, or written.
+                # The rest of the array is neither read nor written.
                 written -= whole - _size(update)
             elif place == 0 and part.opcode in _IN_PART:
                 read[operand] += whole * _size(part.type) / max(_size(part.operands[0]), 1)
@@ -283,7 +297,9 @@ def bytes_moved(kernel: CompiledKernel) -> int:
 
 
 def _uses(kernel: CompiledKernel) -> Iterator[tuple[Instruction, Sequence[int | None], bool]]:
-    """The instructions in a kernel; which of its operands each of theirs is, if it is one; whether it is a result."""
+    """Yield the instructions of a kernel, the kernel operand behind each of their operands (or None), and whether each
+    is a result.
+    """
     run = kernel.run
     if run.opcode != "fusion":
         yield run, range(len(run.operands)), True
@@ -306,8 +322,9 @@ def _uses(kernel: CompiledKernel) -> Iterator[tuple[Instruction, Sequence[int | 
 
 
 def _used_and_results(kernel: CompiledKernel) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Of the parts of a fusion those that others are applied to, and those that are its results, perhaps by another
-    name; each by the fusion that it is in and its own name."""
+    """Return the parts of a fusion that other parts use, and those that are its results, possibly under another name.
+    Each is identified by its fusion and its own name.
+    """
     used: set[tuple[str, str]] = set()
     results: set[tuple[str, str]] = set()
     for part in reversed(kernel.parts[1:]):
@@ -322,30 +339,29 @@ def _used_and_results(kernel: CompiledKernel) -> tuple[set[tuple[str, str]], set
 
 
 def _written_in_place(one: Instruction) -> str:
-    """The type of what is written into an instruction's first operand, in its place; nothing if that is not done."""
+    """Return the type of the values written in place into the first operand; empty if none."""
     if one.opcode == "dynamic-update-slice":
         return one.operands[1]
     return one.operands[2] if one.opcode == "scatter" and len(one.operands) == 3 else ""
 
 
 _ELSEWHERE = re.compile(r"\w+\[[\d,<=]*\]\{[^{}]*S\(\d+\)[^{}]*\}")
-"""An array whose layout names a space of memory: on the chip, ``S(1)`` on a TPU, or of the host."""
+"""Pattern of an array whose layout names a memory space: ``S(1)`` is on-chip memory of a TPU; others are the host's."""
 _WORKSPACE = re.compile(r"\b[su]8\[\d+\]\{0\}")
-"""What NVIDIA's libraries are lent beside their results."""
+"""Pattern of the workspace of NVIDIA's libraries in the type of a result."""
 
 
 def _is_library(run: Instruction) -> bool:
-    """Whether a library of NVIDIA is called."""
     return 'custom_call_target="__cu' in run.rest
 
 
 def _bytes(type_: str) -> int:
-    """Bytes of the arrays of a type that lie in the chip's memory."""
+    """Return the bytes of a type's arrays in the chip's memory."""
     return _size(_ELSEWHERE.sub("", type_))
 
 
 def _size(type_: str) -> int:
-    """Bytes of the arrays of a type."""
+    """Return the bytes of a type's arrays."""
     return sum(bytes_of_arrays(type_))
 
 
@@ -354,7 +370,7 @@ def _is_product(part: Instruction) -> bool:
 
 
 def _product_seconds(part: Instruction, chip: Chip) -> float:
-    """Of an instruction that is a product at the peak of its factors; of any other 0."""
+    """Return the seconds of a product at the peak of its operand types; 0 for other instructions."""
     if not _is_product(part):
         return 0.0
     factors = part.operands[:2]
@@ -366,13 +382,13 @@ _PRECISION = re.compile(r"operand_precision=\{(\w+)")
 
 
 def _passes(product: Instruction, chip: Chip) -> int:
-    """How many products in bfloat16 a product takes the time of at least."""
+    """Return the minimum number of bfloat16 products that take the same time as a product."""
     if several := _IN_BFLOAT16.search(product.rest):
         return int(several[1])
     if not all(type_.startswith("f32") for type_ in product.operands[:2]):
         return 1
     if not chip.torus_dimensions:
-        # In TF32, of which all of NVIDIA's data sheets have half the peak.
+        # GPUs use TF32, at half the bfloat16 peak in NVIDIA's data sheets.
         return 2
     precision = _PRECISION.search(product.rest)
     return {"high": 3, "highest": 6}.get(precision[1], 1) if precision else 1
@@ -386,10 +402,10 @@ _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[](?P<places>
 
 
 def product_flops(product: Instruction) -> float:
-    """FLOPs of a product: pairs of numbers of its factors that meet, twice.
+    """Return the FLOPs of a product: two for each pair of numbers that are multiplied.
 
-    XLA's TPU compiler writes it as a convolution, of which what is padded and spread along windows is no number; its
-    GPU compiler as ``dot`` or as a call of cuBLAS.
+    XLA's TPU compiler writes a product as a convolution, whose padding and dilation holes do not count. Its GPU
+    compiler writes ``dot`` or a call of cuBLAS.
     """
     if contracted := _CONTRACTED.search(product.rest):
         places = [int(place) for place in re.findall(r"\d+", contracted["places"])]
@@ -415,27 +431,26 @@ def product_flops(product: Instruction) -> float:
 
 
 def _array(type_: str) -> tuple[int, ...]:
-    """Shape of the first array of a type."""
+    """Return the shape of the first array of a type."""
     return tuple(int(size) for size in type_.partition("[")[2].partition("]")[0].split(",") if size)
 
 
 _STATED = re.compile(r'"cost_estimate":\{"flops":"(?P<flops>\d+)".*?"bytes_accessed":"(?P<bytes>\d+)"')
 _OF_A_GPU = ("mosaic_gpu_v2", "__gpu$xla.gpu.triton", "triton_kernel_call", "triton_kernel_call_ffi")
-"""Targets of the custom calls of Pallas and of ``jax_triton`` on GPUs; XLA's own kernels in Triton are fusions."""
+"""Targets of custom calls of Pallas and ``jax_triton`` on GPUs. XLA's own Triton kernels are fusions."""
 
 
 def pallas_seconds(kernels: Iterable[CompiledKernel], chip: Chip, *, rows: float = 1.0) -> float:
-    """Seconds of the kernels of Pallas but attention: their FLOPs at the chip's peak for what they read, or their bytes
-    at its memory's bandwidth.
+    """Return the seconds of all Pallas kernels but attention: FLOPs at the peak, or bytes at the memory bandwidth.
 
-    On a TPU both are what they state, on a GPU what their arrays say. Grouped products have all rows there is room for,
-    also those that a balanced routing leaves empty; ``rows`` is the share of them whose FLOPs count.
+    TPU kernels state both; on a GPU the shapes of their arrays determine them. Grouped products have all rows of their
+    buffers, also those that a balanced routing leaves empty. ``rows`` is the share of rows whose FLOPs count.
     """
     return sum(one.times * _pallas_kernel_seconds(one, chip, rows) for one in kernels if _is_pallas(one))
 
 
 def _is_pallas(kernel: CompiledKernel) -> bool:
-    """Whether it is a kernel of Pallas but attention, which states nothing on a TPU."""
+    """Return whether a kernel is a Pallas kernel other than attention, which states no cost on a TPU."""
     targets = (f'custom_call_target="{target}"' for target in _OF_A_GPU)
     return _STATED.search(kernel.run.rest) is not None or any(target in kernel.run.rest for target in targets)
 
@@ -449,17 +464,17 @@ def _pallas_kernel_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> f
 
 
 def _is_in_float32(run: Instruction) -> bool:
-    """Whether a kernel's larger arrays are of float32: on a GPU at most at the peak of TF32, half of bfloat16's."""
+    """Return whether a kernel's largest arrays are float32. GPUs compute them at the TF32 peak, half of bfloat16's."""
     largest = sorted(run.operands, key=_size)[-2:]
     return bool(largest) and all(type_.startswith("f32") for type_ in largest)
 
 
 def grouped_flops(run: Instruction) -> float:
-    """FLOPs of a grouped product by its arrays: of rows [R, D] with matrices [G, D, F], either way round, to [R, F]; or
-    of two arrays of rows to gradients of matrices. 0 for another kernel.
+    """Return the FLOPs of a grouped product from its arrays; 0 for another kernel.
 
-    Beside these two it reads smaller ones: scales, and which rows are whose. D, F and R each stand in two of the three
-    arrays, G in one.
+    The product takes rows [R, D] and matrices [G, D, F], in either order, to [R, F], or two arrays of rows to gradients
+    of matrices. Smaller operands hold scales and group sizes. D, F and R each occur in two of the three arrays, G in
+    one.
     """
     read = sorted(map(_array, run.operands), key=math.prod)[-2:]
     shapes = [*read, _array(run.type)]
@@ -470,24 +485,27 @@ def grouped_flops(run: Instruction) -> float:
 
 
 def _factors(run: Instruction) -> list[str]:
-    """Types of the factors of a kernel's products: what it reads of 8 bits, if it does, beside their scales."""
+    """Return the types of a kernel's 8-bit operands, without their scales; empty if there are none."""
     return [type_ for type_ in run.operands if any(re.match(word, type_) for word in _IN_8_BITS.values())]
 
 
 _IN_8_BITS = {"fp8": r"f8\w+\[", "int8": r"[su]8\["}
-"""How a type begins that is one of ``Runtime.matmul_quantization``."""
+"""Prefix patterns of types, by ``Runtime.matmul_quantization``."""
 
 
 def _peak(chip: Chip, factors: Sequence[str]) -> float:
-    """FLOPs per second of products of factors of such types: those of 8 bits where all of them are."""
+    """Return the peak FLOPs per second of products of these operand types: the 8-bit peak if all are 8-bit."""
     of_8_bits = (name for name, word in _IN_8_BITS.items() if factors and all(re.match(word, one) for one in factors))
     return chip.peak(next(of_8_bits, "none")) or chip.flops_per_second
 
 
 _SPLASH = re.compile(r"splash_mha_(?P<phase>fwd|dq|dkv)_")
 _SPLASH_WIDTHS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
-"""How many products over the width of a query and of a value a kernel of splash attention makes of each score: scores
-and means of values; scores again, their gradients, and those of queries; or those of keys and of values."""
+"""Products per score over the width of a query and of a value, by phase of splash attention.
+
+``fwd``: scores and weighted values. ``dq``: scores again, their gradients, gradients of queries. ``dkv``: also
+gradients of keys and values, without those of queries.
+"""
 
 
 _CUDNN = re.compile(
@@ -496,19 +514,21 @@ _CUDNN = re.compile(
     r'.*?"mask_type": ?"(?P<mask>\w+)".*?"sliding_window_length": ?"?(?P<window>\d+)'
 )
 _CUDNN_WIDTHS = {"": (1, 1), "Backward": (3, 2)}
-"""The same of cuDNN, which has one kernel backwards."""
+"""The same for cuDNN, which has one backward kernel."""
 
 
 def attention_seconds(kernel: CompiledKernel, chip: Chip) -> float:
-    """Seconds of one run of a kernel of attention: products at the chip's peak, or bytes; 0 for another kernel."""
+    """Return the seconds of one execution of an attention kernel, by FLOPs at the peak or bytes; 0 for another
+    kernel.
+    """
     flops = attention_flops(kernel)
     return max(flops / chip.flops_per_second, bytes_moved(kernel) / chip.memory_bytes_per_second) if flops else 0.0
 
 
 def attention_flops(kernel: CompiledKernel) -> float:
-    """FLOPs of one run of a kernel of attention; 0 for another kernel.
+    """Return the FLOPs of one execution of an attention kernel; 0 for another kernel.
 
-    The first floating arrays that it reads are queries, keys and values, whose last axis is their width.
+    The first floating-point operands are queries, keys and values. Their last axis is their width.
     """
     run = kernel.run
     if of_tpu := _SPLASH.match(run.name):
@@ -523,10 +543,10 @@ def attention_flops(kernel: CompiledKernel) -> float:
 
 
 def _splash_scores(run: Instruction) -> float:
-    """Scores of splash attention: of whole blocks of queries with the blocks of keys that they meet.
+    """Return the number of scores of splash attention: whole blocks of queries with the blocks of keys that they meet.
 
-    A kernel reads first which blocks meet, an array of [1, blocks of queries, blocks of keys], narrowed to a window if
-    there is one; queries are [sequences, heads, tokens, width].
+    A kernel's first operand lists the blocks that meet, of shape [1, query blocks, key blocks], limited to a window if
+    there is one. Queries are [sequences, heads, tokens, width].
     """
     blocks = next(shape for type_ in run.operands for shape in _shapes(type_, "s"))[-2:]
     *several, length, _ = next(shape for type_ in run.operands for shape in _shapes(type_, "b?f"))
@@ -535,8 +555,9 @@ def _splash_scores(run: Instruction) -> float:
 
 
 def _cudnn_scores(call: re.Match[str]) -> float:
-    """Scores of cuDNN's attention, without those that its mask leaves out by their place; of documents packed into a
-    sequence, those of the whole."""
+    """Return the number of scores of cuDNN's attention, without those that its causal mask or window removes. Documents
+    packed into a sequence count as one.
+    """
     *several, queries, keys = map(int, re.findall(r"\d+", call["scores"]))
     window = int(call["window"]) or keys
     before = range(1, queries + 1) if "CAUSAL" in call["mask"] else [keys] * queries
@@ -544,5 +565,5 @@ def _cudnn_scores(call: re.Match[str]) -> float:
 
 
 def _shapes(type_: str, kind: str) -> list[tuple[int, ...]]:
-    """Of the arrays of a type whose numbers are of some kind."""
+    """Return the shapes of a type's arrays of one kind of number."""
     return [tuple(map(int, shape.split(","))) for shape in re.findall(rf"\b{kind}\d+\[([\d,]+)\]", type_)]

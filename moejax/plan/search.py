@@ -1,4 +1,6 @@
-"""The best meshes, remat policies and microbatches for a training on a topology, and remedies for what does not fit."""
+"""Search for the best meshes, remat policies and microbatches on a topology, and for remedies if a training does not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from moejax.train.mesh import check_fits
 from moejax.train.training import Training
 
 ROOM = 0.85
-"""Share of a chip's memory that an estimate may reach and still be compiled: for six plans for TPUs, XLA needed 0.9 to
-1.8 times as much."""
+"""Share of a chip's memory up to which an estimate is compiled. In six plans for TPUs, XLA needed 0.9 to 1.8 times the
+estimate.
+"""
 DOUBT = 1.3
-"""The same for a remedy, of which some of every kind are tried even if they are estimated not to fit."""
+"""The same share for remedies. It is larger so that each kind of remedy is tried even if estimated not to fit."""
 MOST_PARTS = 64
 
 Make = Callable[[Training, Topology], Plan]
@@ -27,39 +30,38 @@ Make = Callable[[Training, Topology], Plan]
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A way to run a training."""
+    """A training with one choice of mesh, remat policy and microbatches, and its estimates."""
 
     training: Training
     topology: Topology
     seconds: float
     """Estimated seconds of a step."""
     seconds_without_overlap: float
-    """If nothing on the links overlapped with anything."""
+    """Estimated seconds of a step if communication overlapped with nothing."""
     memory_bytes: float
     """Estimated bytes on a chip."""
 
     @property
     def words(self) -> str:
-        """What is chosen, as the command line takes it."""
+        """The choice as options of the command line."""
         return ways(self.training, self.topology)
 
 
 def ways(training: Training, topology: Topology) -> str:
-    """How a training is run: its mesh, remat policy and microbatches."""
+    """Return the mesh, remat policy and microbatches of a training as options of the command line."""
     sizes = _sizes_joined(training, topology)
     mesh = ",".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "data=1"
     return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
 
 
 def _sizes_joined(training: Training, topology: Topology) -> dict[str, int]:
-    """Sizes of the axes of what ``dcn_data`` joins, as a mesh is written."""
+    """Return the axis sizes within the parts that ``dcn_data`` joins, as written in a mesh."""
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
     return dict(zip(MESH_AXES, sizes, strict=True))
 
 
 def candidates(training: Training, topology: Topology, room: float = ROOM) -> list[PlanCandidate]:
-    """All ways that the training can be split, by the time estimated for a step; ``room`` is the share of a chip's
-    memory that they may take as estimated."""
+    """Return all candidates that fit in ``room``, a share of a chip's memory, sorted by estimated step time."""
     limit = room * _limit(topology)
     fitting = [one for one in _all(training, topology) if one.memory_bytes <= limit]
     return sorted(fitting, key=lambda one: (one.seconds, one.seconds_without_overlap, one.memory_bytes))
@@ -68,9 +70,9 @@ def candidates(training: Training, topology: Topology, room: float = ROOM) -> li
 def search(
     training: Training, topology: Topology, make: Make, *, compiled: int = 6, progress: StageCallback | None = None
 ) -> list[Plan]:
-    """The plans of the most promising ways, each compiled; those that fit first, the fastest first (``Plan.seconds``).
+    """Compile the most promising candidates and return their plans: fitting ones first, then by ``Plan.seconds``.
 
-    Which are promising says the roofline of ``analytic_estimate``. The configuration's own way is among them.
+    The roofline of ``analytic_estimate`` ranks the candidates. The configuration's own choice is always included.
     """
     own = _candidate(training, topology)
     best = [one for one in candidates(training, topology) if one.words != own.words]
@@ -92,10 +94,10 @@ def remedies(
     tries: int = 8,
     progress: StageCallback | None = None,
 ) -> list[tuple[str, Plan]]:
-    """What makes a training fit that does not, found by trying: words, and the plan that it gives.
+    """Return changes that make a training fit, as options and the resulting plans, found by compilation.
 
-    Only what is estimated to need less memory than the refused is tried. First what changes one thing: remat,
-    microbatches, the mesh; then the mesh with both; then more chips.
+    Only candidates with a smaller memory estimate than ``refused`` are tried. Changes of one thing come first (remat,
+    microbatches, mesh), then all three together, then more chips.
     """
     own = _candidate(refused, topology)
     every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]
@@ -176,7 +178,7 @@ def _meshes(devices: int) -> Iterator[dict[str, int]]:
 
 
 def _divides(training: Training, topology: Topology) -> bool:
-    """Whether every axis of the mesh has what it splits."""
+    """Return whether every mesh axis divides the dimension that it shards."""
     recipe, a, mesh = training.recipe, training.architecture, training.recipe.mesh
     if not a.is_moe and mesh.expert > 1:
         return False

@@ -1,10 +1,9 @@
-"""How long a training step takes on one chip by its roofline.
+"""Compute the roofline of a training step on one chip.
 
-The roofline takes products at the chip's peak, and bytes at the bandwidth of memory and links. What overlaps is
-assumed, not known. Products and the chip's own memory always do. Weights and gradients, which travel along
-``dcn_data``, ``data`` and ``fsdp``, do not wait for the layer before and so hide behind the work of other layers, as
-far as it lasts. Tokens that travel along ``expert`` and ``tensor`` are waited for: their time is added,
-which is no bound where XLA hides some of it.
+The roofline takes products at the chip's peak, and bytes at the bandwidth of memory and links. The overlap is an
+assumption. Products always overlap with memory traffic. Weights and gradients travel along ``dcn_data``, ``data`` and
+``fsdp``. They do not depend on the previous layer, so they overlap with the work of other layers. Tokens that travel
+along ``expert`` and ``tensor`` do not overlap: their time is added. This is no bound, since XLA may hide part of it.
 """
 
 from __future__ import annotations
@@ -26,23 +25,25 @@ HIDDEN_AXES = {DCN_DATA, DATA, FSDP}
 
 
 class OverlappedLinks:
-    """What is assumed of ``link_seconds`` and work: which of them overlap."""
+    """The assumed overlap of communication (``link_seconds``) with work."""
 
     link_seconds: dict[str, float]
 
     @property
     def hidden_seconds(self) -> float:
-        """Between chips, behind the work; links of a slice and those between slices work at once."""
+        """Seconds of communication that overlap with work. Links within a slice and between slices work at the same
+        time.
+        """
         inside = (s for axes, s in self.link_seconds.items() if _is_hidden(axes) and axes != DCN_DATA)
         return max(sum(inside, 0.0), self.link_seconds.get(DCN_DATA, 0.0))
 
     @property
     def exposed_seconds(self) -> float:
-        """Between chips, waited for."""
+        """Seconds of communication that do not overlap with work."""
         return sum((s for axes, s in self.link_seconds.items() if not _is_hidden(axes)), 0.0)
 
     def beside(self, work_seconds: float) -> float:
-        """Seconds of so much work with what the links take."""
+        """Return the seconds of ``work_seconds`` of work combined with communication."""
         return max(work_seconds, self.hidden_seconds) + self.exposed_seconds
 
 
@@ -51,30 +52,30 @@ class Roofline(OverlappedLinks):
     """Seconds of one training step on one chip."""
 
     compute_seconds: float
-    """All products, those computed again included, at the peak of their type."""
+    """All products at the peak of their type, recomputation included."""
     memory_seconds: float
-    """Estimated bytes between the chip and its memory, at its bandwidth."""
+    """Estimated memory traffic at the chip's memory bandwidth."""
     link_seconds: dict[str, float]
-    """Between chips, by mesh axes joined with a plus."""
+    """Seconds of communication, by mesh axes joined with a plus."""
 
     @property
     def work_seconds(self) -> float:
-        """Without what travels between chips."""
+        """Seconds without communication."""
         return max(self.compute_seconds, self.memory_seconds)
 
     @property
     def step_seconds(self) -> float:
-        """With the overlap that is assumed."""
+        """Seconds of a step with the assumed overlap."""
         return self.beside(self.work_seconds)
 
     @property
     def step_seconds_without_overlap(self) -> float:
-        """If nothing on the links overlapped with anything."""
+        """Seconds of a step if communication overlapped with nothing."""
         return self.work_seconds + sum(self.link_seconds.values(), 0.0)
 
     @property
     def limited_by(self) -> str:
-        """What takes longest: "compute", "memory", or the mesh axes whose links do."""
+        """The largest part: "compute", "memory", or the mesh axes of the slowest links."""
         parts = {"compute": self.compute_seconds, "memory": self.memory_seconds}
         parts |= {f"links along {axes}": seconds for axes, seconds in self.link_seconds.items()}
         return max(parts, key=lambda part: parts[part])
@@ -85,13 +86,17 @@ def _is_hidden(axes: str) -> bool:
 
 
 def model_flops(training: Training) -> float:
-    """FLOPs of one step that the model needs: three forward passes, the masked half of the scores left out."""
+    """Return the FLOPs of one step that the model needs: three forward passes, without the masked half of the
+    scores.
+    """
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
     return float(per_token.training_causal * training.recipe.batch_tokens)
 
 
 def step_flops(training: Training) -> float:
-    """FLOPs of one step as it is computed: with what remat and the count of a batch's loads compute again."""
+    """Return the FLOPs that one step executes, with recomputation by remat and by the count of a batch's expert
+    loads.
+    """
     recipe, architecture = training.recipe, training.architecture
     part = flops_per_token(architecture, recipe.data.sequence_length)
     layers = part.forward_causal - part.unembedding
@@ -99,7 +104,7 @@ def step_flops(training: Training) -> float:
     names = kept_names(recipe.runtime.remat)
     again = {
         "none": 0.0,
-        # Projections are kept; scores and experts, which are no plain products, are not.
+        # Projections are kept. Scores and routed experts are no plain dot products and are computed again.
         "dots": part.attention_scores_causal + part.routed_experts,
     }.get(recipe.runtime.remat, layers - sum(spared[name].flops for name in names))
     counted = layers * training.counted_share
@@ -107,15 +112,16 @@ def step_flops(training: Training) -> float:
 
 
 def quantized_flops(training: Training) -> float:
-    """Those of ``step_flops`` that are products of 8-bit numbers (``Runtime.matmul_quantization``): of projections,
-    feed-forwards and routed experts, forwards, computed again, and for gradients of rows; modules of multi-token
-    prediction included.
+    """Return the part of ``step_flops`` in products of 8-bit numbers (``Runtime.matmul_quantization``).
+
+    These are projections, feed-forwards and routed experts: forward, recomputed, and for gradients of activations.
+    Multi-token prediction modules are included.
     """
     recipe = training.recipe
     quantized = _quantized_per_token(training)
     if not quantized:
         return 0.0
-    # All passes through the layers but that of the gradients of matrices; the rest is never of 8 bits.
+    # All passes through the layers but that of weight gradients, which is never in 8 bits.
     names = kept_names(recipe.runtime.remat)
     spared = named_activations(training.architecture, recipe.data.sequence_length)
     part = flops_per_token(training.architecture, recipe.data.sequence_length)
@@ -126,7 +132,7 @@ def quantized_flops(training: Training) -> float:
 
 
 def _quantized_per_token(training: Training) -> float:
-    """FLOPs of a forward pass that are products of 8-bit numbers."""
+    """Return the FLOPs per token of a forward pass in products of 8-bit numbers."""
     if training.recipe.runtime.matmul_quantization == "none":
         return 0.0
     part = flops_per_token(training.architecture, training.recipe.data.sequence_length)
@@ -134,11 +140,11 @@ def _quantized_per_token(training: Training) -> float:
 
 
 def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
-    """Bytes that a step moves between one chip and its memory, estimated.
+    """Return the estimated bytes that a step moves between one chip and its memory.
 
-    The optimiser reads and writes parameters and both moments, and gradients once each. Weights of the compute type
-    are written when gathered and read by each product that meets them; activations are written, read by the next
-    product, read by the backward pass, and their gradients written and read.
+    The optimizer reads and writes parameters and both moments, and gradients once each. Weights of the compute type are
+    written when gathered and read by each product. Activations are written, read by the next product and read by the
+    backward pass. Their gradients are written and read.
     """
     recipe = training.recipe
     again, counted = recipe.runtime.remat != "none", training.counted_share
@@ -150,7 +156,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
 
 
 def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
-    """Of the weights that one chip computes a training step with, gathered, in the compute type."""
+    """Return the bytes of the gathered weights in the compute type that one chip uses in a training step."""
     counts, modules, split = params(training.architecture), mtp_params(training.architecture), mesh["tensor"]
     routed = counts.routed_experts + modules.routed_experts
     held = routed / (split * mesh["expert"]) + (counts.total + modules.total - routed) / split
@@ -158,18 +164,18 @@ def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
-    """What ``Runtime.matmul_quantization`` adds to the bytes of the weights in one of the passes that meet them:
-    forwards and for gradients of rows, along other axes.
+    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one pass: the forward pass,
+    or that of gradients of activations, which scales along other axes.
 
-    A matrix is read twice, for its scales and to be rounded, and written in 8 bits; its product reads 8 bits. Those of
-    routed experts are quantized when they are gathered; of the others the device's own shard is, and its 8 bits are
-    gathered, so that what is written by that is less too.
+    A matrix is read twice, for its scales and for rounding, and written in 8 bits; its product reads 8 bits. Routed
+    experts are quantized after they are gathered. Of other matrices the device quantizes its own shard and gathers the
+    8-bit values, which also reduces the bytes written by the gather.
     """
     if training.recipe.runtime.matmul_quantization == "none":
         return 0.0
     value, a = value_bytes(training), training.architecture
     part = flops_per_token(a, training.recipe.data.sequence_length)
-    # Of each number of these a token's product has two FLOPs.
+    # A token's product has two FLOPs for each of these numbers.
     others = part.attention_projections + part.shared_experts + part.dense_feed_forward + part.mtp_projections
     others = float(others) / 2 / mesh["tensor"]
     routed = float(params(a).routed_experts + mtp_params(a).routed_experts) / (mesh["tensor"] * mesh["expert"])
@@ -178,21 +184,23 @@ def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def _activation_bytes(training: Training, mesh: Mapping[str, int], tokens: int) -> tuple[float, float]:
-    """Of one chip's part of so many tokens, each written once: activations, and logits of one prediction."""
+    """Return the bytes of activations and of one prediction's logits on one chip for a batch of ``tokens``, each
+    written once.
+    """
     kept = training_memory(training.architecture, tokens, activation_bytes=value_bytes(training))
     chips = math.prod(mesh.values())
     return kept.activations / chips, kept.logits / chips
 
 
 def value_bytes(training: Training) -> int:
-    """Bytes of a number of the compute type."""
+    """Return the bytes of a number of the compute type."""
     return 2 if training.recipe.runtime.compute_dtype == "bfloat16" else 4
 
 
 def roofline(
     training: Training, mesh: Mapping[str, int], chip: Chip, parameter_bytes: int, link_seconds: dict[str, float]
 ) -> Roofline:
-    """The roofline of one step of a training on a mesh of one kind of chip."""
+    """Return the roofline of one step of a training on a mesh of one kind of chip."""
     return Roofline(
         compute_seconds=_compute_seconds(training, mesh, chip, step_flops(training), quantized_flops(training)),
         memory_seconds=memory_traffic(training, mesh, parameter_bytes) / chip.memory_bytes_per_second,
@@ -203,8 +211,8 @@ def roofline(
 def evaluation_roofline(
     training: Training, mesh: Mapping[str, int], chip: Chip, tokens: int, link_seconds: dict[str, float]
 ) -> Roofline:
-    """The roofline of a batch of an evaluation: a forward pass; weights and activations are written and read."""
-    # Modules of multi-token prediction are a training's alone.
+    """Return the roofline of an evaluation batch: a forward pass; weights and activations are written and read."""
+    # Multi-token prediction modules are used in training only.
     training = replace(training, architecture=training.architecture.replace(num_mtp_layers=0))
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
     flops, quantized = float(per_token.forward_causal) * tokens, _quantized_per_token(training) * tokens
@@ -221,9 +229,10 @@ def evaluation_roofline(
 def _compute_seconds(
     training: Training, mesh: Mapping[str, int], chip: Chip, flops: float, quantized_flops: float
 ) -> float:
-    """Of so many FLOPs on all chips, ``quantized_flops`` of them of products of 8-bit numbers."""
+    """Return the seconds of ``flops`` FLOPs over all chips, of which ``quantized_flops`` are in 8-bit products."""
     quantized_peak = chip.peak(training.recipe.runtime.matmul_quantization)
-    # Float32 is TF32 on GPUs, of which all of NVIDIA's data sheets have half the peak; TPUs round it to bfloat16.
+    # GPUs compute float32 products in TF32, at half the bfloat16 peak in NVIDIA's data sheets. TPUs round float32 to
+    # bfloat16.
     passes = 2 if value_bytes(training) == 4 and not chip.torus_dimensions else 1
     seconds = (flops - quantized_flops) * passes / chip.flops_per_second + quantized_flops / quantized_peak
     return seconds / math.prod(mesh.values())

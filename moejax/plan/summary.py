@@ -1,4 +1,4 @@
-"""What a plan says, as a ``Result``: memory, communication, time."""
+"""Summarize a plan as a ``Result``: memory, communication, time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from moejax.plan.plan import CollectiveVolume, Plan
 
 MEASURED = "steps of one H200 took 1.5 to 1.7 times the second, and no other was measured"
-"""How near the accounts are to steps that were run (docs/benchmarks.md, One H200)."""
+"""Accuracy of the estimates relative to measured steps (docs/benchmarks.md, One H200)."""
 
 
 QUANTIZED_MEASURED = "on one H200 neither was faster than bfloat16, and no other chip was measured"
-"""What products of 8-bit numbers gained where they were timed (docs/benchmarks.md, One H200)."""
+"""Measured gain of 8-bit products (docs/benchmarks.md, One H200)."""
 
 
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
-    """A plan with what follows from it."""
+    """Return a plan and its derived quantities as plain data."""
     data = {**asdict(plan), "fits": plan.fits}
     data["memory"] |= {"total": plan.memory.total}
     data["bytes_sent"] = plan.bytes_sent
@@ -47,7 +47,7 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
 
 
 def summary(plan: Plan, price: float | None = None) -> Result:
-    """What one chip holds, what chips send each other in a step, how long it takes."""
+    """Return the memory of one chip, the communication of a step, and its time."""
     devices = "" if plan.devices == plan.chips else f" of {plan.devices // plan.chips} devices"
     title = (
         f"{plan.name} on {plan.topology}: {plan.chips:,} chips{devices}, {_mesh(plan) or 'one device'}; steps of "
@@ -59,7 +59,7 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     tables = [_memory(plan)]
     if not plan.does_not_fit:
         tables += _communication(plan)
-        # A step that does not fit takes no time.
+        # The time of a step that does not fit is not defined.
         tables += [_time(plan, price)] if plan.roofline is not None and plan.fits else []
     return Result(title=title, warnings=_warnings(plan), tables=tables, data=as_data(plan, price))
 
@@ -75,7 +75,7 @@ def _warnings(plan: Plan) -> list[str]:
 
 
 def search_summary(plans: list[Plan], price: float | None = None) -> Result:
-    """What a search compiled, best first, and the best one."""
+    """Return the compiled candidates of a search, best first, followed by the summary of the best one."""
     seconds = Column("", lambda value: f"{value:.3g} s")
     columns = (
         Column("mesh"),
@@ -150,7 +150,7 @@ def _communication(plan: Plan) -> list[Table]:
 
 
 def _over(one: CollectiveVolume) -> str:
-    """Kinds of links, each with its bytes if there are several."""
+    """Return the kinds of links; with several, each with its bytes."""
     if len(one.links) < 2:
         return "".join(one.links)
     return ", ".join(f"{link} {format_bytes(sent, 3)}" for link, sent in one.links.items())

@@ -1,5 +1,8 @@
-"""Which chips, and how they are joined: ``v5p:8x8x16`` is a torus of 1,024 TPUs, ``2xv5p:4x4x4`` are two slices,
-``h100:8x8`` are 8 hosts of 8 GPUs, ``cpu:8`` are 8 devices of this machine."""
+"""Topologies: chips and their connections.
+
+``v5p:8x8x16`` is a torus of 1,024 TPUs, ``2xv5p:4x4x4`` are two slices, ``h100:8x8`` are 8 hosts of 8 GPUs, ``cpu:8``
+are 8 devices of this machine.
+"""
 
 from __future__ import annotations
 
@@ -20,79 +23,81 @@ CPU = "cpu"
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL = ((1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 CUBE = 4
-"""Chips along an edge of the cubes that slices of a three-dimensional torus are made of."""
+"""Chips along an edge of the cubes from which slices of a three-dimensional torus are built."""
 HOST_CHIPS = 4
-"""Chips of a host, of a three-dimensional torus 2x2x1; of v5e and v6e at least so many."""
+"""Chips of a host: 2x2x1 on a three-dimensional torus, and at least 4 on v5e and v6e."""
 _LONGEST = {"v4": (4096, 16), "v5p": (6144, 24), "tpu7x": (9216, 36)}
-"""Chips of the largest slice, and along its longest edge."""
+"""Number of chips of the largest slice, and along its longest edge."""
 MOST_SLICES = 64
 MOST_GPUS = 2**14
 
 
 @dataclass(frozen=True)
 class Topology:
-    """One slice of TPUs or several, or a cluster of GPUs."""
+    """One or several slices of TPUs, or a cluster of GPUs."""
 
     chip_name: str
     """A key of ``moejax.laws.chips.CHIPS``, or ``cpu``."""
     shape: tuple[int, ...]
-    """Chips along each dimension of the torus; of GPUs, groups that NVLink joins, and GPUs of each."""
+    """Chips along each dimension of the torus. For GPUs: number of NVLink groups, and GPUs per group."""
     slices: int = 1
-    """How many of the shape, joined by the data center's network; of GPUs one."""
+    """Number of slices, joined by the data center's network; 1 for GPUs."""
 
     @property
     def name(self) -> str:
-        """As it is written."""
+        """The topology as written on the command line."""
         shape = self.shape[1:] if self.is_gpu and self.shape[0] == 1 else self.shape
         several = f"{self.slices}x" if self.slices > 1 else ""
         return f"{several}{self.chip_name}:{'x'.join(map(str, shape))}"
 
     @property
     def is_gpu(self) -> bool:
-        """Whether its chips are NVIDIA GPUs."""
+        """True if the chips are NVIDIA GPUs."""
         return self.chip_name in TARGETS
 
     @property
     def platform(self) -> str:
-        """What programs are compiled for: ``tpu``, ``gpu`` or ``cpu``."""
+        """The compilation platform: ``tpu``, ``gpu`` or ``cpu``."""
         return "gpu" if self.is_gpu else CPU if self.chip_name == CPU else "tpu"
 
     @property
     def chips_of_slice(self) -> int:
-        """Chips of one slice."""
+        """Number of chips of one slice."""
         return math.prod(self.shape)
 
     @property
     def chips(self) -> int:
-        """Chips of all slices."""
+        """Number of chips of all slices."""
         return self.slices * self.chips_of_slice
 
     @property
     def devices(self) -> int:
-        """Devices of a mesh: one for each chip, of some chips two."""
+        """Number of devices of a mesh: one or two for each chip."""
         return self.chips * (1 if self.chip is None else self.chip.devices)
 
     @property
     def chip(self) -> Chip | None:
-        """What one chip can do; None for devices of a CPU, of which nobody states it."""
+        """Data of one chip; None for CPU devices, whose data are unknown."""
         return CHIPS.get(self.chip_name)
 
     @property
     def device(self) -> Chip | None:
-        """What one device can do."""
+        """Data of one device."""
         return None if self.chip is None else self.chip.device
 
     def is_ring(self, dimension: int) -> bool:
-        """Whether the last chip along a dimension is joined to the first: in whole cubes, or a full edge of a pod."""
+        """Return whether a link joins the last chip along a dimension to the first: in whole cubes, or on a full edge
+        of a pod.
+        """
         if len(self.shape) == 3:
             return all(size % CUBE == 0 for size in self.shape)
         return len(self.shape) == 2 and self.shape[dimension] == 16
 
     def compile_only_devices(self) -> list[Any]:
-        """The devices that a program can be compiled for: of a TPU none is needed.
+        """Return devices to compile for. No TPU or GPU needs to be present.
 
         Raises:
-          ValueError: what compiles is not installed, or this process has too few devices of a CPU.
+          ValueError: the compiler is not installed, or this process has too few CPU devices.
         """
         import jax
         from jax.experimental import topologies
@@ -107,11 +112,11 @@ class Topology:
         check_compiler(self)
         if self.is_gpu:
             return self._gpus()
-        # The two cores of a chip of v4 work as one device, as on the chips that came after it.
+        # The two cores of a v4 chip work as one device, as on later chips.
         options: dict[str, Any] = {"chip_config_name": "megacore"} if self.chip_name == "v4" else {}
         options |= {"num_slices": self.slices} if self.slices > 1 else {}
         if self.chips_of_slice < HOST_CHIPS:
-            # Chips of a part of a host, where libtpu expects whole hosts unless it is told.
+            # libtpu expects whole hosts; a smaller slice must state the chips of its part of a host.
             options |= {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         devices = topologies.get_topology_desc(replace(self, slices=1).name, "tpu", **options).devices
         assert len(devices) == self.devices, f"{self.name} has {len(devices)} devices"
@@ -123,7 +128,7 @@ class Topology:
         assert self.chip is not None
         groups, gpus = self.shape
         a_host = min(gpus, self.chip.host_gpus)
-        # Slices, hosts of each, GPUs of each of these; hosts that NVLink does not join are in one slice.
+        # The numbers of slices, hosts per slice and GPUs per host. Hosts that NVLink does not join form one slice.
         slices_, hosts = (groups, gpus // a_host) if self.chip.nvlink_gpus > self.chip.host_gpus else (1, groups)
         devices = topologies.get_topology_desc(
             "", "cuda", target_config=TARGETS[self.chip_name].text(), topology=f"{slices_}x{hosts}x{a_host}"
@@ -133,7 +138,7 @@ class Topology:
 
 
 def check_compiler(topology: Topology) -> None:
-    """Raise ``UserError`` if what compiles for the chips is not installed."""
+    """Raise ``UserError`` if the compiler for the chips is not installed."""
     if topology.is_gpu:
         if not has_cuda_plugin():
             raise UserError(
@@ -148,10 +153,10 @@ def check_compiler(topology: Topology) -> None:
 
 
 def parse(text: str) -> Topology:
-    """The topology that is written ``CHIP:AxB`` or ``CHIP:AxBxC``, ``2xCHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
+    """Return the topology written ``CHIP:AxB``, ``CHIP:AxBxC``, ``2xCHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
 
     Raises:
-      ValueError: no such chip or slice; the sentence offers the nearest.
+      ValueError: the chip or slice does not exist; the message suggests the nearest.
     """
     chip, _, sizes = text.strip().lower().partition(":")
     several = re.fullmatch(r"(\d{1,6})x(.+)", chip)
@@ -204,7 +209,7 @@ def _gpu_cluster(name: str, shape: tuple[int, ...], text: str) -> Topology:
 
 
 def slices(chip: str) -> list[tuple[int, ...]]:
-    """The shapes of slices of a chip, from small to large; of GPUs, those of powers of two."""
+    """Return the shapes of a chip's slices in ascending size; for GPUs, those of powers of two."""
     if chip in TARGETS:
         largest = 1 << (CHIPS[chip].nvlink_gpus.bit_length() - 1)
         alone = [(1, 1 << power) for power in range(largest.bit_length())]
@@ -232,8 +237,9 @@ def _names(chip: str) -> list[str]:
 
 
 def _nearest(chip: str, shape: tuple[int, ...]) -> list[str]:
-    """The slices whose edges, from short to long, differ least in proportion; where another number of edges is given,
-    those of as many chips first."""
+    """Return the three slices whose sorted edges differ least in proportion. If the number of dimensions differs, the
+    number of chips counts first.
+    """
     dimensions = CHIPS[chip].torus_dimensions
     wanted = sorted((*shape, *(1,) * dimensions), reverse=True)[:dimensions][::-1]
 
