@@ -1,1 +1,1 @@
-"""The Flax NNX transformer: thin modules that hold parameters, and the functions that use them."""
+"""Define the Flax NNX transformer: thin modules that hold parameters, and the functions that use them."""

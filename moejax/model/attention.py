@@ -25,14 +25,14 @@ from moejax.model.runtime import Runtime
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of tokens, which a cache holds."""
+    """Keys and values of tokens, as stored in a cache."""
 
     key: Float[Array, "B S G K"]
     value: Float[Array, "B S G V"]
 
 
 class Attention(nnx.Module):
-    """Projections of ``layers`` stacked attention layers, and how one of them is applied."""
+    """Projections of ``layers`` stacked attention layers, with the forward pass of a single layer."""
 
     def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
         a = architecture
@@ -56,7 +56,7 @@ class Attention(nnx.Module):
             self.key_norm = params.ones(stack | (kv_heads | head if a.qk_norm_all_heads else head))
 
     def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> KeyValue:
-        """Keys, rotated by their positions from ``start`` on, and values."""
+        """Return the keys, rotated by their positions from ``start`` on, and the values."""
         a = architecture
         key = project("btd,dgk->btgk", x, self.key[...], types=runtime.product_types)
         value = project("btd,dgv->btgv", x, self.value[...], types=runtime.product_types)
@@ -70,7 +70,7 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], kv: KeyValue, mask: AttentionMask, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
+        """Apply one layer, with its parameters already taken from the stack, to the keys and values ``kv``."""
         a = architecture
         query = project("btd,dhk->bthk", x, self.query[...], types=runtime.product_types)
         query = checkpoint_name(query, ATTN_QKV)
@@ -92,7 +92,7 @@ def attention_output(
     architecture: Architecture,
     runtime: Runtime,
 ) -> Float[Array, "B T D"]:
-    """The end of every kind of attention layer: what the heads read, projected back by the layer's ``output``."""
+    """Compute attention and project the result with the layer's ``output``: the last step of every attention layer."""
     a = architecture
     mixed = attention(
         query,
@@ -109,7 +109,7 @@ def attention_output(
 
 
 def _norm(x: Float[Array, "B T heads K"], weight: Float[Array, "*heads K"], a: Architecture) -> jax.Array:
-    """Within each head, or over all heads as if they were one vector."""
+    """Normalise each head separately, or all heads as one vector (``qk_norm_all_heads``)."""
     if not a.qk_norm_all_heads:
         return rms_norm(x, weight, a.norm_epsilon)
     return rms_norm(x.reshape(*x.shape[:2], -1), weight.reshape(-1), a.norm_epsilon).reshape(x.shape)

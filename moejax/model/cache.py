@@ -1,4 +1,4 @@
-"""Keys and values of the tokens a model has seen, so that the next one takes one token's work."""
+"""Cache keys and values of earlier tokens, so that each further token costs the work of one token."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from moejax.pytree import pytree
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class KVCache:
-    """Room for a number of tokens per row, filled from the left."""
+    """A key-value cache with a fixed number of tokens per row, filled from the left."""
 
     length: Any
-    """Int32: tokens in it."""
+    """Int32: number of tokens in the cache."""
     segments: Any
-    """Int32[batch, room]: document of each token, 0 for padding; None if every row is one document."""
+    """Int32[batch, room]: document id of each token, 0 for padding; None if every row is one document."""
     dense: Any
-    """Keys and values of the dense layers, stacked; None without such layers."""
+    """Stacked keys and values of the dense layers; None without such layers."""
     moe: Any
-    """Keys and values of the MoE layers."""
+    """Stacked keys and values of the MoE layers; None without such layers."""
 
     def with_segments(self, segments: Int[Array, "batch length"] | None, shape: tuple[int, ...]) -> KVCache:
-        """The cache with the documents of the next tokens written down."""
+        """Return the cache with the document ids of the next tokens added."""
         if (segments is None) != (self.segments is None):
             raise ValueError("Segments must be given for all tokens of a cache, or for none.")
         if segments is None:
@@ -40,18 +40,18 @@ class KVCache:
         return replace(self, segments=jax.lax.dynamic_update_slice_in_dim(self.segments, segments, self.length, 1))
 
     def attention_mask(self, segments: Int[Array, "batch length"] | None) -> AttentionMask:
-        """What the next tokens see."""
+        """Return the attention mask of the next tokens."""
         return AttentionMask(start=self.length, query_segments=segments, key_segments=self.segments)
 
     def after(self, tokens: int, dense: Any, moe: Any) -> KVCache:
-        """The cache with ``tokens`` more in it."""
+        """Return the cache after ``tokens`` more tokens."""
         return replace(self, length=self.length + tokens, dense=dense, moe=moe)
 
 
 def empty_cache(
     architecture: Architecture, runtime: Runtime, batch: int, room: int, *, segments: bool = False
 ) -> KVCache:
-    """A cache without tokens."""
+    """Return an empty cache for ``room`` tokens per row."""
     a, dtype = architecture, COMPUTE_DTYPES[runtime.compute_dtype]
     mixtures = sum(a.has_experts)
 

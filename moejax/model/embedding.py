@@ -1,4 +1,4 @@
-"""The vectors of tokens: a table with a row per token, split over the mesh by rows."""
+"""Look up token embeddings in a table with one row per token, whose rows are sharded over the mesh."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from moejax.sharding import TOKEN_AXES, on_many_devices
 
 
 def look_up(table: Float[Array, "V D"], tokens: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T D"]:
-    """Rows of the table in a type; what is no token of the vocabulary has no numbers.
+    """Return table rows in the given type, and NaN rows for out-of-vocabulary ids.
 
-    Rows are read, and on a mesh sent, in that type; their gradients are added to the table's in the table's own.
-    Frequent tokens are thousands of a batch: in bfloat16, sums stop growing after some hundreds.
+    Rows are read, and sent over a mesh, in ``dtype``. Their gradients are accumulated in the type of the table: a
+    frequent token occurs thousands of times in a batch, and sums in bfloat16 stop growing after some hundreds of terms.
     """
     return _rows(jnp.dtype(dtype).name, table, tokens)
 
@@ -32,7 +32,7 @@ def _rows_and_save(dtype: str, table: Array, tokens: Array) -> tuple[Array, tupl
 
 
 def _gradient(dtype: str, saved: tuple[Array, Array], drows: Array) -> tuple[Array, None]:
-    """That of reading in the table's type."""
+    """Return the gradient of a look-up in the table's own type."""
     table, tokens = saved
     back = jax.vjp(lambda table: _read(table, tokens), table)[1]
     return *back(drows.astype(table.dtype)), None
@@ -42,8 +42,8 @@ _rows.defvjp(_rows_and_save, _gradient)
 
 
 def _read(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    """On a mesh every device looks its own tokens up in its own rows. Left alone, XLA moves tables and activations
-    about in ways that change with the mesh."""
+    """Read rows on one device or on a mesh. On a mesh each device looks up its own tokens in its own rows; the layout
+    that XLA chooses by itself moves tables and activations in ways that depend on the mesh."""
     if not on_many_devices():
         return table[tokens]
     sizes = jax.sharding.get_abstract_mesh().shape
@@ -53,11 +53,12 @@ def _read(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array,
 
     def local(table: Array, tokens: Array) -> Array:
         if columns:
-            # Gathered in here, its gradient is scattered; outside XLA's TPU compiler would add up the whole of it.
+            # Gathering inside shard_map makes the gradient a reduce-scatter. Outside, XLA's TPU compiler would
+            # all-reduce the whole gradient.
             table = jnp.moveaxis(jax.lax.all_gather(table, columns), 0, 1).reshape(table.shape[0], -1)
         row = tokens - (jax.lax.axis_index("tensor") * table.shape[0] if split else 0)
         here = (row >= 0) & (row < table.shape[0])
-        # Where another device has the row, nothing is added to it; where none has, no number is.
+        # Add zeros for rows of another device, and NaN for ids outside the vocabulary.
         other = jnp.where((tokens >= 0) & (tokens < vocab), 0.0, jnp.nan).astype(table.dtype)
         return jnp.where(here[..., None], table.at[row].get(mode="clip"), other[..., None])[None]
 

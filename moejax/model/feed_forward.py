@@ -1,4 +1,4 @@
-"""The dense SwiGLU feed-forward (Shazeer, 2020), also the form of the shared experts."""
+"""Define the dense SwiGLU feed-forward (Shazeer, 2020), which shared experts also use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FeedForward(nnx.Module):
         self.down = params.output(stack | {"hidden": hidden, "embed": width}, hidden)
 
     def __call__(self, x: Float[Array, "B T embed"], runtime: Runtime) -> Float[Array, "B T embed"]:
-        """(silu(x·gate) * x·up)·down of one layer, its parameters already taken from the stack."""
+        """Return (silu(x·gate) * x·up)·down of one layer, whose parameters are already taken from the stack."""
         gate, up = (project("btd,df->btf", x, w[...], types=runtime.product_types) for w in (self.gate, self.up))
         gate, up = (checkpoint_name(rows, FFN_GATE_UP) for rows in (gate, up))
         return project("btf,fd->btd", swiglu(gate, up), self.down[...], types=runtime.product_types)

@@ -1,4 +1,4 @@
-"""Sampling: the next token again and again, each at the cost of one token."""
+"""Sample tokens from a model with a key-value cache."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from moejax.model.runtime import Runtime
 from moejax.routing import NOT_CAUSAL
 
 COLDEST = 1e-6
-"""Temperature below which float32 logits that differ at all leave no chance to the lower one."""
+"""Temperature below which sampling is greedy: any difference of float32 logits gives the lower one probability 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a token is sampled from the model's probabilities."""
+    """Settings for sampling a token from the model's probabilities."""
 
     temperature: float = 1.0
-    """What logits are divided by; 0, and what is below ``COLDEST``, takes the likeliest token."""
+    """Divisor of the logits. 0, or a value below ``COLDEST``, selects the most likely token."""
     top_k: int = 0
-    """Draw among so many likeliest tokens; 0 for all."""
+    """Number of most likely tokens to sample from; 0 means all."""
     top_p: float = 1.0
-    """Draw among the likeliest tokens that together reach this probability."""
+    """Sample from the smallest set of most likely tokens whose total probability reaches this value."""
 
     def check(self) -> None:
-        """Raise ``UserError`` if nothing can be drawn so."""
+        """Raise ``UserError`` if a value is outside its range."""
         if self.temperature < 0:
             raise UserError(f"temperature is {self.temperature}; give 0 for the likeliest token, or more.")
         if self.top_k < 0 or not 0 < self.top_p <= 1:
@@ -42,7 +42,7 @@ class Sampling:
 
 
 def sample_token(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:
-    """One token per row."""
+    """Sample one token per row."""
     if sampling.temperature < COLDEST:
         return jnp.argmax(logits, axis=1).astype(jnp.int32)
     logits = logits / sampling.temperature
@@ -67,7 +67,7 @@ def generate(
     tokens: int,
     **options: Any,
 ) -> Int[Array, "batch tokens"]:
-    """``tokens`` more tokens for each prompt; the options are those of ``generate_in_parts``."""
+    """Generate ``tokens`` tokens for each prompt; the options are those of ``generate_in_parts``."""
     parts = generate_in_parts(architecture, runtime, params, prompts, key, tokens=tokens, at_once=tokens, **options)
     return jnp.concatenate(list(parts), axis=1)
 
@@ -85,10 +85,11 @@ def generate_in_parts(
     padding_mask: Array | None = None,
     expert_bias: Float[Array, "moe_layers experts"] | None = None,
 ) -> Iterator[Int[Array, "batch part"]]:
-    """``tokens`` more tokens for each prompt: the first one, then ``at_once`` at a time, so that one may stop early.
+    """Generate ``tokens`` tokens for each prompt: the first one, then ``at_once`` at a time, which allows early
+    stopping.
 
-    Prompts of different lengths are filled up on the left with padding, where ``padding_mask`` (Bool[batch, length]) is
-    False. An architecture with a capacity drops no token here.
+    Pad prompts of different lengths on the left; ``padding_mask`` (Bool[batch, length]) is False for padding. An
+    architecture with a capacity factor drops no tokens here.
 
     Raises:
       UserError: the router is not causal, so that no token can be known before the later ones.

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024, Sec. 2.1): keys and values from one small vector per token.
+"""Define multi-head latent attention (DeepSeek-V2, 2024, Sec. 2.1): keys and values from one small vector per token.
 
 Shapes: B batch, T tokens, S keys, D model_dim, H heads, K head_dim without positions, R rope_head_dim, V value width,
 Q query_latent_dim, C kv_latent_dim.
@@ -27,16 +27,16 @@ from moejax.model.runtime import Runtime
 
 
 class Latents(NamedTuple):
-    """What a cache holds of each token: C + R numbers, whatever the number of heads."""
+    """Cached values of a token: C + R numbers, independent of the number of heads."""
 
     latent: Float[Array, "B S C"]
-    """Normalised."""
+    """Normalised key-value latent."""
     rope_key: Float[Array, "B S R"]
-    """The part of the key with positions, which all heads share."""
+    """Rotated part of the key, shared by all heads."""
 
 
 class LatentAttention(nnx.Module):
-    """Projections of ``layers`` stacked attention layers, and how one of them is applied."""
+    """Projections of ``layers`` stacked attention layers, with the forward pass of a single layer."""
 
     def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
         a = architecture
@@ -68,7 +68,7 @@ class LatentAttention(nnx.Module):
             self.sinks = params.zeros(stack | heads)
 
     def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> Latents:
-        """The latent of each token, and the key part that is rotated by its position from ``start`` on."""
+        """Return the latent of each token and the part of the key that is rotated by its position from ``start`` on."""
         a = architecture
         latent, rope_key = (self._to(x, name, a, runtime) for name in ("latent_down", "rope_key"))
         rope_key = POSITIONS[a.positions].apply(rope_key[:, :, None], start + jnp.arange(x.shape[1]), a)[:, :, 0]
@@ -77,7 +77,7 @@ class LatentAttention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], kv: Latents, mask: AttentionMask, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
+        """Apply one layer, with its parameters already taken from the stack, to the latents ``kv``."""
         a = architecture
         from_x = self._query_input(x, a, runtime)
         query = project("btq,qhk->bthk", from_x, self.query[...], types=runtime.product_types)
@@ -87,7 +87,7 @@ class LatentAttention(nnx.Module):
         key = project("bsc,chk->bshk", kv.latent, self.key[...], types=runtime.product_types)
         value = project("bsc,chv->bshv", kv.latent, self.value[...], types=runtime.product_types)
         key, value = checkpoint_name(key, ATTN_QKV), checkpoint_name(value, ATTN_QKV)
-        # The gradient of a vector that all heads share is a sum over the heads.
+        # The gradient of a vector shared by all heads is a sum over heads, which float32 keeps exact.
         shared = jnp.broadcast_to(kv.rope_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
         shared = shared.astype(key.dtype)
         query, key = jnp.concatenate([nope_query, rope_query], axis=-1), jnp.concatenate([key, shared], axis=-1)

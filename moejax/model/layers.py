@@ -1,7 +1,7 @@
-"""The layers of a transformer: stacked by kind, applied in their order, looped over where they repeat.
+"""Apply the layers of a transformer: stacked by kind, run in their order, looped over where they repeat.
 
-All dense layers are one stack and all mixture layers another: their parameters share a leading ``layers`` axis. The
-order in which a model applies them is its architecture's ``has_experts`` and ``has_window``.
+All dense layers form one stack and all mixture layers another: their parameters share a leading ``layers`` axis. The
+order in which a model applies them is given by ``has_experts`` and ``has_window`` of its architecture.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ ACTIVATION = ("batch", None, None)
 
 
 class LayerInputs(NamedTuple):
-    """What a layer needs beside its parameters; a stack of layers has a leading axis on every array."""
+    """Inputs of a layer besides its parameters; for a stack of layers every array has a leading axis."""
 
     expert_bias: Any = None
-    """Float[E], for mixture layers that have one."""
+    """Float[E] for mixture layers with an expert bias, else None."""
     key: Any = None
-    """Key for routers with noise, while training."""
+    """Key for router noise during training."""
     cache: Any = None
-    """Keys and values of earlier tokens, with room for these; None to attend among these alone."""
+    """Keys and values of earlier tokens, with space for the current ones; None to attend to the current tokens
+    alone."""
 
 
 class LayerOutputs(NamedTuple):
-    """What a layer leaves behind beside its output; a stack of layers has a leading axis on every array."""
+    """Outputs of a layer besides its activations; for a stack of layers every array has a leading axis."""
 
     routing: RoutingSums | None
     cache: Any
@@ -52,17 +53,17 @@ class LayerOutputs(NamedTuple):
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class ForwardContext:
-    """What all layers share in one forward pass."""
+    """Values that all layers share in one forward pass."""
 
     mask: AttentionMask
     padding_mask: Any = None
-    """Bool[B, T]: False for padding; None where there is none."""
+    """Bool[B, T]: False for padding; None without padding."""
     architecture: Architecture = field(metadata={"static": True})
     runtime: Runtime = field(metadata={"static": True})
 
 
 class Layer(nnx.Module):
-    """``layers`` stacked layers of one kind: attention, then a feed-forward that is dense or a mixture of experts."""
+    """``layers`` stacked layers of one kind: attention, then a dense or mixture-of-experts feed-forward."""
 
     def __init__(self, architecture: Architecture, layers: int, params: ParamFactory, *, experts: bool):
         a, stack = architecture, {"layers": layers, "embed": architecture.model_dim}
@@ -74,7 +75,7 @@ class Layer(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], inputs: LayerInputs, context: ForwardContext, *, window: int
     ) -> tuple[Float[Array, "B T D"], LayerOutputs]:
-        """One layer, its parameters already taken from the stack."""
+        """Apply one layer, with its parameters already taken from the stack."""
         a, mask = context.architecture, replace(context.mask, window=window)
         normed = rms_norm(x, self.attention_norm[...], a.norm_epsilon)
         kv: Any = self.attention.project_kv(normed, mask.start, a, context.runtime)
@@ -97,14 +98,14 @@ class Layer(nnx.Module):
 
 
 class Block(NamedTuple):
-    """``repeats`` times the same ``unit`` of layers, each with its kind."""
+    """A ``unit`` of layers, given by their kinds, repeated ``repeats`` times."""
 
     unit: tuple[Any, ...]
     repeats: int
 
 
 def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
-    """A sequence of layers as few repeated units, each of at most ``longest`` layers."""
+    """Split a sequence of layers greedily into repeated units of at most ``longest`` layers."""
     found, at = [], 0
     while at < len(kinds):
         best = Block(tuple(kinds[at : at + 1]), 1)
@@ -122,14 +123,14 @@ def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
 def run_layers(
     stacks: dict[bool, Layer], x: Float[Array, "B T D"], inputs: dict[bool, LayerInputs], context: ForwardContext
 ) -> tuple[Float[Array, "B T D"], dict[bool, LayerOutputs]]:
-    """Apply all layers in their order. Stacks, and what layers take and leave, are by whether they have experts."""
+    """Apply all layers in their order. Stacks, inputs and outputs are keyed by whether the layers have experts."""
     a, runtime = context.architecture, context.runtime
     kinds = list(zip(a.has_experts, a.has_window, strict=True))
     structure = {experts: nnx.split(stack)[0] for experts, stack in stacks.items()}
     rows = {experts: (nnx.split(stack)[1], inputs[experts]) for experts, stack in stacks.items()}
 
-    # What all layers share is closed over: an argument of jax.checkpoint would be traced, and attention must know that
-    # its queries start at 0 to take them tile by tile.
+    # Values shared by all layers are closed over. As arguments of jax.checkpoint they would be traced, and attention
+    # must know statically that its queries start at 0 to process them in tiles.
     def one(x: Array, row: Any, kind: tuple[bool, bool]) -> tuple[Array, LayerOutputs]:
         params, extra = row
         layer = nnx.merge(structure[kind[0]], params)
@@ -158,16 +159,18 @@ def run_layers(
 
 
 def rematerialised(layer: Callable[..., Any], runtime: Runtime, *, scanned: bool) -> Callable[..., Any]:
-    """``layer(x, row, kind)``, its kind static, computed again by the backward pass; ``scanned`` if it is in a loop."""
+    """Wrap ``layer(x, row, kind)`` in ``jax.checkpoint`` with the remat policy. ``kind`` is static; ``scanned`` is True
+    inside a loop."""
     policy = remat_policy(runtime.remat)
     if policy is None:
         return layer
-    # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
+    # Under scan nothing is shared between iterations, so common-subexpression elimination cannot undo the
+    # recomputation.
     return jax.checkpoint(layer, policy=policy, prevent_cse=not scanned, static_argnums=2)
 
 
 def unstacked(rows: Any) -> list[Any]:
-    """One pytree per layer. A split, unlike an index, gathers the gradients of all layers in one go."""
+    """Split into one pytree per layer. Unlike an index, a split gathers the gradients of all layers at once."""
     leaves, structure = jax.tree.flatten(rows)
     depth = leaves[0].shape[0]
     parts = [jax.lax.split(leaf, [1] * depth) for leaf in leaves]
@@ -175,12 +178,12 @@ def unstacked(rows: Any) -> list[Any]:
 
 
 def stacked(results: list[Any]) -> Any:
-    """The opposite."""
+    """Stack the pytrees of layers: the inverse of ``unstacked``."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 
 def _first(rows: dict[bool, Any], counts: dict[bool, int]) -> tuple[dict[bool, Any], dict[bool, Any]]:
-    """The first ``counts`` rows of each stack that has any, and the rest."""
+    """Return the first ``counts`` rows of each stack that has any, and the remaining rows."""
     here = {e: jax.tree.map(lambda leaf, n=counts[e]: leaf[:n], rows[e]) for e in rows if counts[e]}
     rest = {e: jax.tree.map(lambda leaf, n=counts[e]: leaf[n:], rows[e]) for e in rows}
     return here, rest

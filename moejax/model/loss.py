@@ -1,4 +1,4 @@
-"""What training minimises: cross-entropy, and the routers' auxiliary losses."""
+"""Compute the training loss: cross-entropy and the auxiliary losses of the routers."""
 
 from __future__ import annotations
 
@@ -18,44 +18,43 @@ from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_
 from moejax.routing.sums import RoutingSums
 
 BALANCE_LOADS = ("batch", "previous_step")
-"""Whose loads the balance loss may weigh probabilities by."""
+"""Choices of the loads by which the balance loss weighs probabilities."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossWeights:
-    """Weights of the auxiliary losses, each a mean over mixture layers, and what the balance loss takes for loads."""
+    """Weights of the auxiliary losses, each a mean over mixture layers, and the loads used by the balance loss."""
 
     balance: Scale | None = None
-    """Of the balance loss over the whole batch of a step, however it is cut into microbatches and over the mesh. It is
-    1 when every expert takes the same share, whatever top_k. None stands for 0 with an expert bias, which takes the
-    place of the loss, and for 0.01 otherwise."""
+    """Weight of the balance loss over the whole batch of a step, independent of microbatches and mesh. The loss is 1
+    when every expert takes the same share, for every top_k. None means 0 with an expert bias, which replaces the loss,
+    and 0.01 otherwise."""
     balance_loads: str = "batch"
-    """Loads by which the balance loss weighs the probabilities of a batch. "batch" takes those of the same batch, which
-    is exact, and with microbatches costs a second forward pass of all but the first, as loads must be known before
-    gradients (``moejax.train.step`` says why).
-    "previous_step" takes those of the last step that was taken, uniform ones at the first step: no second pass, and no
-    dependence on the number of microbatches, but the gradient lags one step behind. The balance loss that is logged is
-    that of the batch either way."""
+    """Loads by which the balance loss weighs the probabilities of a batch. "batch" uses those of the same batch. This
+    is exact, but with microbatches it costs a second forward pass of all but the first, because loads must be known
+    before gradients (see ``moejax.train.step``). "previous_step" uses those of the previous optimiser step, and uniform
+    loads at the first step. It needs no second pass and does not depend on the number of microbatches, but the gradient
+    lags one step behind. The logged balance loss is always that of the batch."""
     sequence_balance: Scale = 0.0
-    """Of the balance loss of each sequence by itself (DeepSeek-V3)."""
+    """Weight of the balance loss of each single sequence (DeepSeek-V3)."""
     router_z: Scale = 0.001
-    """Of the mean squared logsumexp of the router's logits."""
+    """Weight of the mean squared logsumexp of the router's logits."""
     expert_bias_rate: Scale = 0.001
-    """How far one optimiser step moves the expert bias of an architecture that has one: no loss, but in its place."""
+    """Step size of the expert bias per optimiser step, for architectures that have one instead of a balance loss."""
     mtp: Scale = 0.3
-    """Of the mean over an architecture's modules of multi-token prediction of each one's cross-entropy, and of the
-    losses of its router: lambda of DeepSeek-V3, which trained 10 trillion tokens with .3."""
+    """Weight of the multi-token prediction losses: the mean over modules of their cross-entropy and router losses. This
+    is lambda of DeepSeek-V3, which trained 10 trillion tokens with 0.3."""
     mtp_later: Scale = 0.1
-    """The weight in the place of ``mtp`` from ``mtp_later_tokens`` on (DeepSeek-V3: .1)."""
+    """Weight that replaces ``mtp`` after ``mtp_later_tokens`` tokens (DeepSeek-V3: 0.1)."""
     mtp_later_tokens: Tokens = 0
-    """Tokens after which the weight is ``mtp_later``; 0 leaves it at ``mtp``."""
+    """Number of tokens after which the weight is ``mtp_later``; 0 keeps it at ``mtp``."""
 
     def of(self, architecture: Architecture) -> LossWeights:
-        """Return these weights with those that an architecture decides."""
+        """Return these weights with the defaults that depend on the architecture filled in."""
         return replace(self, balance=0.0 if architecture.expert_bias else 0.01) if self.balance is None else self
 
     def check(self) -> None:
-        """Raise ``UserError`` if a weight is outside its range, or ``balance_loads`` unknown."""
+        """Raise ``UserError`` if a weight is outside its range, or ``balance_loads`` is unknown."""
         check_fields(self, "loss")
         if self.balance_loads not in BALANCE_LOADS:
             raise UserError(
@@ -69,7 +68,7 @@ def token_loss(
     hidden: Float[Array, "batch length dim"],
     targets: Int[Array, "batch length"],
 ) -> Float[Array, "batch length"]:
-    """Cross-entropy of each target token, in nats."""
+    """Return the cross-entropy of each target token, in nats."""
     return cross_entropy.token_loss(hidden, unembedding(architecture, params), targets)
 
 
@@ -81,21 +80,21 @@ def weighted_losses(
     weights: tuple[Float[Array, "batch length"], ...],
     shares: tuple[Any, ...] = (1.0,),
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
-    """Of each prediction the sum of ``token_loss``, each times its weight; before them the sum of these, each times its
-    share, whose gradient is made in the same pass over the logits."""
+    """Return the sum of the losses times their shares, and each loss: the weighted sum of ``token_loss`` of one
+    prediction. The gradient of the total is computed in the same pass over the logits."""
     return cross_entropy.weighted_losses(hidden, unembedding(architecture, params), targets, weights, shares)
 
 
 class Whole(NamedTuple):
-    """What the losses of a microbatch must know of the whole batch."""
+    """Values of the whole batch that the losses of a microbatch need."""
 
     tokens: Int[Array, ""] | Int[Array, " layers"]
-    """That experts see; those of multi-token prediction see fewer."""
+    """Number of tokens that experts see; multi-token prediction modules see fewer."""
     sequences: Int[Array, ""] | Int[Array, " layers"]
-    """Of which experts see a token."""
+    """Number of sequences with a token that experts see."""
     loads: Int[Array, "layers experts"] | Float[Array, "layers experts"] | None
-    """By which the balance loss weighs: assignments of each expert, or their shares of all. None: those of the
-    microbatch, for a balance loss without weight."""
+    """Loads by which the balance loss weighs: assignments of each expert, or their shares of the total. None: those of
+    the microbatch, for a balance loss of weight zero."""
 
 
 def auxiliary(
@@ -106,12 +105,13 @@ def auxiliary(
     mtp_layers: int = 0,
     mtp_weight: float | Array = 0.0,
 ) -> tuple[Array, dict[str, Array]]:
-    """Weighted sum of the auxiliary losses, and each one raw, a mean over layers; nothing for a dense model.
+    """Return the weighted sum of the auxiliary losses, and each unweighted loss as a mean over layers; empty for a
+    dense model.
 
-    With the ``whole`` batch, the sums given are of a part of it, and the weighted losses of all parts add to the
-    whole's, in value and gradient. The last ``mtp_layers`` are those of multi-token prediction, whose means are apart.
-    One of them weighs ``mtp_weight`` / ``mtp_layers`` of what a layer of the model does, as its cross-entropy weighs so
-    much of the model's; what the model's own layers weigh does not depend on them.
+    If ``whole`` is given, ``sums`` belong to a part of that batch, and the weighted losses of all parts add up to those
+    of the whole, in value and gradient. The last ``mtp_layers`` layers belong to multi-token prediction, and their
+    means are separate. Each of them has ``mtp_weight`` / ``mtp_layers`` times the weight of a layer of the model, as
+    for its cross-entropy. The weights of the model's own layers do not depend on them.
     """
     if sums is None:
         return jnp.zeros((), jnp.float32), {}
@@ -132,7 +132,7 @@ def auxiliary(
 
 
 def _weighted(raw: dict[str, Array], weights: LossWeights) -> Array:
-    assert weights.balance is not None  # LossWeights.of
+    assert weights.balance is not None  # Set by LossWeights.of.
     return (
         weights.balance * raw["balance_loss"]
         + weights.sequence_balance * raw["sequence_balance_loss"]

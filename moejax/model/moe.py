@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer: router, dispatch and experts as siblings, shared experts beside them.
+"""Define a mixture-of-experts layer from a router, a dispatcher, routed experts and shared experts.
 
 Shapes: B batch, T length, N = B·T tokens, D model_dim, E experts, F expert_hidden, L stacked layers.
 """
@@ -54,10 +54,10 @@ class MoE(nnx.Module):
         architecture: Architecture,
         runtime: Runtime,
     ) -> tuple[Float[Array, "B T D"], RoutingSums]:
-        """Output of one layer, its parameters already taken from the stack, and what its router did.
+        """Return the output of one layer and its routing sums; its parameters are already taken from the stack.
 
-        ``key`` gives noise to the routers that want it; ``padding_mask`` is False for padding, which no expert
-        sees, and which takes no other token's place.
+        ``key`` seeds the noise of routers that have any. ``padding_mask`` is False for padding, which no expert sees
+        and which uses no capacity.
         """
         flat = x.reshape(-1, x.shape[-1])
         tokens = None if padding_mask is None else padding_mask.reshape(-1)
@@ -75,7 +75,7 @@ class MoE(nnx.Module):
         if architecture.num_shared_experts:
             shared = self.shared(x, runtime)
             if architecture.shared_expert_gate:
-                # In float32: the gradient of a gate is a sum over the channels that it scales.
+                # In float32, because the gradient of a gate is a sum over the channels that it scales.
                 types = runtime.product_types._replace(quantization="none")
                 gate = project("btd,d->bt", x, self.shared_gate[...], types=types)
                 share = jax.nn.sigmoid(gate.astype(jnp.float32))
@@ -91,11 +91,11 @@ class MoE(nnx.Module):
         padding_mask: Bool[Array, " N"] | None,
         architecture: Architecture,
     ) -> Routing:
-        """The router decides in float32: rounding must not choose the experts."""
+        """Route in float32, so that rounding does not choose the experts."""
         wide = x.astype(jnp.float32)
         if key is not None and architecture.router in INPUT_NOISE:
             wide = INPUT_NOISE[architecture.router](wide, key)
-        # Gathered here, where it is used: it is small, and a device's tokens need all of it.
+        # Gather the small matrix here, because a device's tokens need all of it.
         router = constrain(self.router[...], (None, None))
         logits = project("nd,de->ne", wide, router, jax.lax.Precision.HIGHEST)
         if architecture.router_bias:
@@ -107,8 +107,8 @@ class MoE(nnx.Module):
         return router(logits, top_k=architecture.top_k, bias=expert_bias, key=key, **options)
 
     def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:
-        """Matrices in the type in which devices add up their gradients; biases, whose gradients are sums over rows, as
-        they are."""
+        """Return matrices in the type of the gradient reduction, and biases unchanged, because their gradients are sums
+        over rows."""
         matrices = [w[...] for w in (self.gate_up, self.down)]
         if runtime.reduce_dtype != "float32" or not on_many_devices():
             matrices = [w.astype(dtype) for w in matrices]
@@ -122,10 +122,10 @@ class MoE(nnx.Module):
 
 
 def router_arguments(architecture: Architecture) -> dict[str, Any]:
-    """The options of an architecture's router.
+    """Return the options of an architecture's router.
 
     Raises:
-      UserError: one is no field of an architecture, so no config can give it.
+        UserError: an option is no field of Architecture, so no config can set it.
     """
     router = architecture.router
     for option in router_options(router):

@@ -1,14 +1,14 @@
-"""Multi-token prediction (MTP; DeepSeek-V3, arXiv:2412.19437, Sec. 2.2): modules that predict tokens after the next.
+"""Define multi-token prediction (MTP; DeepSeek-V3, arXiv:2412.19437, Sec. 2.2): modules that predict later tokens.
 
-Module k, k = 1 to D, takes for token i the representation h_i^(k-1) of the module before it, of the model for k = 1,
+For token i, module k (k = 1 to D) takes the representation h_i^(k-1) of the previous module (of the model for k = 1)
 and the embedding of token i + k:
 
     h_i^k = RMSNorm(Block_k(M_k · [RMSNorm(Emb(t_(i+k))); RMSNorm(h_i^(k-1))]))
 
-and the model's own unembedding turns h_i^k into logits of token i + k + 1. Embedding and unembedding are the model's;
-the block is a layer as the others, with experts if they have. What the report writes as h is normalised here, the
-model's by its final norm and a module's by one of its own (``shared_head.norm`` in the published weights): so vLLM
-serves the published module, which has the halves of M in this order.
+The model's own unembedding turns h_i^k into logits of token i + k + 1. Embedding and unembedding are shared with the
+model. The block is a layer like the others, with experts if they have any. The report's h is normalised here: by the
+model's final norm for the model, and by a norm of its own for each module (``shared_head.norm`` in the published
+weights). vLLM serves the published module in this way, with the halves of M in this order.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class MTPLayers(nnx.Module):
         inputs: LayerInputs,
         context: ForwardContext,
     ) -> tuple[Float[Array, "B T D"], RoutingSums | None]:
-        """One module but for its final norm, its parameters already taken from the stack, on embeddings of the tokens
-        further on."""
+        """Apply one module without its final norm to the embeddings of the later tokens; its parameters are already
+        taken from the stack."""
         epsilon, runtime = context.architecture.norm_epsilon, context.runtime
         embedded = rms_norm(embedded, self.embedding_norm[...], epsilon)
         hidden = rms_norm(hidden, self.hidden_norm[...], epsilon)
-        # One product for each half: joined, they would be copied, and on a mesh the gradient of both added up whole.
+        # One product for each half: joining them would copy them, and on a mesh all-reduce the gradient of both.
         halves = zip((embedded, hidden), self.projection[...], strict=True)
         of_embedding, of_hidden = (
             project("btd,de->bte", half, matrix, types=runtime.product_types) for half, matrix in halves
@@ -71,9 +71,9 @@ def run_mtp_layers(
     inputs: LayerInputs,
     context: ForwardContext,
 ) -> tuple[tuple[Float[Array, "B T D"], ...], RoutingSums | None]:
-    """Apply all modules: what each hands to the unembedding, and what their routers did, stacked.
+    """Apply all modules; return the input of the unembedding for each, and their stacked routing sums.
 
-    ``hidden`` is the model's, normalised; ``embedded`` has the tokens' own embeddings.
+    ``hidden`` is the model's normalised output; ``embedded`` holds the embeddings of the tokens themselves.
     """
     structure, params = nnx.split(layers)
     segments = context.mask.query_segments
@@ -84,7 +84,8 @@ def run_mtp_layers(
         module = nnx.merge(structure, params)
         return module(hidden, ahead(embedded, depth), inputs, replace(context, padding_mask=mask))
 
-    # The final norm stays outside: its gradient needs the block's output, which would be computed again for it alone.
+    # The final norm stays outside: its gradient needs the block's output, which would otherwise be recomputed for it
+    # alone.
     one = rematerialised(one, context.runtime, scanned=False)
     found, sums = [], []
     for depth, row in enumerate(unstacked((params, inputs)), start=1):
@@ -96,7 +97,7 @@ def run_mtp_layers(
 
 
 def ahead(x: Array, tokens: int) -> Array:
-    """For every place of a sequence (the second axis) what is so many tokens further on; zeros beyond the end."""
+    """Shift sequences (axis 1) so that position t holds the value of t + ``tokens``; zeros beyond the end."""
     moved = [(-tokens, tokens, 0) if axis == 1 else (0, 0, 0) for axis in range(x.ndim)]
     return jax.lax.pad(x, jnp.zeros((), x.dtype), moved)
 
@@ -107,7 +108,7 @@ def has_token_ahead(
     segments: Int[Array, "B T"] | None,
     padding_mask: Bool[Array, "B T"] | None = None,
 ) -> Bool[Array, "B T"]:
-    """Whether the token so many places further on is there, no padding, and of the same document."""
+    """Return whether token t + ``tokens`` exists, is no padding, and belongs to the same document."""
     there = jnp.broadcast_to(jnp.arange(shape[1]) < shape[1] - tokens, shape)
     if padding_mask is not None:
         there = there & padding_mask & ahead(padding_mask, tokens)

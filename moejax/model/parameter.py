@@ -1,4 +1,4 @@
-"""Parameters: float32 arrays with a logical name per axis, described with the model, initialised from a key."""
+"""Describe parameters, float32 arrays with a logical name per axis, and initialise them from a key."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from moejax.config import check_fields
 from moejax.ranges import NumberRange
 
 MATRICES = {"gate_up": ("gate", "up")}
-"""Logical names of axes along which different matrices lie, and the names of these."""
+"""Logical names of axes that stack different matrices, and the names of these matrices."""
 
 COUNTING_AXES = ("layers", "expert", *MATRICES)
-"""Logical names of axes that count matrices: each is drawn, orthogonalised and decayed as if it were alone."""
+"""Logical names of axes that count matrices. Each matrix is drawn, orthogonalised and decayed separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Initialisation:
-    """How matrices start: normal values, cut at two standard deviations."""
+    """Initialisation of matrices from a normal distribution truncated at two standard deviations."""
 
     std: Annotated[float, NumberRange(0, 100)] = 0.0
-    """Standard deviation of every matrix (Tian et al. and DeepSeek: .006); 0 means 1/sqrt(fan-in) of each."""
+    """Standard deviation of every matrix (Tian et al. and DeepSeek: 0.006); 0 means 1/sqrt(fan-in) of each."""
     scale_outputs: bool = True
-    """Whether matrices that write to the residual stream are divided by sqrt(2 · num_layers) (GPT-2)."""
+    """True to divide matrices that write to the residual stream by sqrt(2 · num_layers) (GPT-2)."""
 
     def check(self) -> None:
-        """Raise ``UserError`` if the deviation is outside its range."""
+        """Raise ``UserError`` if the standard deviation is outside its range."""
         check_fields(self, "initialisation")
 
 
 class ParamFactory:
-    """Makes the parameters of a model, each a dict of sizes by logical name, as ``{"embed": 256, "hidden": 512}``.
+    """A factory of model parameters, each given by a dict of axis sizes by name, such as ``{"embed": 256, "hidden":
+    512}``.
 
-    A parameter is described here and initialised later, by ``init_params``: its metadata says how it starts.
+    It describes parameters, including their initial distribution; ``init_params`` computes their values later.
     """
 
     def __init__(self, initialisation: Initialisation, num_layers: int):
@@ -47,19 +48,19 @@ class ParamFactory:
         self._output_scale = 1 / math.sqrt(2 * num_layers) if initialisation.scale_outputs else 1.0
 
     def matrix(self, shape: dict[str, int], fan_in: int) -> nnx.Param:
-        """A matrix that sums over ``fan_in`` inputs."""
+        """Return a matrix that sums over ``fan_in`` inputs."""
         return self._normal(shape, fan_in, 1.0)
 
     def output(self, shape: dict[str, int], fan_in: int) -> nnx.Param:
-        """A matrix that writes to the residual stream."""
+        """Return a matrix that writes to the residual stream."""
         return self._normal(shape, fan_in, self._output_scale)
 
     def ones(self, shape: dict[str, int]) -> nnx.Param:
-        """The weight of a norm."""
+        """Return the weight of a norm."""
         return _param(shape, (), start=1.0)
 
     def zeros(self, shape: dict[str, int]) -> nnx.Param:
-        """A bias."""
+        """Return a bias."""
         return _param(shape, (), start=0.0)
 
     def _normal(self, shape: dict[str, int], fan_in: int, scale: float) -> nnx.Param:
@@ -75,12 +76,13 @@ def _param(shape: dict[str, int], inputs: tuple[str, ...], *, start: float, devi
 
 
 def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
-    """Values of all parameters of an abstract state, as a nested dict: a pure function of their description and key.
+    """Return the values of all parameters of an abstract state as a nested dict, a pure function of description and
+    key.
 
-    One stream of normal values serves all matrices, as every draw of its own takes a second to compile; models too
-    large to hold the stream beside its parts draw matrix by matrix, each in its own shape: XLA splits a draw over the
-    mesh as its result is split, and cannot see through a reshape. What is drawn is in the order of its names, gate and
-    up under their own, so that storing them as one array does not decide where a training starts.
+    One stream of normal values serves all matrices, because each separate draw takes a second to compile. Models too
+    large to hold the stream and its parts at once draw each matrix in its own shape: XLA shards a draw over the mesh
+    like its result, but not through a reshape. Draws are sorted by parameter name, with gate and up under their own
+    names, so that storing them in one array does not change the initial values.
     """
     described, structure = jax.tree_util.tree_flatten_with_path(
         state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
@@ -104,7 +106,7 @@ def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
 
 
 def _drawn(name: str, variable: nnx.Variable) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the matrices that are drawn for a parameter; one that starts at one value draws nothing."""
+    """Return names and shapes of the matrices drawn for a parameter; a constant parameter draws nothing."""
     described, shape = variable.get_metadata(), variable.get_value().shape
     if not described["deviation"]:
         return [(name, (0,))]
@@ -123,7 +125,7 @@ def _value(variable: nnx.Variable, drawn: list[Array]) -> Array:
 
 
 def _matrices(axes: tuple[str, ...]) -> tuple[int, tuple[str, ...]] | None:
-    """The axis of a parameter along which lie matrices of different names, and these; None if there is none."""
+    """Return the axis of a parameter that stacks named matrices, and their names; None without such an axis."""
     return next(((axes.index(axis), names) for axis, names in MATRICES.items() if axis in axes), None)
 
 
@@ -132,11 +134,12 @@ def _normal_values(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
 
 
 _ONE_STREAM = 2**28
-"""Values that are drawn at once, whole on every device: a GiB."""
+"""Maximum number of values to draw at once, unsharded on every device: 1 GiB."""
 
 
 def metadata(state: nnx.State, name: str) -> Any:
-    """``axes`` (logical names), ``inputs`` (those summed over) or ``is_matrix`` of all parameters, as a nested dict."""
+    """Return ``axes`` (logical names), ``inputs`` (those summed over) or ``is_matrix`` of all parameters as a nested
+    dict."""
     named = jax.tree.map(
         lambda variable: variable.get_metadata()[name], state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
@@ -144,7 +147,8 @@ def metadata(state: nnx.State, name: str) -> Any:
 
 
 def _inputs(shape: dict[str, int], fan_in: int) -> tuple[str, ...]:
-    """The axes a matrix sums over: behind those that count matrices, the first whose sizes multiply to ``fan_in``."""
+    """Return the axes that a matrix sums over: the first axes, after those that count matrices, with product
+    ``fan_in``."""
     found, size = [], 1
     for name, length in shape.items():
         if name not in COUNTING_AXES and size < fan_in:

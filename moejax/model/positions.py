@@ -1,4 +1,4 @@
-"""How attention knows where a token stands: rotated queries and keys, or scores that fall with distance."""
+"""Encode token positions in attention, by rotating queries and keys or by distance penalties on scores."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from moejax.model.rope import apply_rope
 
 
 class Positions(NamedTuple):
-    """What a kind of position does to queries and keys, and to scores."""
+    """A kind of position encoding: its effect on queries and keys, and on scores."""
 
     apply: Callable[[Array, Array, Architecture], Array]
-    """``apply(x, positions, architecture)`` of queries and of keys."""
+    """``apply(x, positions, architecture)`` for queries and keys."""
     slopes: Callable[[int], Float[np.ndarray, " heads"] | None]
-    """What a head's scores lose per token of distance; None for nothing."""
+    """Score penalty of each head per token of distance; None for none."""
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
-    """2^(-8i/heads), i from 1; between powers of two, every other slope of the next one (Press et al., 2022)."""
+    """Return 2^(-8i/heads), i from 1; between powers of two, every other slope of the next one (Press et al., 2022)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     if power < heads:
@@ -45,4 +45,4 @@ POSITIONS = {
     "alibi": Positions(apply=_as_it_is, slopes=alibi_slopes),
     "none": Positions(apply=_as_it_is, slopes=_none),
 }
-"""Kinds of positions, by ``Architecture.positions``."""
+"""Position encodings by ``Architecture.positions``."""

@@ -1,4 +1,5 @@
-"""Rotary position embedding (Su et al., 2021) and its published scalings, in the half-split layout of checkpoints."""
+"""Apply rotary position embedding (Su et al., 2021) and its published scalings, in the half-split layout of
+checkpoints."""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ def _rotate(
     cos: Float[Array, "length 1 rotary_dim"],
     sin: Float[Array, "length 1 rotary_dim"],
 ) -> Float[Array, "batch length heads rotary_dim"]:
-    """Pairs rotated by angles that are given by their cosines and, with the sign of each half, their sines."""
+    """Rotate pairs by angles given by their cosines and their sines, with the sign of each half."""
     wide = x.astype(jnp.float32)
-    # The partner of each channel lies half of them away. On a CPU this takes a tenth of the time of joining two halves.
+    # Rolling by half the channels finds each channel's partner. On a CPU it takes a tenth of the time of joining two
+    # halves.
     return (wide * cos + jnp.roll(wide, x.shape[-1] // 2, axis=-1) * sin).astype(x.dtype)
 
 
@@ -43,7 +45,7 @@ def _rotate_and_save(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Arr
 
 
 def _rotate_back(angles: tuple[Array, Array], dy: Array) -> tuple[Array, None, None]:
-    """A rotation's transpose is the rotation back: one pass, where that of ``jnp.roll`` takes three."""
+    """Rotate by the opposite angle, the transpose of a rotation: one pass, where that of ``jnp.roll`` takes three."""
     cos, sin = angles
     return _rotate(dy, cos, -sin), None, None
 
@@ -52,7 +54,7 @@ _rotate.defvjp(_rotate_and_save, _rotate_back)
 
 
 def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Float[np.ndarray, " half"], float]:
-    """Radians per token of each pair, and the factor on rotated vectors."""
+    """Return the radians per token of each pair, and the factor on rotated vectors."""
     frequency = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if scaling is None:
         return frequency.astype(np.float32), 1.0
@@ -61,24 +63,24 @@ def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Fl
 
 
 def score_scale(scaling: RopeScaling | None) -> float:
-    """What the attention scores are multiplied by, beside 1/sqrt(width) (DeepSeek's YaRN)."""
+    """Return the factor on attention scores in addition to 1/sqrt(width) (DeepSeek's YaRN)."""
     return 1.0 if scaling is None else _mscale(scaling.factor, scaling.mscale_all_dim) ** 2
 
 
 def linear(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
-    """Every position divided by ``factor`` (Chen et al., 2023, position interpolation)."""
+    """Divide every position by ``factor`` (position interpolation, Chen et al., 2023)."""
     return frequency / scaling.factor
 
 
 def llama3(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
-    """Slow frequencies divided by ``factor``, fast ones kept, a linear passage between (Llama 3.1)."""
+    """Divide slow frequencies by ``factor``, keep fast ones, and interpolate linearly between (Llama 3.1)."""
     turns = scaling.original_length * frequency / (2 * np.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     return _blend(frequency, scaling.factor, np.clip(kept, 0, 1))
 
 
 def yarn(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
-    """As Llama 3, with a passage that is linear in the channel's number (Peng et al., 2023, YaRN)."""
+    """Scale as ``llama3``, but interpolate linearly in the channel index (YaRN, Peng et al., 2023)."""
 
     def channel(turns: float) -> float:
         return dim * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -96,7 +98,7 @@ SCALINGS = {"linear": linear, "llama3": llama3, "yarn": yarn}
 
 
 def check_scaling(scaling: RopeScaling | None) -> None:
-    """Raise ``UserError`` if the kind is unknown or its numbers make no sense."""
+    """Raise ``UserError`` if the kind is unknown or its numbers are inconsistent."""
     if scaling is None:
         return
     if scaling.kind not in SCALINGS:

@@ -1,4 +1,4 @@
-"""How the function is computed. Nothing here may change the loss, beyond rounding of the types that are chosen."""
+"""Configure how the model is computed. No setting changes the loss beyond the rounding of the chosen types."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ REMAT_POLICIES = {
     ),
     "full": keep(),
 }
-"""Policies of ``jax.checkpoint`` by name; None saves everything. The others save the routers' choices at least."""
+"""Policies of ``jax.checkpoint`` by name; None saves everything. The others save at least the routers' choices."""
 
 
 def kept_names(remat: str) -> tuple[str, ...]:
-    """The activations that a choice of ``Runtime.remat`` names; none for a key of ``REMAT_POLICIES``."""
+    """Return the activations named by a value of ``Runtime.remat``; none for a key of ``REMAT_POLICIES``."""
     return () if remat in REMAT_POLICIES else tuple(remat.split("+"))
 
 
 def remat_policy(remat: str) -> Callable[..., Any] | None:
-    """The policy of ``jax.checkpoint`` for a choice of ``Runtime.remat``; None where nothing is computed again."""
+    """Return the ``jax.checkpoint`` policy for a value of ``Runtime.remat``; None if nothing is recomputed."""
     names = kept_names(remat)
     return keep(*names) if names else REMAT_POLICIES[remat]
 
@@ -47,47 +47,47 @@ class Runtime:
     """Types, memory and kernels of a training or inference program."""
 
     compute_dtype: str = "float32"
-    """Type of activations and of the weights they meet; master weights and the router are float32. With "float32" a
-    TPU multiplies in bfloat16 and a GPU in TF32, but for experts' Triton kernels, as JAX does by default, and adds in
-    float32; ``JAX_DEFAULT_MATMUL_PRECISION=highest`` has them multiply in float32."""
+    """Type of activations and of weights in products with them; master weights and the router are float32. With
+    "float32" a TPU multiplies in bfloat16 and a GPU in TF32, as JAX does by default, and both accumulate in float32;
+    the experts' Triton kernels are an exception. ``JAX_DEFAULT_MATMUL_PRECISION=highest`` makes them multiply in
+    float32."""
     reduce_dtype: str = "float32"
-    """Type in which devices add up their gradients of layers' matrices; "bfloat16" sends half the bytes and rounds at
-    every addition. Gradients of all other parameters are added in float32, and so are sums of one device. Layers'
-    outputs and the gradients to their inputs, which devices add up along ``expert`` and ``tensor``, are added in
-    ``compute_dtype``."""
+    """Type in which devices add up gradients of the layers' matrices. "bfloat16" sends half the bytes and rounds at
+    every addition. Gradients of all other parameters, and sums within one device, are added in float32. Layer outputs
+    and their input gradients, which devices add up along ``expert`` and ``tensor``, are added in ``compute_dtype``."""
     matmul_quantization: str = "none"
-    """"fp8" (E4M3) or "int8": projections of attention and feed-forwards and the products of routed experts are of
-    8-bit numbers, forwards and for gradients of their inputs (``moejax.kernels.quantization``). The router, attention's
-    scores, embedding, output head, norms, and gradients of matrices keep their types; stored weights are float32. On an
-    H200 no faster than "none"."""
+    """"fp8" (E4M3) or "int8" computes projections of attention and feed-forwards and products of routed experts with
+    8-bit numbers, in the forward pass and for gradients of their inputs (``moejax.kernels.quantization``). The router,
+    attention scores, embedding, output head, norms and gradients of matrices keep their types; stored weights are
+    float32. On an H200 it is no faster than "none"."""
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
     expert_communication: str = "all_gather"
-    """How tokens reach experts on other devices: a key of ``moejax.routing.communication.COMMUNICATION``. The ragged
-    one is for TPUs."""
+    """Method that brings tokens to experts on other devices: a key of ``moejax.routing.communication.COMMUNICATION``.
+    The ragged one is for TPUs."""
     buffer_factor: Multiple = 1.25
-    """Room for rows on each device along the expert axis, as a multiple of what a balanced routing needs. What exceeds
-    it is computed in further chunks, or gathered: no result depends on it."""
+    """Size of the row buffer of each device along the expert axis, as a multiple of the rows of a balanced routing.
+    Rows that exceed it are computed in further chunks or gathered; no result depends on it."""
     scan_layers: bool = False
-    """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU, and on an H200 8 to 14 %
-    slower ones with a fifth more memory."""
+    """Compile one layer and loop over it. Compilation is faster; steps are slightly slower on a CPU, and on an H200 8
+    to 14 % slower with 20 % more memory."""
     remat: str = "none"
-    """A key of ``REMAT_POLICIES``, or what layers keep beside their inputs: names of
-    ``moejax.kernels.saved_names``, joined by ``+``, as "attn_out+moe_gate_up"."""
+    """A key of ``REMAT_POLICIES``, or the activations that layers save besides their inputs: names of
+    ``moejax.kernels.saved_names`` joined by ``+``, such as "attn_out+moe_gate_up"."""
     attention: str = "auto"
-    """A key of ``moejax.kernels.attention.BACKENDS``. "auto" takes "splash" on a TPU, on a GPU in bfloat16 "cudnn" for
-    what cuDNN computes, "numba" on a CPU in float32 where that package is installed, and else "tiled"."""
+    """A key of ``moejax.kernels.attention.BACKENDS``. "auto" selects "splash" on a TPU; "cudnn" on a GPU in bfloat16
+    for shapes that cuDNN supports; "numba" on a CPU in float32 if that package is installed; else "tiled"."""
 
     xla_options: str = "auto"
-    """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without any."""
+    """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without options."""
 
     @property
     def product_types(self) -> ProductTypes:
-        """What projections are computed in."""
+        """Types in which projections are computed."""
         return ProductTypes(self.reduce_dtype, self.matmul_quantization)
 
     def check(self) -> None:
-        """Raise ``UserError``, naming the known choices, if a name is unknown, or a number outside its range."""
+        """Raise ``UserError`` if a name is unknown, listing the known choices, or if a number is outside its range."""
         check_fields(self, "runtime")
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),

@@ -1,4 +1,4 @@
-"""The decoder-only transformer, and the pure functions that build, count and run it."""
+"""Define the decoder-only transformer and the pure functions that build, count and run it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Params = dict[str, Any]
 """Nested dict of float32 arrays."""
 
 MTP_LAYERS = "mtp_layers"
-"""Where the parameters of the modules of multi-token prediction are in it."""
+"""Key of the multi-token prediction parameters in ``Params``."""
 
 
 class Transformer(nnx.Module):
-    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding, and those of
-    modules that predict further tokens."""
+    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding, and multi-token
+    prediction modules."""
 
     def __init__(self, architecture: Architecture, initialisation: Initialisation):
         a, params = architecture, ParamFactory(initialisation, architecture.num_layers)
@@ -57,22 +57,22 @@ class Transformer(nnx.Module):
 
 
 class Output(NamedTuple):
-    """What one forward pass returns."""
+    """Outputs of one forward pass."""
 
     hidden: Float[Array, "batch length dim"]
-    """The normalised output of the last layer, ready for ``unembed``."""
+    """Normalised output of the last layer, the input of ``unembed``."""
     routing: RoutingSums | None
-    """What the routers did, stacked over mixture layers, those of modules that were applied last; None for a dense
+    """Routing sums stacked over mixture layers, with applied multi-token prediction modules last; None for a dense
     model."""
     cache: KVCache | None
-    """The cache with these tokens, if one was given."""
+    """The cache including these tokens, if one was given."""
     mtp_hidden: tuple[Float[Array, "batch length dim"], ...] = ()
-    """Of each module of multi-token prediction that was applied, what ``unembed`` takes for its token further on."""
+    """Inputs of ``unembed`` for the later tokens, one for each multi-token prediction module applied."""
 
 
 def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
-    """Fresh parameters: a pure function of its arguments. Beyond rounding, modules of multi-token prediction change no
-    others."""
+    """Initialise parameters, as a pure function of the arguments. Multi-token prediction modules do not change the
+    other parameters beyond rounding."""
     initialisation = initialisation or Initialisation()
     main = _structure(architecture.without_mtp, initialisation)[1]
     params = init_params(main, key)
@@ -95,12 +95,12 @@ def apply(
     cache: KVCache | None = None,
     mtp: bool = False,
 ) -> Output:
-    """The hidden state of every token.
+    """Return the hidden state of every token.
 
-    ``segments`` numbers the documents of a row: attention stays within one. ``padding_mask`` is False
-    for padding, which experts do not see and routing sums leave out. ``expert_bias`` moves the choice of experts,
-    ``key`` gives routers their noise, while training. With a ``cache`` the tokens follow those in it. With ``mtp``, as
-    in training and nowhere else, modules of multi-token prediction are applied too.
+    ``segments`` numbers the documents of a row, and attention stays within a document. ``padding_mask`` is False for
+    padding, which experts do not see and routing sums exclude. ``expert_bias`` shifts the choice of experts. ``key``
+    seeds router noise during training. With a ``cache``, the tokens follow those in it. ``mtp``, used only in training,
+    also applies the multi-token prediction modules.
     """
     a = architecture
     model: Transformer = nnx.merge(_structure(a)[0], params)
@@ -137,53 +137,53 @@ def apply(
 
 
 def unembedding(architecture: Architecture, params: Params) -> Float[Array, "dim vocab"]:
-    """The matrix from hidden states to logits."""
+    """Return the matrix from hidden states to logits."""
     return params["embedding"].T if architecture.tied_embeddings else params["unembedding"]
 
 
 def unembed(
     architecture: Architecture, params: Params, hidden: Float[Array, "*batch dim"]
 ) -> Float[Array, "*batch vocab"]:
-    """Next-token logits in float32."""
+    """Return next-token logits in float32."""
     return jnp.dot(hidden, unembedding(architecture, params).astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 
 def forward(
     architecture: Architecture, runtime: Runtime, params: Params, tokens: Int[Array, "batch length"], **options: Any
 ) -> Float[Array, "batch length vocab"]:
-    """Next-token logits at every position, in float32; the options are those of ``apply``."""
+    """Return next-token logits at every position, in float32; the options are those of ``apply``."""
     return unembed(architecture, params, apply(architecture, runtime, params, tokens, **options).hidden)
 
 
 def init_expert_bias(architecture: Architecture) -> Float[Array, "routed_layers experts"] | None:
-    """The bias from which auxiliary-loss-free balancing starts; None for an architecture without."""
+    """Return the initial bias of auxiliary-loss-free balancing; None for an architecture without it."""
     if not architecture.expert_bias:
         return None
     return jnp.zeros((len(architecture.routed_layers), architecture.num_experts), jnp.float32)
 
 
 def abstract_params(architecture: Architecture) -> Params:
-    """Shapes and types of the parameters, without making any."""
+    """Return shapes and types of the parameters without allocating them."""
     return nnx.to_pure_dict(_structure(architecture)[1])
 
 
 def param_axes(architecture: Architecture) -> Any:
-    """Logical axis names of every parameter."""
+    """Return the logical axis names of every parameter."""
     return metadata(_structure(architecture)[1], "axes")
 
 
 def param_inputs(architecture: Architecture) -> Any:
-    """For every matrix the logical axes that it sums over; nothing for a look-up, a norm or a bias."""
+    """Return the logical axes that each matrix sums over; empty for an embedding, a norm or a bias."""
     return metadata(_structure(architecture)[1], "inputs")
 
 
 def matrices(architecture: Architecture) -> Any:
-    """Which parameters are matrices, rather than norms and biases."""
+    """Return whether each parameter is a matrix, rather than a norm or a bias."""
     return metadata(_structure(architecture)[1], "is_matrix")
 
 
 class Counts(NamedTuple):
-    """Parameters of a built model."""
+    """Parameter counts of a built model."""
 
     total: int
     active: int
@@ -191,13 +191,13 @@ class Counts(NamedTuple):
 
 
 def count(architecture: Architecture) -> Counts:
-    """Parameters counted on the built model's own arrays: a token meets top_k of every num_experts experts. Those of
-    modules of multi-token prediction are ``count_mtp``."""
+    """Count the parameters of the built model's arrays, without multi-token prediction (``count_mtp``). Active
+    parameters include top_k of every num_experts experts."""
     return _count(architecture, lambda stack: stack != MTP_LAYERS)
 
 
 def count_mtp(architecture: Architecture) -> Counts:
-    """Parameters of the modules of multi-token prediction, which share the model's embedding and unembedding."""
+    """Count the parameters of the multi-token prediction modules, which share the model's embedding and unembedding."""
     return _count(architecture, lambda stack: stack == MTP_LAYERS)
 
 
@@ -215,15 +215,15 @@ def _count(architecture: Architecture, counted: Callable[[str], bool]) -> Counts
 
 
 def is_batch_dependent(architecture: Architecture) -> bool:
-    """Whether a token's output depends on the other sequences of its batch: experts that choose tokens, or that are
-    full, are shared out among all of them."""
+    """Return whether a token's output depends on the other sequences of its batch: with expert choice or a capacity
+    factor, all tokens compete for experts."""
     return architecture.is_moe and (architecture.router in NOT_CAUSAL or architecture.capacity_factor is not None)
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
-    """Raise ``UserError``, a sentence with value, rule and remedy, if no such model can be built.
+    """Raise ``UserError``, with value, rule and remedy, if the model cannot be built.
 
-    With the ``runtime`` of a training, also raise if the model cannot be computed or trained so.
+    With the ``runtime`` of a training run, also raise if the model cannot be computed or trained with it.
     """
     a = architecture
     a.check()
@@ -241,7 +241,7 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
     if a.expert_bias and a.router in NOT_CAUSAL:
         raise UserError(f"Router {a.router!r} gives all experts the same load; leave expert_bias out.")
     if a.is_moe:
-        # A router says itself, in its trace, what it cannot do.
+        # A router raises while it is traced if it does not support the options.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)
         jax.eval_shape(functools.partial(ROUTERS[a.router], top_k=a.top_k, **router_arguments(a)), logits)
     if runtime is not None:
