@@ -1,6 +1,6 @@
-"""Routing in pure JAX: routers, their losses and statistics, capacity, dispatchers, and the MoE block on a mesh.
+"""Implement routing in pure JAX: routers, their losses and statistics, capacity, dispatchers, and the MoE block.
 
-A router turns logits into a ``Routing``; a dispatcher runs the experts it names. They share nothing else, so R
+A router turns logits into a ``Routing``; a dispatcher runs the experts that it names. They share nothing else, so R
 routers and D dispatchers are R + D functions.
 """
 

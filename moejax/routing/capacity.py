@@ -1,4 +1,4 @@
-"""Capacity: the only place where tokens are dropped."""
+"""Limit the capacity of experts. Tokens are dropped nowhere else."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from moejax.routing.routing import Routing
 
 
 def expert_capacity(assignments: Any, num_experts: int, capacity_factor: float) -> Any:
-    """Assignments an expert takes at most: the balanced load times ``capacity_factor``, rounded up.
+    """Return the maximum number of assignments of an expert: the balanced load times ``capacity_factor``, rounded up.
 
-    ``assignments`` is an int, or an Int32 array of a program: in whole numbers both are rounded alike.
+    ``assignments`` is an int or a traced Int32 array. Integer arithmetic rounds both alike.
     """
-    # No product below exceeds 32 bits. Above num_experts, a factor limits nothing.
+    # No product below exceeds 32 bits. A factor above num_experts limits nothing.
     factor = min(capacity_factor, num_experts)
     finest = math.isqrt(2**30 // (num_experts * math.ceil(factor)))
     share = (Fraction(factor).limit_denominator(finest) or Fraction(1, finest)) / num_experts
@@ -30,10 +30,10 @@ def expert_capacity(assignments: Any, num_experts: int, capacity_factor: float) 
 def limit_capacity(
     routing: Routing, capacity_factor: float | None, padding_mask: Bool[Array, " tokens"] | None = None
 ) -> Routing:
-    """Make invalid slots of the assignments beyond an expert's capacity; None drops nothing.
+    """Mark the assignments beyond an expert's capacity as invalid; a ``capacity_factor`` of None drops nothing.
 
-    Earlier tokens are served first (GShard, Switch), so that no later one pushes them out. ``padding_mask`` is False
-    for padding, whose slots are invalid in ``routing`` already: capacity is that of the other tokens.
+    Earlier tokens have priority (GShard, Switch), so that no later token displaces them. ``padding_mask`` is False for
+    padding, whose slots are already invalid in ``routing``; the capacity is that of the other tokens.
     """
     if capacity_factor is None:
         return routing

@@ -1,4 +1,4 @@
-"""The order of the rows of assignments while the experts work."""
+"""Arrange the rows of assignments for the experts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from moejax.routing.routing import Routing
 
 
 def by_expert(routing: Routing, padding: int = 0) -> Layout:
-    """Rows in the order of experts, nothing between them, then the invalid slots and ``padding`` rows more."""
+    """Order rows by expert without gaps, followed by the invalid slots and ``padding`` more rows."""
     order, offsets = expert_order(routing)
     source = jnp.pad(order, (0, padding), constant_values=order.shape[0])
     return _with_rows(source, jnp.arange(order.shape[0], dtype=jnp.int32), order, routing, offsets)
 
 
 def by_slot(routing: Routing, capacity: int) -> Layout:
-    """``capacity`` rows for each expert, those it does not fill left empty."""
+    """Give each expert ``capacity`` rows, leaving unused ones empty."""
     order, offsets = expert_order(routing)
     starts, slots = offsets[:-1], jnp.arange(capacity, dtype=jnp.int32)
     place = starts[:, None] + slots
@@ -33,7 +33,8 @@ def by_slot(routing: Routing, capacity: int) -> Layout:
 
 
 def cut(layout: Layout, start: Array | int, rows: int, padding: int = 0) -> Layout:
-    """``rows`` rows of a layout by expert, from ``start`` on, and ``padding`` empty ones; the rest have no row here."""
+    """Cut ``rows`` rows from ``start`` out of a layout by expert and add ``padding`` empty rows; other slots have no
+    row."""
     slots = layout.row.shape[0]
 
     def part(of_rows: Array, empty: int) -> Array:
@@ -67,11 +68,11 @@ def _with_rows(source: Array, rows: Array, order: Array, routing: Routing, offse
 
 
 def expert_order(routing: Routing) -> tuple[Int[Array, " assignments"], Int[Array, " offsets"]]:
-    """The assignments sorted by expert, equal experts in their order, and where each expert begins."""
+    """Return the assignments sorted stably by expert, and the first position of each expert."""
     assignments, experts = routing.expert.shape[0], routing.num_experts
     slots = jnp.arange(assignments, dtype=jnp.int32)
     if (experts + 1) * assignments < 2**31:
-        # One integer that holds expert and slot sorts faster than a pair, and stably.
+        # Sorting one integer that combines expert and slot is faster than sorting a pair, and stable.
         keys = jnp.sort(routing.expert * assignments + slots)
         order, expert = keys % assignments, keys // assignments
     else:

@@ -1,7 +1,7 @@
-"""The MoE block: tokens to their experts and back, on one device or on a mesh.
+"""Compute the MoE block on one device or on a mesh: send tokens to their experts and return the outputs.
 
-The router ran before, on whole arrays, and losses and counts are computed on whole arrays too, so no result depends on
-the mesh beyond rounding.
+The router runs before, and losses and counts are computed on global arrays, so no result depends on the mesh beyond
+rounding.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def moe_block(
     buffer_factor: float = 1.25,
     mesh: Mesh | AbstractMesh | None = None,
 ) -> Float[Array, "tokens model"]:
-    """Each token's sum of its experts' outputs, times their weights.
+    """Return each token's weighted sum of its experts' outputs.
 
-    On a mesh tokens are split over all axes but ``tensor``, and experts over ``expert``; nothing is dropped.
+    On a mesh, tokens are split over all axes but ``tensor``, and experts over ``expert``. Nothing is dropped.
 
     Args:
       dispatch: what each device computes of the rows that reach it.
@@ -57,7 +57,7 @@ def moe_block(
         return dispatch(x, routing, experts)
     _check(sizes, x, experts)
     tokens = P(token_axes(sizes))
-    # Where the slots of a token lie anywhere, every device reads all slots.
+    # If the slots of a token are not contiguous, every device reads all slots.
     slots = P() if routing.top_k is None else tokens
     is_split = FSDP in sizes and x.shape[1] % sizes[FSDP] == 0
 
@@ -78,12 +78,12 @@ def moe_block(
         way = gathering if is_gathered else COMMUNICATION[communication].of(here, shard)
         if (fits := way.fits) is None:
             return block(way, x, weight, experts)[None]
-        # Where its buffers are too small, a group gathers instead, in this layer of this step.
+        # If its buffers are too small, a group gathers instead, in this layer of this step.
         y: Any = _one_way(block, fits, way, gathering, x, weight, experts)
         return y[None]
 
-    # With hidden units split, every device has a part of each sum. They are added out here, where the gradient of an
-    # addition is a copy; in there it would be another addition over the mesh.
+    # With split hidden units, every device has a part of each sum. Parts are added outside of shard_map, where the
+    # gradient of an addition is a copy; inside, it would be another reduction over the mesh.
     parts = jax.shard_map(
         on_device,
         mesh=mesh,
@@ -96,10 +96,10 @@ def moe_block(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _one_way(block: Callable[..., Array], fits: Array, way: Any, otherwise: Any, *given: Any) -> Array:
-    """``block(way, *given)`` if that ``fits``, else ``block(otherwise, *given)``.
+    """Return ``block(way, *given)`` if ``fits``, else ``block(otherwise, *given)``.
 
-    What is saved for the backward pass is the first one's; the other is computed again there. Plain differentiation
-    saves what either needs.
+    The backward pass saves the values of the first branch and recomputes the second. Plain differentiation would save
+    the values of both.
     """
     return usually(
         fits,
@@ -115,7 +115,7 @@ def _save_one_way(block: Callable[..., Array], fits: Array, *operands: Any) -> t
     def first(way: Any, otherwise: Any, *given: Any) -> tuple[Array, list[Array]]:
         y, gradients = jax.vjp(partial(block, way), *given)
         saved, structure = jax.tree.flatten(gradients)
-        # What came in is there already, and is not put out of the condition again.
+        # Inputs are available already, so the conditional does not output them again.
         inputs = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves((way, otherwise, *given)))}
         places = [inputs.get(id(leaf)) for leaf in saved]
         traced.append((structure, places))
@@ -148,12 +148,12 @@ _one_way.defvjp(_save_one_way, _gradients_of_one_way)
 
 
 def _gathered(experts: Experts, dtype: jnp.dtype, is_split: bool) -> Experts:
-    """Matrices in a type; where an axis splits them along the residual width, gathered in that type. Their gradients
-    are added up in the type that they had, and come back scattered."""
+    """Return the matrices in ``dtype``, gathered in that type if an axis splits them along the residual width.
+    Gradients are summed in the original type and reduce-scattered."""
     into, out_of = (_gathered_into, _gathered_out_of) if is_split else (side_by_side, _unchanged)
     return dataclasses.replace(
         experts,
-        # Side by side, as their product takes them: put so where they are cast, in the parts that a device has.
+        # Gate and up are placed side by side, the layout of their product, when the device's part is cast.
         gate_up=apart(_in_type(into, dtype, experts.gate_up)),
         down=_in_type(out_of, dtype, experts.down),
     )
@@ -173,7 +173,7 @@ def _gathered_out_of(matrix: Array) -> Array:
 
 
 def _in_type(gather: Callable[[Array], Array], dtype: jnp.dtype, matrix: Array) -> Array:
-    """``gather(matrix.astype(dtype))``, whose gradient goes back in the matrix's own type."""
+    """Return ``gather(matrix.astype(dtype))``, whose gradient has the matrix's own type."""
 
     like = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
 
@@ -189,7 +189,7 @@ def _in_type(gather: Callable[[Array], Array], dtype: jnp.dtype, matrix: Array) 
 
 
 def _with_one_output_bias(experts: Experts, sizes: dict[str, int]) -> Experts:
-    """With hidden units split, every part adds to the output, but only one may add the output's bias."""
+    """Keep the output bias on one tensor-parallel device only, because outputs are summed over these devices."""
     if experts.down_bias is None or TENSOR not in sizes:
         return experts
     first = lax.axis_index(TENSOR) == 0

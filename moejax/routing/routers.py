@@ -1,9 +1,9 @@
-"""Routers: from logits to a ``Routing``.
+"""Turn router logits into a ``Routing``.
 
 A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
-``bias`` moves the choice of experts and never their weights; ``key`` is for routers with noise, which None switches
-off. Each further option is set by the field of an Architecture of the same name, which must exist. Those of
-``NOT_CAUSAL`` are also given ``padding_mask``, Bool[tokens], False for padding, or None if there is none.
+``bias`` shifts the choice of experts but never their weights. ``key`` seeds the noise of routers that have any; None
+disables it. Each further option is set by the Architecture field of the same name, which must exist. Routers in
+``NOT_CAUSAL`` also take ``padding_mask``, Bool[tokens], False for padding, or None without padding.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ def softmax_topk(
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
-    """Softmax over all experts, then the top k (Mixtral, Qwen3-MoE; OLMoE and Qwen2-MoE without ``norm_topk_prob``).
+    """Apply softmax over all experts, then top k (Mixtral, Qwen3-MoE; OLMoE and Qwen2-MoE without ``norm_topk_prob``).
 
-    With ``norm_topk_prob`` a token's weights sum to ``routed_scaling_factor``, and the routing is that of
-    ``topk_softmax``.
+    With ``norm_topk_prob`` a token's weights sum to ``routed_scaling_factor``, and the routing equals ``topk_softmax``.
     """
     probabilities = jax.nn.softmax(logits, axis=1)
     expert = top_k_indices(probabilities, top_k, bias)
@@ -50,7 +49,7 @@ def topk_softmax(
     key: Key[Array, ""] | None = None,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
-    """The top k logits, then a softmax over those alone (Shazeer et al. 2017 without noise; gpt-oss)."""
+    """Select the top k logits, then apply softmax to those alone (Shazeer et al. 2017 without noise; gpt-oss)."""
     expert = top_k_indices(logits, top_k, bias)
     weight = jax.nn.softmax(gather_scores(logits, expert), axis=1)
     return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, routed_scaling_factor * weight)
@@ -65,7 +64,8 @@ def sigmoid_topk(
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
-    """Sigmoid scores; the top k of score + bias; weights are the chosen scores, normalised (DeepSeek-V3, Eq. 12–16)."""
+    """Select the top k of sigmoid score + bias; weights are the selected scores, normalised (DeepSeek-V3, Eq.
+    12–16)."""
     expert = top_k_indices(jax.nn.sigmoid(logits), top_k, bias)
     return _sigmoid_routing(logits, expert, norm_topk_prob, routed_scaling_factor)
 
@@ -81,9 +81,9 @@ def group_limited(
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
-    """``sigmoid_topk`` within each token's ``top_k_groups`` best groups of neighbouring experts (DeepSeek-V3, 2.1.2).
+    """Apply ``sigmoid_topk`` within each token's ``top_k_groups`` best groups of adjacent experts (DeepSeek-V3, 2.1.2).
 
-    The score of a group is the sum of its two highest biased scores. One group is ``sigmoid_topk``.
+    The score of a group is the sum of its two highest biased scores. With one group this is ``sigmoid_topk``.
 
     Raises:
       UserError: the groups do not divide the experts, or those a token may use hold fewer than ``top_k``.
@@ -106,9 +106,9 @@ def switch(
     bias: Float[Array, " experts"] | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Routing:
-    """One expert a token, its weight the softmax probability (Fedus et al. 2022, Eq. 1–2).
+    """Select one expert per token, weighted by its softmax probability (Fedus et al. 2022, Eq. 1–2).
 
-    Its noise, ``jitter``, belongs on the input of the router's linear map.
+    Its noise, ``jitter``, is applied to the input of the router's linear map.
 
     Raises:
       UserError: ``top_k`` is not 1.
@@ -119,7 +119,7 @@ def switch(
 
 
 def jitter(x: Float[Array, "tokens model"], key: Key[Array, ""], epsilon: float = 1e-2) -> Float[Array, "tokens model"]:
-    """The router's input times uniform noise in [1 - epsilon, 1 + epsilon] (Fedus et al. 2022, Switch)."""
+    """Multiply the router's input by uniform noise in [1 - epsilon, 1 + epsilon] (Fedus et al. 2022, Switch)."""
     return x * jax.random.uniform(key, x.shape, x.dtype, 1.0 - epsilon, 1.0 + epsilon)
 
 
@@ -131,10 +131,10 @@ def noisy_topk(
     key: Key[Array, ""] | None = None,
     noise_logits: Float[Array, "tokens experts"] | None = None,
 ) -> Routing:
-    """Normal noise on the logits, the top k, and a softmax over those (Shazeer et al. 2017, Eq. 3–5).
+    """Add normal noise to the logits, select the top k, and apply softmax to those (Shazeer et al. 2017, Eq. 3–5).
 
-    The noise's standard deviation is softplus(``noise_logits``), of a second linear map, as there; without one it is
-    1/experts (Riquelme et al. 2021, V-MoE).
+    The noise has the standard deviation softplus(``noise_logits``), from a second linear map as in that paper; without
+    it, 1/experts (Riquelme et al. 2021, V-MoE).
     """
     if key is not None:
         scale = 1.0 / logits.shape[1] if noise_logits is None else jax.nn.softplus(noise_logits)
@@ -152,10 +152,11 @@ def top_p(
     key: Key[Array, ""] | None = None,
     threshold: float = 0.4,
 ) -> Routing:
-    """The likeliest experts until their probabilities sum to ``threshold``, at least one and at most ``top_k``.
+    """Select the most likely experts until their probabilities sum to ``threshold``: at least one and at most
+    ``top_k``.
 
     Huang et al. 2024, "Harder Tasks Need More Experts"; weights are the probabilities, not normalised. The bound
-    ``top_k``, which fixes the shapes, is ours: give it the number of experts for none.
+    ``top_k``, which fixes the shapes, is our addition; set it to the number of experts to disable it.
     """
     probabilities = jax.nn.softmax(logits, axis=1)
     expert = top_k_indices(probabilities, top_k, bias)
@@ -172,12 +173,12 @@ def expert_choice(
     key: Key[Array, ""] | None = None,
     padding_mask: Bool[Array, " tokens"] | None = None,
 ) -> Routing:
-    """Every expert takes the tokens it suits best, ``top_k`` experts a token on average (Zhou et al. 2022, Eq. 1–2).
+    """Let every expert take its best tokens, ``top_k`` experts per token on average (Zhou et al. 2022, Eq. 1–2).
 
-    Loads are equal by construction, and a ``bias`` changes nothing. Not causal: whether a token is taken depends on
-    later tokens and on other sequences, so a language model trained so sees a little of its future and cannot be
-    sampled from token by token. No expert takes padding, and each takes as many tokens as if there were none; slots are
-    as many as without padding, and those that are left are invalid.
+    Loads are equal by construction, and ``bias`` has no effect. This router is not causal: the choice of a token
+    depends on later tokens and on other sequences. A language model trained with it sees a little of its future and
+    cannot be sampled token by token. No expert takes padding. The number of slots is that without padding, but each
+    expert takes only as many tokens as there would be without the padding; the remaining slots are invalid.
     """
     tokens, experts = logits.shape
     capacity = min(expert_capacity(tokens * top_k, experts, 1.0), tokens)
@@ -209,7 +210,7 @@ def balanced(
     bias: Float[Array, " experts"] | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Routing:
-    """For debugging: experts in turn, whatever the logits, so that all have equal loads."""
+    """Assign experts round-robin, independent of the logits, for equal loads (debugging)."""
     tokens, experts = logits.shape
     return _equal_weights(logits, (jnp.arange(tokens * top_k, dtype=jnp.int32) % experts).reshape(tokens, top_k))
 
@@ -221,7 +222,8 @@ def random(
     bias: Float[Array, " experts"] | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Routing:
-    """For debugging: k different experts drawn uniformly, whatever the logits; without a key, always the same."""
+    """Assign k different experts uniformly at random, independent of the logits; without a key, always the same
+    (debugging)."""
     expert = top_k_indices(jax.random.uniform(jax.random.key(0) if key is None else key, logits.shape), top_k)
     return _equal_weights(logits, expert)
 
@@ -241,21 +243,21 @@ ROUTERS = {
 """Routers by ``Architecture.router``."""
 
 NOT_CAUSAL = frozenset({"expert_choice"})
-"""Routers that look at all tokens of a batch at once, so that a later token decides about an earlier one."""
+"""Routers whose decision for a token depends on later tokens of the batch."""
 
 INPUT_NOISE = {"switch": jitter}
-"""``noise(x, key) -> x`` for routers whose noise belongs on the input of their linear map, while training."""
+"""``noise(x, key) -> x`` for routers that apply noise to the input of their linear map during training."""
 
 _NO_OPTIONS = frozenset({"logits", "top_k", "bias", "key", "noise_logits", "padding_mask"})
 
 
 def router_options(router: str) -> tuple[str, ...]:
-    """The options a router knows, which are fields of an Architecture."""
+    """Return the options of a router, which are fields of Architecture."""
     return tuple(name for name in inspect.signature(ROUTERS[router]).parameters if name not in _NO_OPTIONS)
 
 
 def unknown_options(router: str, given: dict[str, object]) -> list[str]:
-    """Those of ``given`` that are options of other routers and not of this one."""
+    """Return those of ``given`` that are options of other routers but not of this one."""
     of_any = {option for name in ROUTERS for option in router_options(name)}
     return [name for name in given if name in of_any and name not in router_options(router)]
 
@@ -263,14 +265,15 @@ def unknown_options(router: str, given: dict[str, object]) -> list[str]:
 def update_bias(
     bias: Float[Array, "*layers experts"], counts: Int[Array, "*layers experts"], rate: float | Array
 ) -> Float[Array, "*layers experts"]:
-    """The expert bias after one optimiser step: ``rate`` up for experts below the mean load, down for those above.
+    """Update the expert bias after one optimiser step: ``rate`` up for experts below the mean load, down for those
+    above.
 
     Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1, with the step's mean over experts subtracted,
-    so that the bias does not drift as a whole. ``counts`` are those of every microbatch of the step and of the whole
+    so that the bias does not drift as a whole. ``counts`` are summed over all microbatches of the step and the whole
     mesh: the sign of a sum is not the sum of signs.
     """
-    # Whole numbers decide which expert is at the mean; a rounded mean would give it a sign. The product of an expert's
-    # load and the number of experts may exceed 32 bits, a quotient and its rest do not.
+    # Integers decide which expert is at the mean; a rounded mean would give it a sign. The product of an expert's load
+    # and the number of experts may exceed 32 bits; quotient and remainder do not.
     mean, rest = jnp.divmod(counts.sum(-1, keepdims=True, dtype=counts.dtype), counts.shape[-1])
     step = jnp.where(counts == mean, jnp.sign(rest), jnp.sign(mean - counts)).astype(bias.dtype)
     return bias + rate * (step - step.mean(-1, keepdims=True))
@@ -285,8 +288,8 @@ def _sigmoid_routing(
 ) -> Routing:
     """Return the routing with sigmoid scores as weights.
 
-    Scores are normalised by their logarithms: where all logits are very negative, sums of scores underflow, and so do
-    gradients of quotients. Weights keep the epsilon of DeepSeek-V3's and transformers' code; probabilities sum to 1.
+    Scores are normalised by their logarithms: if all logits are very negative, sums of scores underflow, and so do
+    gradients of quotients. Weights keep the epsilon of the DeepSeek-V3 and transformers code; probabilities sum to 1.
     """
     log_scores = jax.nn.log_sigmoid(logits)
     if normalise:

@@ -1,7 +1,4 @@
-"""The output of every router, and the only input of losses, statistics and dispatchers.
-
-All read the same arrays, whichever router wrote them.
-"""
+"""Define the output of every router, which is the only input of losses, statistics and dispatchers."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from moejax.sharding import on_token_shards
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """Assignments of tokens to experts, and the router's scores that they were taken from.
+    """Assignments of tokens to experts, and the router scores behind them.
 
-    A slot is invalid if no expert computes it: a dropped assignment, an unused slot, a padding token. Its ``expert`` is
-    the number of experts and its ``combine_weight`` is 0; dispatchers skip it.
+    A slot is invalid if no expert computes it: a dropped assignment, an unused slot or a padding token. Its ``expert``
+    is the number of experts and its ``combine_weight`` is 0; dispatchers skip it.
     """
 
     token: Any
@@ -41,21 +38,21 @@ class Routing:
     num_tokens: int = field(metadata={"static": True})
     num_experts: int = field(metadata={"static": True})
     tokens_per_expert: int = field(metadata={"static": True})
-    """Assignments of an expert when all have as many; kernels size their blocks by it."""
+    """Assignments of an expert under balanced load; kernels choose their block sizes by it."""
     top_k: int | None = field(default=None, metadata={"static": True})
-    """Slots of each token, if all have as many and they lie token after token; None if they lie otherwise."""
+    """Slots per token, if equal for all tokens and ordered by token; else None."""
     capacity: int | None = field(default=None, metadata={"static": True})
-    """A number of assignments that no expert exceeds; None if nothing better than the number of tokens is known."""
+    """Upper bound on the assignments of an expert; None if only the number of tokens is known."""
     buffer_rows: int | None = field(default=None, metadata={"static": True})
-    """Rows to compute at once where most slots are invalid; those beyond it are computed in further chunks."""
+    """Rows to compute at once if most slots are invalid; rows beyond it are computed in further chunks."""
 
     @property
     def valid(self) -> Bool[Array, " assignments"]:
-        """Slots that an expert computes."""
+        """Return whether an expert computes each slot."""
         return self.expert < self.num_experts
 
     def masked(self, valid: Bool[Array, " assignments"]) -> Routing:
-        """The same routing with all slots invalid that are not ``valid``."""
+        """Return the routing with all slots invalid that are not ``valid``."""
         return dataclasses.replace(
             self,
             expert=jnp.where(valid, self.expert, self.num_experts),
@@ -63,14 +60,14 @@ class Routing:
         )
 
     def counts(self) -> Int[Array, " experts"]:
-        """Assignments of each expert."""
+        """Return the number of assignments of each expert."""
         return jnp.zeros(self.num_experts, jnp.int32).at[self.expert].add(1, mode="drop")
 
 
 def top_k_indices(
     scores: Float[Array, "tokens experts"], top_k: int, bias: Float[Array, " experts"] | None = None
 ) -> Int[Array, "tokens top_k"]:
-    """The ``top_k`` experts of highest score, highest first; ``bias`` moves the choice and never the scores."""
+    """Return the ``top_k`` experts with the highest score + ``bias``, highest first."""
     return top_k_scores(scores if bias is None else scores + bias, top_k)[1]
 
 
@@ -90,7 +87,7 @@ def top_k_scores(
 def gather_scores(
     scores: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"]
 ) -> Float[Array, "tokens top_k"]:
-    """Scores of the chosen experts."""
+    """Return the scores of the selected experts."""
     return jnp.take_along_axis(scores, expert, axis=1, mode="clip")
 
 
@@ -100,7 +97,7 @@ def token_choice(
     expert: Int[Array, "tokens top_k"],
     combine_weight: Float[Array, "tokens top_k"],
 ) -> Routing:
-    """The routing in which every token has chosen its own experts."""
+    """Build the routing in which every token has selected its own experts."""
     tokens, top_k = expert.shape
     return Routing(
         token=jnp.repeat(jnp.arange(tokens, dtype=jnp.int32), top_k),

@@ -1,4 +1,4 @@
-"""The health of a layer's routing, from the same sums as its losses."""
+"""Compute statistics of a layer's routing from the same sums as its losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moejax.routing.sums import RoutingSums
 def statistics(
     sums: RoutingSums, bias: Float[Array, "*layers experts"] | None = None
 ) -> dict[str, Float[Array, "*layers"]]:
-    """Scalars of one layer, or of many along a leading axis.
+    """Return scalar statistics of one layer, or of many along a leading axis.
 
     Loads are relative to the balanced load, so that 1 is balance whatever the number of experts:
 
@@ -37,7 +37,7 @@ def statistics(
         "max_violation": load.max(-1) - 1.0,
         "load_entropy": -(share * jnp.log(jnp.maximum(share, 1e-20))).sum(-1) / jnp.log(float(max(experts, 2))),
         "dead_experts": (counts == 0).sum(-1).astype(jnp.float32),
-        # Subtracted as whole numbers: beyond 2^24 assignments two rounded ones differ where nothing was dropped.
+        # Subtract as integers: beyond 2^24 assignments, two floats may differ by rounding although nothing was dropped.
         "dropped_share": (sums.counts.sum(-1) - sums.served).astype(jnp.float32) / made,
         "logit_rms": jnp.sqrt(sums.squared_logit.sum(-1) / (experts * jnp.maximum(sums.tokens, 1).astype(jnp.float32))),
     }

@@ -1,4 +1,4 @@
-"""Sums that a layer's losses and statistics are made of, and that add over microbatches, steps and the mesh."""
+"""Compute the sums behind a layer's losses and statistics, which add up over microbatches, steps and the mesh."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from moejax.sharding import on_token_shards
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class RoutingSums:
-    """Sums over the tokens of a batch, for one layer, or with a leading axis for many. ``a + b`` is both batches'."""
+    """Sums over the tokens of a batch, for one layer or, with a leading axis, for many; ``a + b`` covers both
+    batches."""
 
     tokens: Any
-    """Int32: tokens, padding left out."""
+    """Int32: number of tokens without padding."""
     counts: Any
-    """Int32[experts]: assignments the router made to each expert, before any were dropped."""
+    """Int32[experts]: assignments to each expert before dropping."""
     served: Any
-    """Int32: assignments left after dropping."""
+    """Int32: assignments that remain after dropping."""
     probability: Any
     """Float32[experts]: sum of the router's probabilities."""
     squared_logit: Any
@@ -33,9 +34,9 @@ class RoutingSums:
     squared_logsumexp: Any
     """Float32: sum of squared logsumexp of the logits."""
     sequences: Any
-    """Int32: sequences with a token that is no padding."""
+    """Int32: sequences with at least one token that is no padding."""
     sequence_balance: Any
-    """Float32: sum over sequences of each one's balance, 1 when perfect."""
+    """Float32: sum over sequences of the balance loss of each, 1 in perfect balance."""
 
     def __add__(self, other: RoutingSums) -> RoutingSums:
         return jax.tree.map(jnp.add, self, other)
@@ -48,11 +49,11 @@ def routing_sums(
     sequences: int = 1,
     padding_mask: Bool[Array, " tokens"] | None = None,
 ) -> RoutingSums:
-    """Sums of one batch.
+    """Return the sums of one batch.
 
-    ``chosen`` is what the router returned, ``served`` what was left of it after capacity (None: nothing was dropped),
-    ``sequences`` the number of equally long sequences the tokens consist of, one after another, and ``padding_mask`` is
-    False for padding (None: there is none).
+    ``chosen`` is the router's output and ``served`` the routing after the capacity limit (None: nothing was dropped).
+    ``sequences`` is the number of equally long, consecutive sequences. ``padding_mask`` is False for padding (None: no
+    padding).
     """
     if padding_mask is None:
         padding_mask = jnp.ones(chosen.num_tokens, bool)
@@ -77,7 +78,7 @@ def routing_sums(
 
 
 def _counts(routing: Routing, sequences: int) -> Int[Array, "sequences experts"]:
-    """Assignments of each sequence to each expert."""
+    """Count the assignments of each sequence to each expert."""
 
     def of(sequence: Array, expert: Array, sequences: int) -> Array:
         return jnp.zeros((sequences, routing.num_experts), jnp.int32).at[sequence, expert].add(1, mode="drop")
@@ -89,20 +90,20 @@ def _counts(routing: Routing, sequences: int) -> Int[Array, "sequences experts"]
 
 
 def load_shares(counts: Array) -> Float[Array, "*batch experts"]:
-    """Each expert's share of all assignments, from counts of any type; 0 where there are none."""
+    """Return each expert's share of all assignments, from counts of any type; 0 without assignments."""
     load = counts.astype(jnp.float32)
     total = load.sum(-1, keepdims=True)
     return load / jnp.where(total > 0, total, 1.0)
 
 
 def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float[Array, "*batch"]:
-    """E · sum over experts of (share of assignments) · (share of probability): 1 if either is shared equally.
+    """Return E · sum over experts of (share of assignments) · (share of probability): 1 if either is shared equally.
 
-    Fedus et al. 2022 (Switch), Eq. 4–6, with assignments as shares of all assignments rather than of tokens, so that
-    the scale is the same for every k. The gradient flows through the probabilities alone.
+    Fedus et al. 2022 (Switch), Eq. 4–6, with shares of all assignments instead of tokens, so that the scale is the same
+    for every k. The gradient flows through the probabilities alone.
     """
     load = jax.lax.stop_gradient(load_shares(counts))
     total = probability.sum(-1, keepdims=True)
-    # Probabilities of a token sum to 1, so that only padding has none.
+    # The probabilities of a token sum to 1, so only padding has a total of 0.
     share = probability / jnp.where(total > 0, total, 1.0)
     return load.shape[-1] * (load * share).sum(-1)

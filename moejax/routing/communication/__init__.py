@@ -1,7 +1,7 @@
-"""Ways of bringing tokens to the devices of their experts, over the ``expert`` axis of a mesh, and outputs back.
+"""Send tokens to the devices of their experts along the ``expert`` axis of a mesh, and return the outputs.
 
-A way is made of a device's routing and its ``Shard``; all code here runs on one device, inside ``shard_map``. No way
-drops anything, so none changes a result.
+A method is built from a device's routing and its ``Shard``. All code here runs on one device, inside ``shard_map``. No
+method drops tokens, so none changes a result.
 """
 
 from moejax.routing.communication.all_gather import AllGather
@@ -16,4 +16,4 @@ COMMUNICATION: dict[str, type[Communication]] = {
     "all_to_all": AllToAll,
     "ragged_all_to_all": RaggedAllToAll,
 }
-"""Ways by ``Runtime.expert_communication``."""
+"""Communication methods by ``Runtime.expert_communication``."""

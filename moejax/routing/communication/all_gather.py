@@ -1,4 +1,4 @@
-"""All tokens of a group are gathered on each of its devices, and the sums come back scattered."""
+"""Gather all tokens of a group on each of its devices, and reduce-scatter the sums."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from moejax.routing.communication.shard import Communication, Shard
 from moejax.routing.routing import Routing
 from moejax.sharding import EXPERT, GROUP_AXES
 
-# Parts are stacked in front, here and in the gradients: where the parts of a dimension fill no whole tiles of memory,
-# XLA's TPU compiler fills them up for a scatter, or adds up the whole everywhere, which sends twice the bytes.
+# Parts are stacked along a leading axis, here and in the gradients. If the parts of a dimension do not fill whole
+# memory tiles, XLA's TPU compiler pads them for a scatter or all-reduces the whole, which sends twice the bytes.
 
 
 @pytree
 @dataclass(frozen=True)
 class AllGather(Communication):
-    """Each device reads its group's tokens and computes those of its own experts, in chunks if they are many."""
+    """A method in which each device reads its group's tokens and computes its own experts, in chunks if there are
+    many."""
 
     routing: Any
     shard: Shard = field(metadata={"static": True})
@@ -35,7 +36,7 @@ class AllGather(Communication):
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
     ) -> tuple[Float[Array, "rows model"], Routing]:
-        """All tokens of the group."""
+        """Return all tokens of the group."""
         local = self._local_routing(combine_weight)
         # Other devices compute most of these slots.
         slots = local.expert.shape[0]
@@ -43,7 +44,7 @@ class AllGather(Communication):
         return self._gathered(x), dataclasses.replace(local, buffer_rows=min(buffer, slots))
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Sums over the group's devices, each device's own tokens."""
+        """Sum over the group's devices and return each device's own tokens."""
         sizes = self.shard.mesh
         return lax.psum_scatter(y.reshape(sizes[EXPERT], -1, *y.shape[1:]), EXPERT) if EXPERT in sizes else y
 
@@ -53,7 +54,8 @@ class AllGather(Communication):
         return lax.all_gather(array, EXPERT).reshape(-1, *array.shape[1:])
 
     def _local_routing(self, weight: Array) -> Routing:
-        """The slots of this device's experts and group of tokens, numbered as they are here; the rest invalid."""
+        """Return the slots of this device's experts and group of tokens, with local numbers; the other slots are
+        invalid."""
         routing, experts = self.routing, self.shard.experts
         num_tokens, expert = self.shard.tokens * self.shard.expert_devices, routing.expert
         if routing.top_k is None:
@@ -77,6 +79,6 @@ class AllGather(Communication):
         ).masked(here)
 
     def _index(self, axes: tuple[str, ...]) -> Array | int:
-        """Number of this device along some axes, in the order in which they split an array."""
+        """Return the index of this device along some axes, in the order in which they split an array."""
         present = tuple(axis for axis in axes if axis in self.shard.mesh)
         return lax.axis_index(present) if present else 0

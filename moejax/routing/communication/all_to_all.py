@@ -1,4 +1,4 @@
-"""Each row travels to the device of its expert and back, in buffers of one size for every pair of devices."""
+"""Exchange rows with the devices of their experts, in buffers of one size for every pair of devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moejax.sharding import EXPERT
 @pytree
 @dataclass(frozen=True)
 class AllToAll(Communication):
-    """A buffer for each device along the ``expert`` axis."""
+    """A method with one buffer for each device along the ``expert`` axis."""
 
     routing: Any
     layout: Any
@@ -39,14 +39,15 @@ class AllToAll(Communication):
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Return whether no device of the group sends another more than fits: all must take the same branch."""
+        """Return whether the buffers of all devices of the group are large enough. All devices must take the same
+        branch."""
         fits = jnp.diff(self.layout.offsets).max() <= self.buffer
         return lax.pmin(fits.astype(jnp.int32), EXPERT) == 1
 
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
     ) -> tuple[Float[Array, "rows model"], Routing]:
-        """Rows of this device's experts, from all devices of the group."""
+        """Return the rows of this device's experts from all devices of the group."""
         experts, slots = self.shard.experts, self.routing.expert.shape[0]
         expert = (self.routing.expert % experts).at[self.layout.source]
         expert = self._exchange(expert.get(mode="fill", fill_value=experts))
@@ -54,7 +55,7 @@ class AllToAll(Communication):
         return self._exchange(permute(x, self.layout)), of_rows(expert, weight, slots, experts)
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Each token's sum over its rows, which have come back."""
+        """Return each token's sum over its rows after sending them back."""
         return unpermute(self._exchange(y), self.layout)
 
     def _exchange(self, values: Array) -> Array:

@@ -1,7 +1,7 @@
-"""Each row travels to the device of its expert and back, with no gaps between rows.
+"""Exchange rows with the devices of their experts, without gaps between rows.
 
-``moejax.kernels.ragged_all_to_all`` says where that is fast. Only what arrives on a device has its bound, so two
-devices may share a load for which the buffers of ``all_to_all`` are too small.
+See ``moejax.kernels.ragged_all_to_all`` for where that is fast. Only the total that arrives on a device is limited, so
+two devices may exchange a load that exceeds the pairwise buffers of ``all_to_all``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from moejax.sharding import EXPERT
 @pytree
 @dataclass(frozen=True)
 class RaggedAllToAll(Communication):
-    """One buffer for all rows that arrive."""
+    """A method with one buffer for all arriving rows."""
 
     layout: Any
     loads: Any
-    """Int32[devices, devices, experts]: loads of all experts from all devices, by sender, receiver, expert there."""
+    """Int32[devices, devices, experts]: expert loads by sender, receiver and local expert of the receiver."""
     slots: int = field(metadata={"static": True})
     buffer: int = field(metadata={"static": True})
 
@@ -43,18 +43,18 @@ class RaggedAllToAll(Communication):
 
     @property
     def rows_between(self) -> Int[Array, "devices devices"]:
-        """Rows from each device to each."""
+        """Return the number of rows from each device to each."""
         return self.loads.sum(axis=2)
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Return whether no device of the group receives more than fits; each device knows all loads."""
+        """Return whether every device of the group has space for the rows it receives; each device knows all loads."""
         return self.rows_between.sum(axis=0).max() <= self.buffer
 
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
     ) -> tuple[Float[Array, "rows model"], Routing]:
-        """Rows of this device's experts, from all devices of the group."""
+        """Return the rows of this device's experts from all devices of the group."""
         ends = jnp.cumsum(self.loads[:, lax.axis_index(EXPERT)].reshape(-1))
         slot = jnp.arange(self.buffer, dtype=jnp.int32)
         expert = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32) % self.loads.shape[2]
@@ -66,6 +66,6 @@ class RaggedAllToAll(Communication):
         return rows, of_rows(expert, weight, self.slots, self.loads.shape[2])
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Each token's sum over its rows, which have come back."""
+        """Return each token's sum over its rows after sending them back."""
         back = ragged_all_to_all(y, self.rows_between.T, self.slots, EXPERT)
         return unpermute(back, self.layout)

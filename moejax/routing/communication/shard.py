@@ -1,4 +1,4 @@
-"""A device's share of tokens and experts, and the interface of a communication method."""
+"""Define a device's share of tokens and experts, and the interface of a communication method."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Shard(NamedTuple):
     """A device's part of an MoE block."""
 
     mesh_sizes: tuple[tuple[str, int], ...]
-    """Names and sizes of the mesh's axes."""
+    """Names and sizes of the mesh axes."""
     tokens: int
-    """Tokens of this device."""
+    """Number of tokens on this device."""
     experts: int
-    """Experts of this device."""
+    """Number of experts on this device."""
     buffer_factor: float
-    """Size of buffers, as a multiple of what a balanced routing needs."""
+    """Buffer size, as a multiple of the rows of a balanced routing."""
 
     @property
     def mesh(self) -> dict[str, int]:
-        """Sizes of the mesh's axes."""
+        """Return the sizes of the mesh axes."""
         return dict(self.mesh_sizes)
 
     @property
     def expert_devices(self) -> int:
-        """Devices along the ``expert`` axis, which share a group's tokens and all experts."""
+        """Return the number of devices along the ``expert`` axis, which share a group's tokens and all experts."""
         return self.mesh.get(EXPERT, 1)
 
 
 class Communication(ABC):
-    """A way of communicating, for the routing of this device's tokens: a pytree, which has no gradient."""
+    """A communication method for the routing of this device's tokens: a pytree without gradients."""
 
     @classmethod
     @abstractmethod
@@ -47,29 +47,29 @@ class Communication(ABC):
 
     @property
     def fits(self) -> Bool[Array, ""] | None:
-        """True if the buffers are large enough, equal on all devices that communicate; None if they always are."""
+        """Return whether the buffers are large enough, equal on all communicating devices; None if they always are."""
         return None
 
     @abstractmethod
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
     ) -> tuple[Float[Array, "rows model"], Routing]:
-        """Rows that reach this device, and their routing to its experts."""
+        """Return the rows that reach this device, and their routing to its experts."""
 
     @abstractmethod
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Outputs of this device's experts brought back to their tokens, and added up there."""
+        """Return the outputs of this device's experts to their tokens, and sum them there."""
 
 
 def numbered_here(routing: Routing, tokens: int) -> Routing:
-    """The slots of this device's own tokens, numbered as they are here; they lie token after token."""
+    """Return the slots of this device's own tokens, numbered locally and ordered by token."""
     slots = routing.expert.shape[0]
     token = jnp.arange(slots, dtype=jnp.int32) // (slots // tokens)
     return dataclasses.replace(routing, token=token, num_tokens=tokens)
 
 
 def of_rows(expert: Array, combine_weight: Array, slots: int, experts: int) -> Routing:
-    """The routing of rows that came from other devices, each for one expert; in balance ``slots`` of them."""
+    """Return the routing of rows received from other devices, one expert each; a balanced load is ``slots`` rows."""
     return Routing(
         token=jnp.arange(expert.shape[0], dtype=jnp.int32),
         expert=expert,
