@@ -1,4 +1,4 @@
-"""From a study's run table to fitted laws with intervals, a held-out check, and decisions."""
+"""Analyse a study's run table: fitted laws with intervals, a held-out check, and decisions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from moejax.wording import counted, told
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutCheck:
-    """A law fitted without the runs that are held out, and how it predicts them."""
+    """A law fitted without the held-out runs, and its errors on them."""
 
     split: str
     fitted_runs: int
@@ -48,22 +48,23 @@ class HeldOutCheck:
     """Mean absolute error on the held-out runs, nats per token."""
     max_relative_error: float
     naive_mae: float | None
-    """The same error of predicting that nothing improves: each model's loss at its largest fitted budget. None if no
-    model that is held out has a fitted run."""
+    """Mean absolute error of the naive prediction that nothing improves: each model's loss at its largest fitted
+    budget. None if no held-out model has a fitted run.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FittedLaw:
-    """One law on one table, with everything needed to judge it."""
+    """One law fitted to one table, with its diagnostics."""
 
     name: str
     fit: FitResult
     intervals: dict[str, Interval]
-    """Interval of every coefficient, over bootstrap resamples drawn by architecture."""
+    """Confidence interval of every coefficient, over bootstrap resamples drawn by architecture."""
     rows: list[int]
-    """The rows of the table that were fitted, counted from 0."""
+    """Fitted rows of the table, counted from 0."""
     predicted: list[float]
-    """Loss of every fitted run, in the order of ``rows``."""
+    """Predicted loss of every fitted run, in the order of ``rows``."""
     predicted_low: list[float]
     predicted_high: list[float]
     held_out: HeldOutCheck
@@ -71,42 +72,42 @@ class FittedLaw:
 
     @property
     def not_determined(self) -> list[str]:
-        """Coefficients whose interval spans everything."""
+        """Coefficients with an uninformative interval."""
         return [name for name, interval in self.intervals.items() if interval.uninformative]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
-    """A paper's procedure and the runs it was followed on."""
+    """A paper's procedure applied to a study's runs."""
 
     found: TianRecipe
     read: ReadRuns
     runs: Runs
-    """All of them, as the paper counts their compute."""
+    """All runs, with compute as the paper counts it."""
 
     @property
     def result(self) -> Result:
-        """All that it found."""
+        """Summary of the procedure's results."""
         return self.found.summary()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analysed:
-    """Everything concluded from a run table."""
+    """All conclusions from a run table."""
 
     runs: int
     laws: list[FittedLaw]
     decisions: list[ComputeOptimum]
     selection: ModelSelection | None = None
-    """The law to extrapolate with, or why these runs name none; None without laws."""
+    """The law to extrapolate with, or the reason why these runs select none; None without laws."""
     limits: list[str]
-    """What a table of this size and range can and cannot tell, in sentences."""
+    """Limits of conclusions from a table of this size and range, in sentences."""
     recipe: Followed | None = None
-    """The paper's procedure that was asked for, followed on the runs."""
+    """The requested paper's procedure, applied to the runs."""
 
 
 def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda share, text: None) -> Analysed:
-    """Fit every law of the analysis to a run table and decide by it."""
+    """Fit every law of the analysis to a run table and make its decisions."""
     fitted, compared, decisions, left_out, reach = [], [], [], [], {}
     frame = run_table.read(table)
     stages = 3 * len(analysis.laws)
@@ -139,10 +140,10 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
 
 
 def follow(table: Path, analysis: Analysis) -> Followed:
-    """Tian's procedure on a run table of ours.
+    """Apply Tian's procedure to a run table of moejax.
 
     Raises:
-      UserError: the runs are not such as it needs.
+      UserError: the runs do not meet the procedure's requirements.
     """
     read = read_runs(table, recipe_tian.INPUTS, trust_units=True)
     runs, _ = recipe_tian.in_model_scale(read.runs, read.frame)
@@ -153,8 +154,9 @@ def follow(table: Path, analysis: Analysis) -> Followed:
 
 
 def warnings(study: Study) -> list[str]:
-    """Say, before anything is trained, what the analysis will not be able to do with the runs; empty while the models
-    of a stage are not known."""
+    """Return, before training, the parts of the analysis that the runs do not support. The list is empty if a stage's
+    models are not known yet.
+    """
     models, designs, fitted = [], [], set()
     if study.unknown_stages:
         return []
@@ -182,7 +184,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def tuning(frame: Any, analysis: Analysis) -> tuple[str, ...]:
-    """Say which runs of a sweep the laws are fitted to, if the study sweeps settings."""
+    """Return notes on the runs of a sweep to which the laws are fitted; empty if the study sweeps no settings."""
     sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
     if not analysis.laws:
         return ()
@@ -195,16 +197,17 @@ def tuning(frame: Any, analysis: Analysis) -> tuple[str, ...]:
 def _analyse_law(
     name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
-    """One law on the table, as it compares with others on held-out runs, how far these reach, and what it decides.
+    """Return one law fitted to the table, its held-out comparison, the extrapolation range of the held-out runs, and
+    its decisions.
 
     Raises:
-      UserError: the runs cannot set it.
+      UserError: the runs do not determine the law.
     """
-    # Units were checked where the table came from: a training, or the table that was named.
+    # The source of the table has already checked its units: a training, or the import of a named table.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
     fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
-    # Before the resamples, which take longest: where the other runs cannot set the law, it is not fitted.
+    # This precedes the resamples, which take longest: a law that the other runs do not determine is not fitted.
     stage(1, f"{name}: predicting what is held out from the rest")
     split = _split(read.runs, list(read.frame["model"]), analysis)
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
@@ -226,8 +229,11 @@ def _analyse_law(
 def _intervals(
     fit: FitResult, runs: Runs, resampled: Bootstrap, functional: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Interval]:
-    """The interval of every number that a function of a law gives: by standard errors, whose Student's t knows how few
-    groups there are, where resamples of so few would give one that is too small."""
+    """Return the confidence interval of every number that a function of a law returns.
+
+    With too few groups, resampling gives intervals that are too small. Standard errors with Student's t are used
+    instead.
+    """
     if not too_few(fit, resampled.draws, resampled.by):
         return resampled.interval(functional)
 
@@ -242,7 +248,7 @@ def _intervals(
 
 
 def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
-    """What these runs cannot tell, derived from their range and from the intervals."""
+    """Return the limits of these runs, derived from their range and from the intervals."""
     sizes = {"params_active": "active parameters", "tokens": "tokens"}
     span = [
         f"{float(frame[name].max() / frame[name].min()):.1f} in {words}"

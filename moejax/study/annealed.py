@@ -1,4 +1,4 @@
-"""Annealed losses of budgets that no branch was trained to, from the trunks of a study (``analysis.anneal``)."""
+"""Predict annealed losses of budgets without a branch from the trunks of a study (``analysis.anneal``)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from moejax.wording import counted, told
 
 PREDICT = "predict"
 TABLE = "annealed.parquet"
-"""The run table, and beside its rows those of predicted losses, in a study's folder."""
+"""Table in a study's folder: the run table and rows of predicted losses."""
 LEAST_POINTS = 3
-"""Measurements of the trunk between its warm-up and the first branch."""
+"""Minimum number of validation losses of the trunk between its warm-up and the first branch."""
 
 
 class Anneals(Protocol):
-    """What a study's ``Analysis`` says of annealed losses."""
+    """The fields of a study's ``Analysis`` that concern annealed losses."""
 
     @property
     def anneal(self) -> str: ...
@@ -47,22 +47,24 @@ class Anneals(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnnealed:
-    """Predicted losses of a study's models, and how far off such predictions are."""
+    """Predicted losses of a study's models, with the errors of such predictions."""
 
     table: run_table.DataFrame
-    """Rows of the run table and of what is predicted, told apart by ``is_predicted``."""
+    """Rows of the run table and predicted rows, distinguished by ``is_predicted``."""
     models: Mapping[str, AnnealedLosses]
     not_predicted: tuple[str, ...]
-    """Of models whose losses could not be, why, in sentences."""
+    """Reasons, in sentences, for models without predictions."""
 
     @property
     def predicted(self) -> run_table.DataFrame:
-        """The rows that were not trained."""
+        """Rows of budgets that were not trained."""
         return self.table[self.table["is_predicted"] == 1]
 
     @property
     def summary(self) -> dict[str, int | float]:
-        """Branches of all models that were left out, how many lie in their ranges, and the mean error, nats/token."""
+        """Number of left-out branches over all models, number inside their intervals, and mean error in nats
+        per token.
+        """
         every = [one.summary for one in self.models.values()]
         branches = sum(int(one["branches"]) for one in every)
         off = sum(one["branches"] * one["mean_error"] for one in every)
@@ -73,7 +75,7 @@ class StudyAnnealed:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the results as plain data."""
         names = ["model", "tokens", "loss", "loss_low", "loss_high", "loss_standard_error"]
         rows = self.predicted[names].to_dict("records") if len(self.predicted) else []
         return finite(
@@ -103,7 +105,7 @@ class StudyAnnealed:
 
 
 def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
-    """Raise ``UserError``, before anything is trained, if annealed losses are asked for that these cannot give."""
+    """Raise ``UserError`` before training if the trainings do not support the requested annealed losses."""
     if not analysis.anneal:
         if analysis.anneal_tokens:
             raise UserError(
@@ -159,7 +161,7 @@ def _check_recipe(training: Training) -> None:
 
 
 def _in_steps(training: Training, budget: int) -> str:
-    """What a budget comes to in whole steps of a training."""
+    """Return a budget in whole steps of a training, as text."""
     recipe, steps = training.recipe, training.recipe.steps(budget)
     return f"{steps:,} steps of {recipe.batch_tokens:,} tokens, {recipe.tokens(steps):,} in all"
 
@@ -190,7 +192,7 @@ def _check_budget(training: Training, budget: int) -> None:
 
 
 def _asked(training: Training, analysis: Anneals) -> list[int]:
-    """The budgets that a model is not trained to."""
+    """Return the requested budgets to which a model is not trained."""
     recipe = training.recipe
     trained = {recipe.steps(budget) for budget in recipe.budgets_tokens}
     return [budget for budget in analysis.anneal_tokens if recipe.steps(budget) not in trained]
@@ -202,17 +204,17 @@ def conclude_annealed(
     folder: Path,
     update: ProgressCallback = lambda share, text: None,
 ) -> StudyAnnealed | None:
-    """Predict the annealed losses that a study asks for and write their table; None if it asks for none.
+    """Predict the annealed losses that a study requests and write their table. Return None if it requests none.
 
     Raises:
       UserError: a model's curve cannot be read.
     """
     if not analysis.anneal:
         if (folder / TABLE).is_file() and sha256(folder / TABLE) in noted(folder).get(TABLE, ()):
-            # It is of an analysis that asked for it.
+            # The table belongs to an earlier analysis that requested it.
             (folder / TABLE).unlink()
         return None
-    # What can be refused is read before anything is fitted.
+    # Read everything that may be refused before fitting.
     check_table(analysis, folder)
     runs = run_table.read(folder / run_table.TABLE)
     runs = runs.assign(is_predicted=0)
@@ -237,17 +239,17 @@ def conclude_annealed(
 
 
 def check_table(analysis: Anneals, folder: Path) -> None:
-    """Raise ``UserError`` if annealed losses are asked for and their table could not be written over what is there."""
+    """Raise ``UserError`` if annealed losses are requested and their table cannot be replaced."""
     if analysis.anneal:
         with outputs_of(folder):
             check_replaceable(folder / TABLE)
 
 
 def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -> tuple[LossCurve, list[Branch]]:
-    """Validation losses of a model's trunk and of the branches that it was trained to, whose ends are its rows.
+    """Read validation losses of a model's trunk and branches. The branches end with the losses of the model's rows.
 
     Raises:
-      UserError: its log is not there, has no validation losses, or has some that are none of this training.
+      UserError: the log is missing, has no validation losses, or has some of another training.
     """
     path = folder / "models" / training.name / "metrics.jsonl"
     lines = [line for line in metrics.read(path) if "validation_loss" in line]
@@ -280,7 +282,7 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
 
 
 def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) -> LossCurve:
-    """A phase's schedule from the first update on, as it is trained, and what was measured on it."""
+    """Return a phase's learning-rate schedule from the first update on, with its measured losses."""
     steps = np.array(sorted(measured), np.int64)
     rates = jax.vmap(phase.schedule.learning_rate)(np.arange(phase.end))
     return LossCurve(
@@ -294,7 +296,7 @@ def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) ->
 def _rows(
     training: Training, runs: run_table.DataFrame, found: AnnealedLosses, asked: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Rows of budgets that were not trained: what is the same in all of the model's rows, and what is predicted."""
+    """Return rows of budgets that were not trained: columns common to all of the model's rows, and predicted losses."""
     recipe, first = training.recipe, runs.iloc[0]
     shared = {name: first[name] for name in runs if runs[name].nunique(dropna=False) == 1}
     _, branches = phases(replace(training, recipe=replace(recipe, budgets_tokens=tuple(asked))))

@@ -1,5 +1,4 @@
-"""Shared by engines of a cloud: a study's folder mounted at a path, TPU slices by their services' names, what XLA is
-told for them, YAML."""
+"""Share code between cloud engines: mounts of a study's folder, names of TPU slices, XLA environment, YAML."""
 
 from __future__ import annotations
 
@@ -21,21 +20,22 @@ from moejax.train.xla_options import as_flags, options_of
 
 @dataclass(frozen=True)
 class Mount:
-    """What is mounted where."""
+    """A bucket or volume and its mount path."""
 
     source: str
-    """``gs://BUCKET``, or the name of a volume claim of Kubernetes."""
+    """``gs://BUCKET``, or the name of a Kubernetes volume claim."""
     path: PurePosixPath
-    """Where every machine finds it."""
+    """Mount path on every machine."""
 
     @property
     def bucket(self) -> str | None:
-        """Its name, if it is one."""
+        """Name of the bucket; None for a volume claim."""
         return self.source.partition("://")[2] if "://" in self.source else None
 
 
 def mounted(out: str) -> tuple[Mount, PurePosixPath]:
-    """The mount for a folder in an object store, and the folder as machines see it: ``gs://b/zhao`` is ``/b/zhao``.
+    """Return the mount of a folder in an object store, and the folder's path on machines: ``gs://b/zhao`` is
+    ``/b/zhao``.
 
     Raises:
       UserError: it is a folder of this machine.
@@ -49,10 +49,10 @@ def mounted(out: str) -> tuple[Mount, PurePosixPath]:
 
 
 def holds_corpus(mount: Mount, data: DataConfig) -> bool:
-    """Whether a corpus lies in what is mounted, and not on this machine, where it would have to be prepared.
+    """Return whether the mount holds the corpus, so that it need not be prepared on this machine.
 
     Raises:
-      UserError: machines that see the mount alone would not find a part of it.
+      UserError: machines that see only the mount would not find a part of the corpus.
     """
     sources = [part.source for part in data.parts] or [data.source]
     tokenizer = (data.tokenizer or "").partition("#")[0]
@@ -78,14 +78,14 @@ GKE_ACCELERATORS = {
 """Values of the node label ``cloud.google.com/gke-tpu-accelerator`` (documentation of GKE, "Plan TPUs in GKE")."""
 
 _CORES_IN_NAME = ("v4", "v5p", "tpu7x")
-"""Cloud TPU's names of these count TensorCores, of which a chip has two."""
+"""Chips for which Cloud TPU's names count TensorCores, two per chip."""
 
 
 def run(command: Sequence[str], refused: str, given: str | None = None) -> str:
-    """What a service's command prints.
+    """Run a service's command and return its output.
 
     Raises:
-      UserError: it fails; ``refused`` begins the sentence.
+      UserError: the command fails; the message begins with ``refused``.
     """
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -94,26 +94,28 @@ def run(command: Sequence[str], refused: str, given: str | None = None) -> str:
 
 
 def chips_per_host(topology: Topology) -> int:
-    """Chips of each machine: four, or all of a slice of one machine with one or, flat, eight."""
+    """Return the chips of each machine: four, or all chips of a single-machine slice with one or, on a flat torus,
+    eight.
+    """
     alone = (1, 4, 8) if len(topology.shape) == 2 else (4,)
     return topology.chips_of_slice if topology.chips_of_slice in alone else 4
 
 
 def rentable(chip: str) -> list[Topology]:
-    """Slices that can be rented, from small to large: whole machines."""
+    """Return the available slices in ascending size. Slices consist of whole machines."""
     every = [Topology(chip, shape) for shape in slices(chip)]
     return [one for one in every if one.chips % chips_per_host(one) == 0]
 
 
 def cloud_tpu_type(topology: Topology) -> str:
-    """Cloud TPU's name of a slice's size: ``v5p-128`` has 64 chips, ``v5litepod-16`` has 16."""
+    """Return Cloud TPU's name of a slice's size: ``v5p-128`` has 64 chips, ``v5litepod-16`` has 16."""
     if topology.chip_name in _CORES_IN_NAME:
         return f"{topology.chip_name}-{2 * topology.chips_of_slice}"
     return f"{'v5litepod' if topology.chip_name == 'v5e' else topology.chip_name}-{topology.chips_of_slice}"
 
 
 def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
-    """The variable with XLA's options for the chip, for all that the machines compile beside the step."""
+    """Return the environment variable with XLA's options for the chip, which applies to all programs but the step."""
     flags = as_flags(options_of(topology.chip_name, training.recipe.runtime))
     return {"LIBTPU_INIT_ARGS": flags} if flags else {}
 
@@ -131,5 +133,5 @@ _Dumper.add_representer(str, _text)
 
 
 def as_yaml(documents: Sequence[Any]) -> str:
-    """One file of several documents."""
+    """Return several documents as one YAML file."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120)

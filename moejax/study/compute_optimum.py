@@ -1,4 +1,4 @@
-"""The best model for a budget, by a fitted law: its closed form, and what autodiff and a search say of it."""
+"""Find the best model for a budget by a fitted law, and check its closed form by autodiff and search."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from moejax.laws.claim import Checked, Claim, check
 from moejax.laws.decision import DecisionRule
 
 ClaimOf = Callable[[Any], Claim]
-"""From a law to the claim about its optimum, at one budget."""
+"""A function from a law to the claim about its optimum at one budget."""
 
 IntervalOf = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Interval]]
-"""From a function of a law, whose values are numbers by name, to the interval of each."""
+"""A function from a function of a law, which returns named numbers, to their confidence intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptimum:
-    """Compute-optimal parameters and tokens under one law, confirmed or not."""
+    """Compute-optimal parameters and tokens under one law, with the result of the check."""
 
     law: str
     expansion: float
-    """Total over active parameters of the family that is decided about; 1 is dense, or of a law that reads none."""
+    """Ratio of total to active parameters of the models; 1 if dense, or if the law does not use it."""
     flops: float
     statement: str
     checked: Checked
     intervals: dict[str, Interval]
-    """Intervals of ``params_active``, ``tokens`` and the loss there: over bootstrap resamples, or by standard errors
-    where there are too few models to resample."""
+    """Confidence intervals of ``params_active``, ``tokens`` and the loss at the optimum. They come from bootstrap
+    resamples, or from standard errors if there are too few models to resample.
+    """
     prices: dict[str, float] = field(default_factory=dict)
-    """What a limit is worth: change of the least loss, in nats per token, per e-fold of ``flops``, and of ``expansion``
-    where it is above 1, everything else at its best."""
+    """Shadow prices: change of the minimal loss in nats per token, per e-fold of ``flops``. If ``expansion`` is above
+    1, also per e-fold of it. Everything else is optimal.
+    """
     extrapolation: float
-    """Budget over the largest of the runs that were fitted, both counted as 6 · active parameters · tokens."""
+    """Budget over the largest fitted run, both counted as 6 · active parameters · tokens."""
 
 
 def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    """The optima that have a closed form for a law, by expansion; none for a law that does not split a budget.
+    """Return the optima with a closed form for a law, by expansion; empty for a law that does not split a budget.
 
-    A law of mixtures is asked at the largest expansion and, as the baseline that it must beat, at 1, the dense model.
+    A law of mixtures of experts gets the largest expansion and 1, the dense baseline.
     """
     rule = _split_rule(law_name)
     if rule is None:
@@ -56,7 +58,7 @@ def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[f
 
 
 def _split_rule(law_name: str) -> DecisionRule | None:
-    """The rule by which a law splits a budget by a claim, whatever the model or at one expansion."""
+    """Return the rule by which a law splits a budget in closed form, for any model or at one expansion."""
     for rule in DECISIONS.get(LAWS[law_name], ()):
         if rule.claim is not None and rule.given in (("flops",), ("flops", "expansion")):
             return rule
@@ -71,7 +73,7 @@ def _optimum(rule: DecisionRule, law: Any, *, flops: Any, expansion: Any) -> Cla
 def decide(
     law_name: str, law: Any, interval: IntervalOf, expansion: float, claim_of: ClaimOf, flops: float, largest: float
 ) -> ComputeOptimum:
-    """Check one optimum of a fitted law, and say how far the runs determine it."""
+    """Check one optimum of a fitted law, and compute its confidence intervals from the runs."""
 
     def answer(one: Any) -> dict[str, Any]:
         claim = claim_of(one)
@@ -91,7 +93,7 @@ def decide(
 
 
 def family(decision: ComputeOptimum) -> str:
-    """Which models a decision is about: dense, the ratio of their total to their active parameters, or any ratio."""
+    """Return the models that a decision concerns: dense, a ratio of total to active parameters, or any ratio."""
     rule = _split_rule(decision.law)
     if rule is None or "expansion" not in rule.given:
         return "any expansion"
@@ -99,7 +101,7 @@ def family(decision: ComputeOptimum) -> str:
 
 
 def prices(law_name: str, law: Any, flops: float, expansion: float) -> dict[str, float]:
-    """Shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
+    """Return the shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
     rule = _split_rule(law_name)
     if rule is None:
         return {}

@@ -1,8 +1,8 @@
-"""The tasks that a study asks its checkpoints after training: scores, kept one by one, and one table of them.
+"""Evaluate a study's checkpoints on downstream tasks after training, and write a table of scores.
 
-``downstream/MODEL/TOKENS.TASK.json`` has what one checkpoint scored in one task, and what decides it: the task, its
-shots and files, and the run. What is there is not computed again; what was asked otherwise is. ``scores.parquet`` has
-them all: a row per model, budget and task, beside the run's loss and sizes, and what the fitted form says of its error.
+``downstream/MODEL/TOKENS.TASK.json`` has the score of one checkpoint in one task, with everything that determines it:
+the task, its shots and files, and the run. Existing scores are kept; scores of other settings are computed again.
+``scores.parquet`` has a row per model, budget and task, with the run's loss and sizes and the fitted error.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from moejax.train.training import Training
 from moejax.wording import counted, some
 
 FOLDER, TABLE = "downstream", "scores.parquet"
-"""In a study's folder."""
+"""Names in a study's folder."""
 _REMEDY = "remove it, and it is asked again"
 OF_THE_RUN = (
     *("model", "group", "tokens", "flops", "loss", "bits_per_byte", "params_active", "params_total"),
     *("num_experts", "top_k", "sparsity"),
 )
-"""Columns of the run table that stand beside a score, those that it has."""
+"""Columns of the run table that are copied to a score's row if present."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCheckpoint:
-    """What a run of a study has left: the weights of one model at one budget."""
+    """The checkpoint of one model at one budget."""
 
     training: Training
     row: Mapping[str, Any]
@@ -60,38 +60,38 @@ class AskedCheckpoint:
 
     @property
     def name(self) -> str:
-        """Model and budget."""
+        """Name of the model and its budget."""
         return f"{self.training.name} at {self.row['tokens']:,} tokens"
 
     @property
     def folder(self) -> Path:
-        """Where its weights are."""
+        """Folder of the weights."""
         recipe = self.training.recipe
-        # A budget ends on a step, and its row has the tokens of that step.
+        # A budget ends on a step, and its row has the tokens at that step.
         ends = {recipe.tokens(recipe.steps(budget)): budget for budget in recipe.budgets_tokens}
         return self.study / "models" / self.training.name / "checkpoints" / branch_name(ends[self.row["tokens"]])
 
     def file(self, asked: EvaluationTask) -> Path:
-        """Where its score in a task is kept."""
+        """Return the path of the score in a task."""
         task = re.sub(r"[^\w.-]", "-", asked.task)
         if task != asked.task:
-            # Two tasks may differ in what a file's name cannot have.
+            # The hash distinguishes tasks that differ only in characters not allowed in file names.
             task += f"-{hashlib.sha256(asked.task.encode()).hexdigest()[:8]}"
         return self.study / FOLDER / self.training.name / f"{self.row['tokens']}.{task}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownstreamScores:
-    """Scores of a study's checkpoints, and how they go with the loss."""
+    """Scores of a study's checkpoints, and their relation to the loss."""
 
     scores: run_table.DataFrame
-    """A row per model, budget and task."""
+    """Table with a row per model, budget and task."""
     links: list[ScoreLink]
     missing: int
-    """Scores that are asked for and not there."""
+    """Number of requested scores that are missing."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the results as plain data."""
         links = [
             {
                 "task": one.task,
@@ -107,7 +107,7 @@ class DownstreamScores:
 
 
 def asked_tasks(study: Study) -> list[EvaluationTask]:
-    """What every checkpoint is asked."""
+    """Return the tasks for every checkpoint."""
     asked = study.downstream
     shots = None if asked.num_fewshot < 0 else asked.num_fewshot
     found = [EvaluationTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
@@ -121,18 +121,19 @@ def asked_tasks(study: Study) -> list[EvaluationTask]:
 
 
 def of_harness(task: EvaluationTask) -> bool:
-    """Whether a task is lm-evaluation-harness's."""
+    """Return whether a task belongs to lm-evaluation-harness."""
     return task.task != validation_choices.NAME
 
 
 def has_harness() -> bool:
-    """Whether lm-evaluation-harness is installed."""
+    """Return whether lm-evaluation-harness is installed."""
     return importlib.util.find_spec("lm_eval") is not None
 
 
 def check_tasks(study: Study, folder: Path) -> None:
-    """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be, or the table of
-    scores was changed."""
+    """Raise ``UserError`` before training if a task that remains cannot be loaded, or if the table of scores was
+    modified.
+    """
     check_as_written(folder / TABLE)
     asked = asked_tasks(study)
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
@@ -144,11 +145,11 @@ def check_tasks(study: Study, folder: Path) -> None:
 
 
 def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int:
-    """Ask every checkpoint of a study what it was not asked yet, and write the table; returns how many scores are new.
+    """Compute the missing scores of all checkpoints, write the table, and return the number of new scores.
 
     Raises:
-      UserError: a task is not installed or cannot be loaded, or a checkpoint is missing: nothing is written then; or
-        what was read is damaged.
+      UserError: a task is not installed or cannot be loaded, or a checkpoint is missing, before anything is written; or
+        a file is damaged.
     """
     check_as_written(folder / TABLE)
     asked = asked_tasks(study)
@@ -175,7 +176,7 @@ def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int
 
 
 def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
-    """Raise ``UserError`` if checkpoints are not there that are still to be asked."""
+    """Raise ``UserError`` if checkpoints with missing scores are not in the folder."""
     names = [one.name for one in wanted if not one.folder.is_dir() or not finished_steps(one.folder)]
     if names:
         raise UserError(
@@ -186,12 +187,12 @@ def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
 
 
 def _within(update: ProgressCallback, done: int, total: int, where: str) -> ProgressCallback:
-    """The progress of one score of many."""
+    """Return a callback for the progress of one score among many."""
     return lambda share, text: update((done + share) / total, f"{where}: {text}")
 
 
 def write_scores(study: Study, folder: Path) -> Path | None:
-    """Gather the scores of a study's folder into its table; None if there is none yet."""
+    """Gather the scores of a study's folder into its table. Return None if there are none."""
     rows = [_row(checkpoint, one, found) for checkpoint, one, found in _found(study, folder, asked_tasks(study))]
     if not rows:
         return None
@@ -201,7 +202,9 @@ def write_scores(study: Study, folder: Path) -> Path | None:
 
 
 def conclude_downstream(study: Study, folder: Path) -> DownstreamScores | None:
-    """What the scores that are there say, whose table gets the fitted errors; None if none are asked for or there."""
+    """Return the existing scores, and write the fitted errors to their table. Return None if no scores are requested or
+    present.
+    """
     asked = asked_tasks(study)
     if not asked or not (folder / TABLE).is_file():
         return None
@@ -215,7 +218,7 @@ def conclude_downstream(study: Study, folder: Path) -> DownstreamScores | None:
 
 
 def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
-    """Of every run that is done, the smallest model first."""
+    """Return the checkpoints of all finished runs, smallest model first."""
     trainings = {training.name: training for training in study.trainings()}
     if not (folder / "models").is_dir():
         return []
@@ -227,7 +230,7 @@ def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
 def _left(
     study: Study, folder: Path, asked: Sequence[EvaluationTask]
 ) -> list[tuple[AskedCheckpoint, list[EvaluationTask]]]:
-    """Checkpoints with the tasks that they were not asked, or were asked otherwise."""
+    """Return checkpoints with the tasks whose scores are missing or have other settings."""
     known = {(one.folder, task.task) for one, task, _ in _found(study, folder, asked)}
     every = [
         (one, [task for task in asked if (one.folder, task.task) not in known])
@@ -239,7 +242,7 @@ def _left(
 def _found(
     study: Study, folder: Path, asked: Sequence[EvaluationTask]
 ) -> list[tuple[AskedCheckpoint, EvaluationTask, dict[str, Any]]]:
-    """Scores that are there and were asked as they would be now."""
+    """Return the scores with the current settings."""
     found = []
     for checkpoint in _checkpoints(study, folder) if asked else []:
         for one in asked:
@@ -252,12 +255,14 @@ def _found(
 
 
 def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a score was asked as it would be now; task files that are not on this machine are as they were."""
+    """Return whether a score has the current settings. Task files that are absent on this machine count as
+    unchanged.
+    """
     return now == (dict(kept) if now["files"] is not None else {**kept, "files": None})
 
 
 def _decides(study: Study, checkpoint: AskedCheckpoint, asked: EvaluationTask) -> dict[str, Any]:
-    """What decides a score."""
+    """Return everything that determines a score."""
     settings = study.downstream
     harness = of_harness(asked)
     return as_read(
@@ -275,7 +280,7 @@ def _decides(study: Study, checkpoint: AskedCheckpoint, asked: EvaluationTask) -
 
 
 def _text(folder: Path) -> str | None:
-    """What identifies a study's text; None where it is not known."""
+    """Return the hash of a study's text, or None if unknown."""
     try:
         return read_summary(folder / "data").sha256
     except Damaged:
@@ -283,8 +288,10 @@ def _text(folder: Path) -> str | None:
 
 
 def _files(folder: str, task: str) -> str | None:
-    """SHA-256 of a folder of task files, if the task is one of them: what was changed there is asked again. Empty for
-    a task of the harness; None if the folder is not on this machine."""
+    """Return the SHA-256 of a folder of task files if it contains the task, so that changed tasks are evaluated again.
+
+    The result is empty for a task of the harness, and None if the folder is not on this machine.
+    """
     if not folder:
         return ""
     if not Path(folder).is_dir():
@@ -300,14 +307,14 @@ def _files(folder: str, task: str) -> str | None:
 
 
 Ask = Callable[[LoadedModel, ProgressCallback], dict[str, Any]]
-"""``ask(model, update)``: what is kept of a model's answers to one task."""
+"""``ask(model, update)``: return the stored results of one task."""
 
 
 def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[str, Ask]:
-    """What asks each task.
+    """Return the function that evaluates each task.
 
     Raises:
-      UserError: the harness is not installed, or a task is none or cannot be loaded.
+      UserError: the harness is not installed, or a task does not exist or cannot be loaded.
     """
     harness = [one.task for one in asked if of_harness(one)]
     if harness and not has_harness():
@@ -326,7 +333,7 @@ def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[s
 
 
 def _ask_choices(study: Study, folder: Path) -> Ask:
-    """What asks a model for the next tokens of the study's own held-out text."""
+    """Return a function that evaluates next-token choices on the study's held-out text."""
     made: list[validation_choices.Document] = []
 
     def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
@@ -347,8 +354,8 @@ def _ask_choices(study: Study, folder: Path) -> Ask:
 
 
 def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
-    """What asks a model a task of lm-evaluation-harness."""
-    # It takes seconds to import, and only studies that ask its tasks need it.
+    """Return a function that evaluates a task of lm-evaluation-harness."""
+    # The import takes seconds, and only studies with harness tasks need it.
     from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
 
     settings = study.downstream
@@ -405,7 +412,6 @@ def _language_model(study: Study, loaded: LoadedModel, longest: int) -> Language
 
 
 def _row(checkpoint: AskedCheckpoint, asked: EvaluationTask, found: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of the table."""
     score = score_of(found["results"], found.get("better", {}), asked.task, asked.metric)
     answers, given = found.get("answers") or {}, (found.get("metadata") or {}).get("given_words")
     own = {name: checkpoint.row[name] for name in OF_THE_RUN if name in checkpoint.row}

@@ -1,4 +1,4 @@
-"""What a study costs before it is run: its runs, counted and priced, with nothing trained and no data read."""
+"""Count and price the runs of a study before training, without reading data."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from moejax.train.training import Recipe, Training
 from moejax.wording import listed
 
 USABLE_MEMORY = 0.9
-"""Share of a chip's memory that arrays may fill; the rest is the program's and the fragments'."""
+"""Share of a chip's memory for arrays; the program and fragmentation take the rest."""
 SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatedRun:
-    """One row of the run table to come: a model at one budget."""
+    """A future row of the run table: a model at one budget."""
 
     model: str
     params_total: int
     params_active: int
     tokens: int
     flops: float
-    """FLOPs of a training to this budget alone; budgets that share a trunk cost less together."""
+    """FLOPs of a training to this budget alone. Budgets that share a trunk cost less together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,19 @@ class EstimatedTraining:
     params_total: int
     params_active: int
     budgets_tokens: tuple[int, ...]
-    """Whole batches."""
+    """Budgets rounded to whole batches."""
     batch_tokens: int
     learning_rate: float
     flops: float
-    """FLOPs of the trunk and all branches, as laws read them: with the masked half of the scores."""
+    """FLOPs of the trunk and all branches as laws count them, with the masked half of the attention scores."""
     state_bytes: float
     """Parameters, gradients and AdamW's moments in float32, over all chips."""
     sequence_bytes: float
-    """Activations in bfloat16 and logits of one sequence, layers computed again: the least that one chip works on."""
+    """Bytes of activations in bfloat16 and logits of one sequence with full rematerialization, the minimum on
+    one chip.
+    """
     chips_at_least: int | None
-    """Fewest chips whose memory holds the state, spread evenly, and a sequence each. None: not on any number."""
+    """Minimum number of chips that hold the evenly sharded state and one sequence each; None if no number suffices."""
     chip_hours: float
     cost: float | None
     note: str
@@ -58,43 +60,44 @@ class EstimatedTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatedDownstream:
-    """What is asked of a study's checkpoints. How many texts a task has is in its files, which are not read."""
+    """Downstream evaluation of a study's checkpoints. Task files are not read, so the number of texts is unknown."""
 
     tasks: int
-    """Tasks and groups of tasks."""
+    """Number of tasks and groups of tasks."""
     checkpoints: int
     flops_per_token: float
-    """Forward FLOPs of a token of a task's texts, over all checkpoints; not in the study's totals."""
+    """Forward FLOPs per token of a task's texts, over all checkpoints; not in the study's totals."""
     needs_harness: bool
-    """Whether a task is lm-evaluation-harness's."""
+    """True if a task belongs to lm-evaluation-harness."""
     has_harness: bool
-    """Whether that is installed here."""
+    """True if lm-evaluation-harness is installed."""
 
     @property
     def scores(self) -> int:
-        """How many there will be."""
+        """Number of scores."""
         return self.tasks * self.checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyEstimate:
-    """A study's runs and what they come to on one kind of chip."""
+    """A study's runs and their cost on one kind of chip."""
 
     study: str
     chip: Chip
     mfu: float
-    """Model FLOPs utilisation that is assumed: the share of the chip's peak that useful products reach, the masked half
-    of attention's scores left out, as trainings and plans tell it."""
+    """Assumed model FLOPs utilization: the share of the chip's peak that required products reach. The masked half of
+    the attention scores does not count, as in trainings and plans.
+    """
     price: float | None
-    """Price of one chip for an hour."""
+    """Price of one chip per hour."""
     trainings: list[EstimatedTraining]
     runs: list[EstimatedRun]
     downstream: EstimatedDownstream | None
-    """None if no tasks are asked."""
+    """None if there are no tasks."""
 
     @property
     def totals(self) -> dict[str, float]:
-        """Sums over the study, by what ``Stated.quantity`` calls them."""
+        """Sums over the study, by the names that ``Stated.quantity`` uses."""
         sums = {
             "models": float(len(self.trainings)),
             "runs": float(len(self.runs)),
@@ -110,7 +113,7 @@ def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None
     """Count and price every run of a study.
 
     Raises:
-      UserError: the study makes no sense, or a share or price that cannot be.
+      UserError: the study is invalid, or the utilization or price is out of range.
     """
     study.check()
     if not 0 < mfu <= 1:
@@ -135,7 +138,7 @@ def _downstream(study: Study, trainings: Sequence[Training]) -> EstimatedDownstr
     if not asked:
         return None
     forward = [
-        # What is asked needs no modules of multi-token prediction.
+        # Evaluation uses no multi-token prediction modules.
         flops_per_token(one.architecture.replace(num_mtp_layers=0), one.recipe.data.sequence_length).forward
         * len(one.recipe.budgets_tokens)
         for one in trainings
@@ -176,7 +179,7 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
 
 
 def _decay_note(recipe: Recipe) -> str:
-    """What branches read by ``data.decay_mixture``; empty if there is none."""
+    """Return the tokens that branches read from ``data.decay_mixture``, as text; empty if there is none."""
     weights = recipe.data.decay_mixture
     if not weights:
         return ""

@@ -1,8 +1,8 @@
-"""How a study's trainings are handed to an engine: this machine's processes, Slurm, Kubernetes, SkyPilot.
+"""Define engines, which run a study's trainings: local processes, Slurm, Kubernetes, SkyPilot.
 
 On every engine a training is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data --programs
-STUDY/programs``, which finds there what to train, goes on from what is there, and leaves a file per row. So an engine
-only has to start it somewhere, and a study may go from one engine to another.
+STUDY/programs``. It reads its training from the folder, resumes from the latest checkpoint, and writes a file per row.
+An engine only starts the command on some machine, so a study may move from one engine to another.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ POLL_SECONDS = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One training of a study, and what it takes."""
+    """One training of a study with its resource request."""
 
     training: Training
     study: PurePath
-    """The study's folder, as the machine sees it that trains."""
+    """The study's folder, as seen by the machine that trains."""
     resources: ResourceRequest = field(default_factory=ResourceRequest)
     beside: tuple[Training, ...] = ()
-    """Trainings that differ in seed, learning rate and weight decay alone, vmapped with it in one process."""
+    """Trainings that differ only in seed, learning rate and weight decay, vmapped with this one in one process."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Task:
 
     @property
     def words(self) -> list[str]:
-        """The command that trains, after ``python -m moejax``."""
+        """Arguments of the training command, after ``python -m moejax``."""
         words = ["train", "--out", str(self.folder), "--data", str(self.study / "data")]
         words += ["--programs", str(self.study / "programs")]
         words += ["--distributed"] if self.resources.processes > 1 else []
@@ -54,56 +54,56 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A task that an engine works on no more."""
+    """A task that an engine no longer works on."""
 
     task: Task
     why: str = ""
-    """Why it failed; empty if it did not."""
+    """Reason of the failure; empty if the task succeeded."""
     users_mistake: bool = False
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """What trainings are handed to."""
+    """A service that runs trainings."""
 
     def describe(self, tasks: Sequence[Task]) -> str:
-        """What ``submit`` would hand over: scripts, manifests."""
+        """Return the scripts or manifests that ``submit`` would send."""
         ...
 
     def check(self) -> None:
-        """Raise ``UserError`` if the engine cannot be reached from here; the sentence says what to do."""
+        """Raise ``UserError`` with a remedy if the engine cannot be reached from this machine."""
         ...
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Hand over, and return at once what the engine calls each task, by model.
+        """Submit tasks without waiting, and return the engine's id of each task, by model.
 
         Raises:
-          UserError: the engine is not there, or refuses.
+          UserError: the engine is not available, or refuses.
         """
         ...
 
 
 @runtime_checkable
 class Executor(Engine, Protocol):
-    """An engine that can be waited for."""
+    """An engine whose tasks can be awaited."""
 
     def ended(self) -> list[Ended]:
-        """What has ended since this was asked last."""
+        """Return the tasks that ended since the previous call."""
         ...
 
     def stop(self) -> None:
-        """Work on nothing any more."""
+        """Stop all work."""
         ...
 
 
 def train_all(
     executor: Executor, tasks: Sequence[Task], state: Callable[[], tuple[float, str]], update: ProgressCallback
 ) -> None:
-    """Bring tasks to their ends; ``state`` says how far they are.
+    """Submit tasks and wait until all have ended. ``state`` returns their progress.
 
     Raises:
-      UserError: trainings failed; the sentence says which and why. The others are done.
-      ChildError: the same, if it was not a mistake of the user's alone.
+      UserError: trainings failed; the message names them and the reasons. All others are done.
+      ChildError: the same, if a failure was not only a mistake of the user.
     """
     left, failures = len(tasks), []
     try:

@@ -1,7 +1,7 @@
-"""Trainings of a study on TPU slices of Google Kubernetes Engine: one JobSet each, or XPK's command.
+"""Run a study's trainings on TPU slices of Google Kubernetes Engine: one JobSet each, or XPK's command.
 
-A JobSet is restarted as a whole whenever one of its machines is lost or preempted, and the training goes on from its
-newest checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
+A JobSet restarts as a whole whenever one of its machines is lost or preempted, and the training resumes from its latest
+checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from moejax.study.executor import Task
 
 RESTARTS = 100
 GRACE_SECONDS = 120
-"""Between the signal to a machine that is taken away and its end; spot machines give less."""
+"""Seconds between the termination signal and the end of a machine; spot machines give less."""
 _MISTAKES = [1, 2]
 _CONTAINER = "train"
 _LONGEST_NAME = 40
-"""JobSet makes names of pods from it, of at most 63 characters."""
+"""Length limit, since JobSet derives names of pods from it, with at most 63 characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GkeEngine:
-    """Slices of the cluster that ``kubectl`` is set to."""
+    """Slices of the cluster in the current context of ``kubectl``."""
 
     study_name: str
     image: str
-    """With moejax and JAX for TPUs in it."""
+    """Container image with moejax and JAX for TPUs."""
     mount: Mount
     namespace: str = "default"
     service_account: str | None = None
     queue: str | None = None
-    """Kueue's local queue."""
+    """Local queue of Kueue."""
     spot: bool = False
 
     def describe(self, tasks: Sequence[Task]) -> str:
-        """The manifests, as one YAML file."""
+        """Return the manifests as one YAML file."""
         return as_yaml([self.manifest(task) for task in tasks])
 
     def check(self) -> None:
@@ -58,7 +58,7 @@ class GkeEngine:
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Apply the manifests. A JobSet that runs stays as it is; one that has ended makes room for its successor.
+        """Apply the manifests. A running JobSet stays unchanged; one that has ended is deleted and replaced.
 
         Raises:
           UserError: there is no cluster, or it refuses.
@@ -77,16 +77,16 @@ class GkeEngine:
         return foreign_json(said, "What kubectl said of JobSets", shape={"items": list}, remedy="try it again")["items"]
 
     def name(self, task: Task) -> str:
-        """Name of a training's JobSet: the same for the same training, so that none runs twice."""
+        """Return the name of a training's JobSet. It depends only on the training, so that none runs twice."""
         return kubernetes_name(f"{self.study_name}-{task.name}")
 
     def manifest(self, task: Task) -> dict[str, Any]:
-        """The JobSet of a training."""
+        """Return the JobSet of a training."""
         metadata: dict[str, Any] = {
             "name": self.name(task),
             "namespace": self.namespace,
             "labels": {"app": "moejax", "moejax-study": kubernetes_name(self.study_name)},
-            # A node pool is a slice; two trainings never share one.
+            # A node pool is a slice, and two trainings never share one.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         }
         if self.queue:
@@ -105,7 +105,8 @@ class GkeEngine:
                 "replicatedJobs": [
                     {
                         "name": "slice",
-                        # GKE tells the machines of each replica which slice of how many theirs is (MEGASCALE_*).
+                        # GKE sets the slice number and the number of slices (MEGASCALE_*) on the machines of each
+                        # replica.
                         "replicas": parse(task.resources.topology).slices,
                         "template": {"spec": self._job(task)},
                     }
@@ -146,10 +147,10 @@ class GkeEngine:
                 {
                     "name": _CONTAINER,
                     "image": self.image,
-                    # Kubernetes puts a variable's value where a word has $(NAME), and makes one $ of two.
+                    # Kubernetes replaces $(NAME) by a variable's value, and $$ by $.
                     "command": [word.replace("$", "$$") for word in ("python", "-m", "moejax", *task.words)],
                     "env": [{"name": name, "value": value} for name, value in variables.items()],
-                    # libtpu's, and the coordinator's of jax.distributed.
+                    # Ports of libtpu and of the coordinator of jax.distributed.
                     "ports": [{"containerPort": 8471}, {"containerPort": 8476}],
                     "resources": {"requests": tpus, "limits": tpus},
                     "volumeMounts": [{"name": "study", "mountPath": str(self.mount.path)}],
@@ -167,22 +168,22 @@ class GkeEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class XpkEngine:
-    """The same by XPK, which makes the JobSet itself; the bucket is attached to its cluster once."""
+    """An engine that runs XPK, which creates the JobSet itself. The bucket is attached to its cluster once."""
 
     gke: GkeEngine
     cluster: str
 
     @property
     def mount(self) -> Mount:
-        """What is mounted where."""
+        """The mount of the study's folder."""
         return self.gke.mount
 
     def describe(self, tasks: Sequence[Task]) -> str:
-        """The commands."""
+        """Return the commands."""
         mount = self.gke.mount
         attach = ["xpk", "storage", "attach", self._storage, "--cluster", self.cluster, "--type", "gcsfuse"]
         attach += ["--bucket", str(mount.bucket), "--mount-point", str(mount.path), "--readonly", "false"]
-        # Of the volume that is claimed, which Kubernetes wants to know: a bucket has no size.
+        # Kubernetes requires a size of the claimed volume, although a bucket has none.
         attach += ["--size", "1", "--auto-mount", "false"]
         return "\n".join([shlex.join(attach), *(shlex.join(self._command(task)) for task in tasks)])
 
@@ -199,7 +200,7 @@ class XpkEngine:
         """Run the commands of the trainings.
 
         Raises:
-          UserError: XPK is not there, or fails.
+          UserError: XPK is not installed, or fails.
         """
         self.check()
         for task in tasks:
@@ -220,7 +221,8 @@ class XpkEngine:
         for name, value in xla_environment(task.training, topology).items():
             command += ["--env", f"{name}={value}"]
         command += ["--spot"] if self.gke.spot else []
-        # Otherwise XPK ends what stops with a status below 127, such as that of a training that has saved.
+        # By default XPK does not restart jobs with an exit status below 127, such as that of an interrupted, saved
+        # training.
         command += ["--max-restarts", str(RESTARTS), "--restart-on-exit-codes", f"{max(_MISTAKES) + 1}-126"]
         command += ["--termination-grace-period-seconds", str(GRACE_SECONDS), "--storage", self._storage]
         return [*command, "--command", words]
@@ -231,7 +233,7 @@ def _kubectl(*words: str, given: str = "") -> str:
 
 
 def check_name(option: str, name: str | None) -> None:
-    """Raise ``UserError`` if what an option gives cannot be the name of something in Kubernetes."""
+    """Raise ``UserError`` if an option's value is not a valid Kubernetes name."""
     if name is not None and not re.fullmatch(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
         raise UserError(
             f"{option} is {name!r}, which is no name of Kubernetes; give lower case letters, digits, '-' and '.', "
@@ -240,7 +242,7 @@ def check_name(option: str, name: str | None) -> None:
 
 
 def kubernetes_name(text: str) -> str:
-    """A name that Kubernetes takes: lower case letters, digits and '-'; what is changed or cut off leaves a hash."""
+    """Return a valid Kubernetes name of lower-case letters, digits and '-'. A hash marks changed or shortened names."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if plain == text and len(plain) <= _LONGEST_NAME and plain[0].isalpha():
         return plain

@@ -1,4 +1,4 @@
-"""Trainings of a study on this machine: a process per training, a core per process, as many at a time as cores."""
+"""Run a study's trainings on this machine: a process per training, a core per process, as many at a time as cores."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from moejax.study.executor import Ended, Task
 
 USERS_MISTAKE = 2
 FULL_BYTES = 2**16
-"""Room below which a disk counts as full: what a process says of it may have found no room either."""
+"""Free bytes below which a disk counts as full. A process may have been unable to log that the disk is full."""
 
 
 def cores() -> list[int]:
-    """Cores that this process may use."""
+    """Return the cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
 
 
 def slots(workers: int | None) -> list[int | None]:
-    """A core per worker, one worker per core if not said otherwise. On an accelerator, one worker on any core.
+    """Return a core per worker, by default one worker per core. On an accelerator, return one worker on any core.
 
     Workers run on the CPU unless JAX_PLATFORMS names something else.
     """
@@ -35,7 +35,7 @@ def slots(workers: int | None) -> list[int | None]:
 
 
 class LocalExecutor:
-    """Processes of this machine. When this process ends, however it ends, they end too."""
+    """Processes on this machine. They end whenever this process ends."""
 
     def __init__(self, workers: int | None = None):
         self._free = slots(workers)
@@ -43,20 +43,20 @@ class LocalExecutor:
         self._running: dict[subprocess.Popen[bytes], tuple[Task, int | None, int]] = {}
 
     def describe(self, tasks: Sequence[Task]) -> str:
-        """The commands, one a line."""
+        """Return the commands, one per line."""
         return "\n".join(shlex.join(["moejax", *task.words]) for task in tasks)
 
     def check(self) -> None:
-        """This machine is always there."""
+        """Do nothing: this machine is always available."""
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Start as many as there are cores; ``ended`` starts the others, in this order."""
+        """Start one process per free core; ``ended`` starts the others in order."""
         self._waiting += tasks
         self._start()
         return {task.name: task.name for task in tasks}
 
     def ended(self) -> list[Ended]:
-        """Processes that have ended; others take their cores."""
+        """Return the tasks whose processes have ended, and start others on their cores."""
         finished = []
         for process in [process for process in self._running if process.poll() is not None]:
             task, core, said_before = self._running.pop(process)
@@ -72,7 +72,7 @@ class LocalExecutor:
         return finished
 
     def stop(self) -> None:
-        """End all processes."""
+        """Terminate all processes."""
         for process in self._running:
             process.terminate()
         for process in self._running:
@@ -87,7 +87,7 @@ class LocalExecutor:
 
 
 def log_file(task: Task) -> Path:
-    """What a training's process says on this machine."""
+    """Return the log file of a training's process on this machine."""
     return Path(task.folder).with_name(f"{task.name}.log")
 
 

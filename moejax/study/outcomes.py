@@ -1,7 +1,8 @@
-"""What a study's stages may come to: before anything is spent, each model that may win one is tried as its winner.
+"""Try the possible outcomes of a study's stages before training: each model that may win a stage is tried as its
+winner.
 
-The function of a stage reads rows that are not there yet. It is given rows whose losses are made up, so that one model
-wins after another, and what it makes of each is checked as a study is.
+The function of a stage reads rows that do not exist yet. It receives rows with made-up losses, so that one model after
+another wins, and the resulting stage is checked as a study is.
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ from moejax.train.row import MEASURED, known_columns
 from moejax.wording import counted, told
 
 MOST_MODELS = 500
-"""Models that are made and checked: some seconds."""
+"""Maximum number of models that are made and checked, which takes some seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """What was tried."""
+    """The outcomes that were tried."""
 
     expected: Study
-    """The study if the model that each stage expects wins it, up to the first stage that expects none. Notes of the
-    later stages' models say so."""
+    """The study if each stage's expected model wins it, up to the first stage without an expected model. Notes of the
+    later stages' models state this.
+    """
     tried: int
-    """How often a stage was made from a winner of the stage before."""
+    """Number of stages made from a winner of the previous stage."""
     left: int
-    """How many winners were not tried; each may have further ones in the stages behind."""
+    """Number of winners that were not tried. Each may lead to further ones in later stages."""
 
     @property
     def said(self) -> str:
-        """That in a sentence; empty of a study in which nothing can be tried."""
+        """A sentence about the tried outcomes; empty if the study has nothing to try."""
         if not self.tried:
             return ""
         made = "Stages were made and checked for"
@@ -52,17 +54,17 @@ class Outcomes:
 def try_outcomes(
     study: Study, check: Callable[[Study], None] = lambda study: None, *, most_models: int = MOST_MODELS
 ) -> Outcomes:
-    """Make the stages that are not known yet from every model that may win the stage before, and check what is made.
+    """Make the unknown stages from every model that may win the previous stage, and check the results.
 
-    First come outcomes in which every stage is won by the model that it expects, or else by its first one; then those
-    with one surprise, and so on.
+    The first outcomes are those in which the expected model, or else the first one, wins every stage. Outcomes with one
+    surprise follow, and so on.
 
     Args:
-      check: what else the study must hold with one more stage.
-      most_models: once so many models were made, no more outcomes are tried.
+      check: a further check of the study with one more stage.
+      most_models: once this many models were made, no more outcomes are tried.
 
     Raises:
-      UserError: a winner from whom a stage cannot be made, or from whom it has models that cannot be trained.
+      UserError: a stage cannot be made from a winner, or has models that cannot be trained.
     """
     waiting: list[tuple[int, int, Trial, str]] = []
     order, expected, tried, models = itertools.count(), study, 0, 0
@@ -85,25 +87,25 @@ def try_outcomes(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """A study up to a stage whose rows are not there, for the next one to be made from them."""
+    """A study up to a stage without rows, from which the next stage is to be made."""
 
     study: Study
     number: int
-    """Of the stage to be made."""
+    """Number of the stage to be made."""
     winners: list[str]
-    """Models that may win the stage before, the expected one first."""
+    """Models that may win the previous stage, the expected one first."""
     rows: list[dict[str, Any]]
-    """Of all of its runs, what is known before they are trained."""
+    """Columns of all of its runs that are known before training."""
     measured: tuple[str, ...]
-    """Columns of numbers that only a training tells."""
+    """Columns of numbers that only a training determines."""
 
     @property
     def before(self) -> Stage:
-        """The stage whose rows are not there."""
+        """The stage without rows."""
         return self.study.stages[self.number - 1]
 
     def made(self, winner: str, check: Callable[[Study], None]) -> Study:
-        """The study with one more stage, made as if a model won, and checked."""
+        """Return the study with one more stage, made as if ``winner`` won, and checked."""
         study, before, stage = self.study, self.before, self.study.stages[self.number]
         names = study.models_of(before)
         order = [winner, *(name for name in names if name != winner)]
@@ -124,12 +126,12 @@ class Trial:
         return dataclasses.replace(study, notes={**study.notes, **notes})
 
     def _with_losses(self, row: dict[str, Any], place: int) -> dict[str, Any]:
-        """A row with a loss that is made up, by its model's place, in every column that only a training tells."""
+        """Return a row with a loss made up from its model's place, in every column that only a training determines."""
         return {**dict.fromkeys(self.measured, 2.0 + 0.01 * place + 1.0 / row["tokens"]), **row}
 
 
 def _trial(study: Study) -> Trial | None:
-    """What is to be made next of a study; None if all stages are known, or the function of the next is not there."""
+    """Return the next stage to be made; None if all stages are known, or the function of the next is not available."""
     number = next((number for number, stage in enumerate(study.stages) if not study.models_of(stage)), 0)
     if not number or study.stages[number].make is ask_for_config:
         return None
@@ -140,7 +142,7 @@ def _trial(study: Study) -> Trial | None:
         for training in dataclasses.replace(study, models=own).trainings()
         for budget in training.recipe.budgets_tokens
     ]
-    # Where all are references, what is made of the first says that none can win.
+    # If all models are references, the error of the first one states that none can win.
     winners = [name for name in own if name not in before.references] or list(own)[:1]
     winners.sort(key=lambda name: name != before.expected)
     parts = [part.name for part in study.recipe.data.parts]

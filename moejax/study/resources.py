@@ -1,4 +1,4 @@
-"""What a training takes of machines: chips, processes, memory, time, from what the study's estimate says of it."""
+"""Derive a training's resource request from the study's estimate: chips, processes, memory, time."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
     from moejax.study.estimate import EstimatedTraining
 
 MOST_MINUTES = 24 * 60
-"""After a day, a job that is not done makes room and queues again."""
+"""A job that is not done after a day is queued again, to make room for others."""
 LEAST_MINUTES = 30
-"""For compiling, and for models so small that steps are not what takes long."""
+"""Time for compilation, which dominates for small models."""
 SLACK = 2.0
-"""How much longer than estimated a job may take before it is stopped, to go on later."""
+"""Ratio of the time limit to the estimated time; a stopped job resumes later."""
 MOST_CHIPS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """What one training asks an engine for. The defaults are one process on one machine's CPU."""
+    """Resources that one training requests from an engine. The defaults are one process on one machine's CPU."""
 
     chips: int = 0
-    """Accelerators; 0 for a CPU."""
+    """Number of accelerators; 0 for a CPU."""
     topology: str = ""
-    """The slice, as ``moejax.plan.topology`` writes it, where the chips are a TPU's."""
+    """The TPU slice, as ``moejax.plan.topology`` writes it; empty for other chips."""
     nodes: int = 1
-    """Machines, of all slices."""
+    """Number of machines, over all slices."""
     processes: int = 1
-    """Processes of the training, over all machines."""
+    """Number of processes of the training, over all machines."""
     cores: int = 1
-    """CPU cores for each process."""
+    """CPU cores of each process."""
     memory_bytes: int = 0
-    """Memory of each machine, beside its accelerators'; 0 leaves it to the engine."""
+    """Host memory of each machine; 0 uses the engine's default."""
     minutes: int = 0
-    """Until an engine may stop it, to go on later; 0 leaves it to the engine."""
+    """Time limit, after which an engine may stop the job to resume it later; 0 uses the engine's default."""
 
 
 def gpu_sizes(per_node: int) -> list[int]:
-    """Numbers of GPUs that can be had, from few to many: a part of a machine, or whole ones."""
+    """Return the available numbers of GPUs in ascending order: a part of a machine, or whole machines."""
     return [*(size for size in (1, 2, 4, 8) if size < per_node), *range(per_node, MOST_CHIPS, per_node)]
 
 
 def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, int]:
-    """The sizes of a training's mesh axes on so many devices.
+    """Return the sizes of a training's mesh axes on ``devices`` devices.
 
     Raises:
-      UserError: the mesh, or a batch, does not divide into them.
+      UserError: the mesh or a batch does not divide into them.
     """
     shape = training.recipe.mesh.sizes(devices, slices)
     training.check_mesh(AbstractMesh(shape, MESH_AXES))
@@ -69,13 +69,13 @@ def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, in
 def chips_for(
     training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], slices: int = 1
 ) -> int:
-    """The fewest devices, of the numbers that can be had, that hold a training's step and that its mesh and batch
-    divide into. Of several ``slices``, each holds all of the state.
+    """Return the smallest available number of devices that holds a training's step and divides its mesh and batch.
 
-    What a step holds is estimated (``step_bytes``), so where one number alone can be had it is only warned of.
+    Each of several ``slices`` holds all of the state. The memory of a step is an estimate (``step_bytes``), so if only
+    one number is available, an excess is only a warning.
 
     Raises:
-      UserError: no such number, or no products of the 8-bit numbers that the training asks for.
+      UserError: no number fits, or the device has no products of the requested 8-bit type.
     """
     mesh, name = training.recipe.mesh, training.name
     check_products(training.recipe.runtime, device)
@@ -120,6 +120,6 @@ def chips_for(
 
 
 def minutes_for(estimated: EstimatedTraining, chips: int) -> int:
-    """Time limit of a job: twice the estimate, and neither less than half an hour nor more than a day."""
+    """Return the time limit of a job: twice the estimate, at least half an hour and at most a day."""
     wanted = math.ceil(SLACK * 60 * estimated.chip_hours / max(chips, 1))
     return min(max(wanted, LEAST_MINUTES), MOST_MINUTES)

@@ -1,4 +1,4 @@
-"""A study from its config to its conclusions: train, table, fits, decisions, checks. Each part is kept when done."""
+"""Run a study from its config to its conclusions: training, table, fits, decisions, checks. Finished parts are kept."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from moejax.train.vmapped_runs import vmap_groups
 from moejax.wording import command, counted, some, told
 
 ASKED = "downstream.json"
-"""The tasks that a study's checkpoints are asked, in its folder."""
+"""File in a study's folder with the downstream tasks of its checkpoints."""
 
 
 @dataclass(frozen=True)
 class Concluded:
-    """What a study found, and where it lies."""
+    """Conclusions of a study, and the folder that holds them."""
 
     study: Study | None
     """None if the runs are a table that was trained elsewhere."""
@@ -60,27 +60,27 @@ class Concluded:
     sanity_checks: list[SanityCheck]
     analysed: Analysed
     table: str = ""
-    """Name of the table, where there is no study."""
+    """Name of the table, if there is no study."""
     notes: tuple[str, ...] = ()
-    """What a reader must know about how the table was read."""
+    """Notes on reading the table."""
     stages: tuple[StageResult, ...] = ()
-    """Results of the stages, of a study that has any."""
+    """Results of the stages, if the study has any."""
     downstream: DownstreamScores | None = None
-    """Scores of the checkpoints, of a study that asks them tasks."""
+    """Scores of the checkpoints, if the study has downstream tasks."""
     annealed: StudyAnnealed | None = None
-    """Losses of budgets that were not trained, of a study that asks for them."""
+    """Predicted losses of untrained budgets, if the study requests them."""
 
     @property
     def name(self) -> str:
-        """What was concluded about."""
+        """Name of the study or table."""
         return self.study.name if self.study else self.table
 
 
 def read_study(url: str | Path) -> Study:
-    """The study that a folder, here or elsewhere, belongs to.
+    """Read the study of a local or remote folder.
 
     Raises:
-      UserError: the folder holds none.
+      UserError: the folder holds no study.
     """
     settings, storage = identity(url), open_storage(url)
     for name, kind, file in (("analysis", Analysis, "analysis.json"), ("downstream", Downstream, ASKED)):
@@ -92,12 +92,12 @@ def read_study(url: str | Path) -> Study:
 
 
 def fetch(url: str, folder: Path) -> None:
-    """Copy a study's rows, and what says where they come from, into a folder of this machine.
+    """Copy a study's rows, and the files that describe their origin, into a local folder.
 
-    What was copied there before is replaced where it differs now; nothing else is.
+    Files of an earlier copy are replaced if they differ. No other file is replaced.
 
     Raises:
-      UserError: there is no study, or ``folder`` belongs to another one or has other files in these files' places.
+      UserError: there is no study, or ``folder`` belongs to another one or has other files under these names.
     """
     study, storage = read_study(url), open_storage(url)
     claim(folder, "study.json", study.identity())
@@ -133,10 +133,10 @@ def _differs(path: Path, text: str) -> bool:
 
 
 def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
-    """Make a folder that of a study, with what each of its trainings is, and its corpus if not said otherwise.
+    """Create a study's folder with the identity of each training and, unless ``corpus`` is False, its corpus.
 
     Raises:
-      UserError: the study makes no sense, or the folder belongs to another one.
+      UserError: the study is invalid, or the folder belongs to another one.
     """
     study.check()
     study.check_data()
@@ -155,10 +155,11 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
 
 
 def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
-    """The same in an object store, mounted at ``mount``: made on this machine and copied there.
+    """Create a study's folder locally, then copy it to an object store that is mounted at ``mount``.
 
     Raises:
-      UserError: the study makes no sense, the folder is another one's, or a part of the corpus would not be found.
+      UserError: the study is invalid, the folder belongs to another one, or machines would not find a part of the
+        corpus.
     """
     if not is_remote(url):
         materialise(study, Path(url))
@@ -169,14 +170,14 @@ def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
         materialise(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
         for path in sorted(Path(here, "study").rglob("*")):
             there = path.relative_to(Path(here, "study")).as_posix()
-            # A training may have been gone on with in other ways; what it is, it says itself.
+            # A training may have been resumed with other settings. The stored file records its own identity.
             if path.is_file() and path.name != ".lock" and not (path.name == TRAINING and storage.exists(there)):
                 storage.makedirs(there.rpartition("/")[0], exist_ok=True)
                 storage.put_file(str(path), there)
 
 
 def check_owner(study: Study, url: str | Path) -> None:
-    """Raise ``UserError`` if a folder, here or elsewhere, belongs to another study."""
+    """Raise ``UserError`` if a local or remote folder belongs to another study."""
     text = read_text(open_storage(url), "study.json")
     if text is not None:
         refuse_another(url, parse_json(text, dict, f"{url}/study.json", remedy=REMEDY), study.identity())
@@ -193,15 +194,15 @@ def train_study(
     update: ProgressCallback,
     log: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Train what is not trained yet, on this machine or by ``executor``, and write the run table; returns its path.
+    """Train all untrained models, locally or by ``executor``, write the run table, and return its path.
 
-    ``tasks`` are the trainings with what an executor is to give them. Without them, trainings that differ in seed,
-    learning rate and weight decay alone are vmapped, at most ``vmap`` in a process, and no more than leave
-    every worker a share; and a study of stages is trained stage by stage.
+    ``tasks`` are trainings with their resource requests. Without them, trainings that differ only in seed, learning
+    rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer share a process if a worker would otherwise
+    be idle. A study with stages is then trained stage by stage.
 
     Raises:
-      UserError: the study makes no sense, the folder belongs to another one, trainings failed, or a stage cannot be
-        made from the rows of the one before.
+      UserError: the study is invalid, the folder belongs to another one, trainings failed, or a stage cannot be made
+        from the rows of the previous one.
     """
     check_owner(study, folder)
     table = folder / TABLE
@@ -220,7 +221,7 @@ def _train(
     update: ProgressCallback,
     log: Callable[[str], None],
 ) -> Path:
-    """Train what is known of a study."""
+    """Train the known models of a study."""
     check_as_written(folder / TABLE)
     check_table(study.analysis, folder)
     materialise(study, folder)
@@ -250,12 +251,13 @@ def _train(
 
 
 def write_table(study: Study, folder: Path) -> Path:
-    """Gather the rows of a study's folder, a file each, into its run table, and return its path.
+    """Gather the rows of a study's folder, one file each, into its run table, and return its path.
 
-    The table is the same whatever engine trained which model, and in whatever order.
+    The table does not depend on the engine or on the order of training.
 
     Raises:
-      UserError: there is no row yet, the table was changed since it was written, or it has a run whose row is lost.
+      UserError: there is no row yet, the table was modified after it was written, or the row of one of its runs is
+        missing.
     """
     check_as_written(folder / TABLE)
     rows = [row for one in run_statuses(open_storage(folder), study.trainings()) for row in one.rows]
@@ -272,7 +274,7 @@ def write_table(study: Study, folder: Path) -> Path:
 
 
 def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Raise ``UserError`` if the run table has a run that is not among the rows."""
+    """Raise ``UserError`` if a run of the run table is not among the rows."""
     table = folder / TABLE
     if not table.exists():
         return
@@ -287,10 +289,10 @@ def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def conclude(folder: Path, update: ProgressCallback) -> Concluded:
-    """Fit, decide and check on the run table of a trained study.
+    """Fit laws, decide and check, on the run table of a trained study.
 
     Raises:
-      UserError: the folder holds no study, its table is not there yet, or it does not say what was trained on.
+      UserError: the folder holds no study, its table does not exist yet, or the description of its corpus is missing.
     """
     study = read_study(folder)
     table = folder / TABLE
@@ -301,7 +303,7 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
         )
     if not (folder / "data" / "corpus.json").exists():
         raise UserError(f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there.")
-    # What can be refused is read before anything is fitted.
+    # Read everything that may be refused before fitting.
     summary, frame = read_summary(folder / "data"), run_table.read(table)
     annealed = conclude_annealed(study.trainings(), study.analysis, folder, update)
     analysed = analyse(table, study.analysis, update)
@@ -329,7 +331,7 @@ def _save_fits(analysed: Analysed, folder: Path) -> None:
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
-"""Laws that a table is tried with, if none is named."""
+"""Laws that are fitted to a table by default."""
 
 
 def conclude_table(
@@ -343,11 +345,11 @@ def conclude_table(
     resamples: int = 300,
     notes: Sequence[str] = (),
 ) -> Concluded:
-    """Fit, decide and check on any table of runs, kept in ``folder`` with our columns.
+    """Fit laws, decide and check, on any table of runs. Keep it in ``folder`` with moejax's columns.
 
     Args:
-      laws: to fit; those of ``MOST_LAWS`` that the table has the columns of, if none is named.
-      flops: budget to decide about; ten times the largest run's, if not given.
+      laws: laws to fit; by default those of ``MOST_LAWS`` whose columns the table has.
+      flops: budget of the decision; by default ten times that of the largest run.
 
     Raises:
       UserError: the table has no losses.
@@ -363,7 +365,7 @@ def conclude_table(
     runs = runs[~empty].reset_index(drop=True)
     sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
     labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
-    # Names that no two rows share are those of runs, where models have several.
+    # If models have several runs, names that no two rows share are names of runs.
     if "model" not in runs or (runs["model"].nunique() == len(runs) > labels.nunique()):
         runs["model"] = [f"model {int(label) + 1}" for label in labels]
     if "group" not in runs:
@@ -385,7 +387,7 @@ def conclude_table(
 
 
 def as_json(concluded: Concluded) -> dict[str, Any]:
-    """All conclusions as plain data."""
+    """Return all conclusions as plain data."""
     analysed = concluded.analysed
     return {
         "study": concluded.study.identity() if concluded.study else {"name": concluded.name},

@@ -1,4 +1,4 @@
-"""Whether the trainings of a study learnt anything: facts any honest sweep must show, checked on its own runs."""
+"""Check that the trainings of a study learned: facts that hold in any correct sweep, checked on its own runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FALLING_SHARE = 0.9
 
 @dataclass(frozen=True)
 class SanityCheck:
-    """One fact, what was found, and whether it holds; None where no run can tell."""
+    """One fact, the observation, and whether the fact holds; None if no run can decide it."""
 
     fact: str
     found: str
@@ -20,7 +20,7 @@ class SanityCheck:
 
 
 def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
-    """The facts of a study's rows: every loss below the unigram entropy, and losses that fall with tokens."""
+    """Check that every loss is below the unigram entropy, and that losses fall with tokens."""
     entropy = rows[0].get("unigram_entropy", float("nan"))
     worst = max(rows, key=lambda row: row["loss"])
     below = sum(row["loss"] < entropy for row in rows)
@@ -29,7 +29,7 @@ def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
         for first, second in pairwise(rows)
         if first["model"] == second["model"]
         and first["tokens"] < second["tokens"]
-        # Text that is read again may be learnt by heart, so that the loss on other text rises.
+        # Repeated text may be memorized, so that the loss on other text increases.
         and not second["tokens"] > second.get("unique_tokens", float("inf"))
     ]
     falling = sum(second < first for first, second in pairs)
@@ -47,5 +47,5 @@ def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
             falling >= FALLING_SHARE * len(pairs) if pairs else None,
         )
     ]
-    # A table that was trained elsewhere does not say what its text's entropy is.
+    # A table that was trained elsewhere does not state the entropy of its text.
     return [*(learnt if entropy == entropy else []), *falls]

@@ -1,4 +1,4 @@
-"""Trainings of a study as managed jobs of SkyPilot: a task file each. Machines that are lost are replaced by it."""
+"""Run a study's trainings as managed jobs of SkyPilot, with one task file each. SkyPilot replaces lost machines."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from moejax.study.gke import kubernetes_name
 from moejax.study.slurm_job import AGAIN
 
 RESTARTS = 3
-"""After failures of its own; lost machines are replaced as often as it takes."""
+"""Maximum number of restarts after failures of the job. Restarts after lost machines are unlimited."""
 PORT = 8476
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkyEngine:
-    """Managed jobs."""
+    """Managed jobs of SkyPilot."""
 
     study_name: str
     accelerator: str
-    """A GPU's name in SkyPilot; TPUs are named by their topology."""
+    """SkyPilot's name of the GPU; TPUs are named by their topology."""
     image: str | None
-    """``docker:NAME`` with moejax in it; None installs what lies in the folder that the command is given in."""
+    """``docker:NAME`` of an image with moejax. None installs moejax from the current folder."""
     mount: Mount
     infra: str | None = None
     spot: bool = True
 
     def describe(self, tasks: Sequence[Task]) -> str:
-        """The task files, each after the command that hands it over."""
+        """Return the task files, each after the command that submits it."""
         files = [as_yaml([self.task_file(task)]) for task in tasks]
         heads = [f"# {shlex.join(self._command(task, f'{self.name(task)}.yaml'))}" for task in tasks]
         return "---\n".join(f"{head}\n{file}" for head, file in zip(heads, files, strict=True))
 
     @property
     def lacks(self) -> str:
-        """What the machines would have to install moejax from, and is not there; empty if nothing is."""
+        """An error about a missing source of moejax for the machines; empty if there is none."""
         if self.image or is_checkout(Path()):
             return ""
         return (
@@ -54,7 +54,7 @@ class SkyEngine:
         )
 
     def check(self) -> None:
-        """Raise ``UserError`` if SkyPilot is not on this machine, or the machines would have no moejax."""
+        """Raise ``UserError`` if SkyPilot is not on this machine, or the machines could not install moejax."""
         if shutil.which("sky") is None:
             raise UserError(
                 "SkyPilot (sky) is not on this machine; install it in an environment of its own and run sky check, or "
@@ -64,10 +64,10 @@ class SkyEngine:
             raise UserError(self.lacks)
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Launch a managed job for each.
+        """Launch a managed job for each task.
 
         Raises:
-          UserError: SkyPilot or moejax is not there, or SkyPilot refuses.
+          UserError: SkyPilot or moejax is not available, or SkyPilot refuses.
         """
         self.check()
         for task in tasks:
@@ -79,11 +79,11 @@ class SkyEngine:
         return {task.name: self.name(task) for task in tasks}
 
     def name(self, task: Task) -> str:
-        """Name of a training's job."""
+        """Return the name of a training's job."""
         return kubernetes_name(f"{self.study_name}-{task.name}")
 
     def task_file(self, task: Task) -> dict[str, Any]:
-        """What SkyPilot is told of a training."""
+        """Return SkyPilot's task file of a training."""
         resources: dict[str, Any] = {"accelerators": self._accelerators(task)}
         if self.infra:
             resources["infra"] = self.infra
@@ -98,7 +98,7 @@ class SkyEngine:
         return {
             "name": self.name(task),
             "resources": resources,
-            # Of a slice of TPUs, SkyPilot calls all machines one node.
+            # SkyPilot calls all machines of a TPU slice one node.
             "num_nodes": 1 if slice_ else task.resources.nodes,
             **({"envs": variables} if variables else {}),
             "file_mounts": {str(self.mount.path): {"source": self.mount.source, "mode": "MOUNT"}},
@@ -127,7 +127,7 @@ class SkyEngine:
 
 
 def is_checkout(folder: Path) -> bool:
-    """Whether pip can install moejax from a folder."""
+    """Return whether pip can install moejax from a folder."""
     try:
         described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Trainings of a study as Slurm jobs, through submitit: an array per kind of resources, requeued when preempted."""
+"""Run a study's trainings as Slurm jobs through submitit: an array per resource request, requeued after preemption."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from moejax.study.storage import launched, write_launch
 from moejax.wording import counted, says
 
 FOLDER = "slurm"
-"""In a study's folder: logs and what submitit keeps."""
+"""Folder in a study's folder for logs and submitit's files."""
 
 SECONDS_BETWEEN_QUERIES = 2.0
 
 
 @dataclass(kw_only=True)
 class SlurmExecutor:
-    """Jobs of the Slurm whose commands are on this machine. The study's folder must be one that all its nodes see."""
+    """Jobs of the Slurm cluster of this machine. All nodes must see the study's folder."""
 
     grace_seconds: int = 120
-    """A job is told so long before its time limit, to save."""
+    """Time between the signal to save and a job's time limit."""
     at_a_time: int = 256
-    """Jobs of an array that run at the same time, at most."""
+    """Maximum number of jobs of an array that run at the same time."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further options of ``sbatch``, such as ``partition``."""
     _ids: dict[str, str] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class SlurmExecutor:
     _missed: set[str] = field(default_factory=set)
 
     def describe(self, tasks: Sequence[Task]) -> str:
-        """The scripts that ``sbatch`` would be given, one for each kind of resources."""
+        """Return the scripts for ``sbatch``, one per resource request."""
         _submitit()
-        # submitit has no public name for the text of a script where there is no Slurm.
+        # submitit has no public function that returns a script on a machine without Slurm.
         from submitit.slurm.slurm import _make_sbatch_string
 
         scripts = []
@@ -66,10 +66,10 @@ class SlurmExecutor:
         return "\n\n".join(scripts)
 
     def check_limits(self, tasks: Sequence[Task]) -> None:
-        """Raise ``UserError`` if a job would be told to save before it could take a step."""
+        """Raise ``UserError`` if a job would get the signal to save before its first step."""
         for task in tasks:
             minutes = task.resources.minutes or MOST_MINUTES
-            # Slurm looks at limits once in a minute.
+            # Slurm checks limits once a minute.
             if 60 * (minutes - 1) <= self.grace_seconds:
                 raise UserError(
                     f"{task.name} has a limit of {counted(minutes, 'minute')}, and would be told to save "
@@ -83,7 +83,7 @@ class SlurmExecutor:
         queued()
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Queue what is not in the queue already.
+        """Queue all tasks that are not in the queue already.
 
         Raises:
           UserError: Slurm or submitit is not on this machine, or Slurm refuses.
@@ -109,13 +109,13 @@ class SlurmExecutor:
         return {task.name: self._ids[task.name] for task in tasks}
 
     def ended(self) -> list[Ended]:
-        """Tasks that are done, or whose job has left the queue without having come to the end."""
+        """Return the tasks that are done, or whose job left the queue before its end."""
         if time.monotonic() - self._asked < SECONDS_BETWEEN_QUERIES or not self._left:
             return []
         queue = queued()
         self._asked = time.monotonic()
         gone = {name for name in self._left if self._ids[name] not in queue}
-        # A job that is not listed twice is not between two states of the queue.
+        # A job may be unlisted for a moment while its state changes, so it counts as gone only after two queries.
         missed, self._missed = gone & self._missed, gone
         finished = []
         for task in [self._left.pop(name) for name in missed]:
@@ -129,10 +129,9 @@ class SlurmExecutor:
         return finished
 
     def stop(self) -> None:
-        """Leave what is queued in the queue: whoever waited for it may stop waiting."""
+        """Leave queued jobs in the queue; only the wait ends."""
 
     def _parameters(self, resources: ResourceRequest) -> dict[str, Any]:
-        """As submitit names them."""
         per_node = resources.processes // resources.nodes
         optional: dict[str, Any] = {}
         if resources.chips:
@@ -147,7 +146,7 @@ class SlurmExecutor:
             "time": resources.minutes or MOST_MINUTES,
             "signal_delay_s": self.grace_seconds,
             "array_parallelism": self.at_a_time,
-            # srun does not take over what sbatch was told of cores.
+            # srun does not inherit the number of cores from sbatch.
             "srun_args": [f"--cpus-per-task={resources.cores}"],
             "setup": [f"export JAX_PLATFORMS={'cuda' if resources.chips else 'cpu'}"],
             "additional_parameters": {"requeue": True, **self.settings},
@@ -156,12 +155,12 @@ class SlurmExecutor:
 
 
 def queued() -> dict[str, str]:
-    """State of every job of this user that is in the queue, by its number.
+    """Return the state of every job of this user in the queue, by job id.
 
     Raises:
-      UserError: there is no Slurm, or it does not answer.
+      UserError: there is no Slurm, or it does not respond.
     """
-    # submitit asks for srun where it queues, though only the jobs call it.
+    # submitit requires srun on the submitting machine, although only the jobs call it.
     if not all(map(shutil.which, ("sbatch", "squeue", "srun"))):
         raise UserError(
             "Slurm's commands (sbatch, squeue, srun) are not all on this machine; log in where they are, or see what "
@@ -175,25 +174,25 @@ def queued() -> dict[str, str]:
 
 
 def log_file(task: Task, job: str) -> Path:
-    """What a job's first process says."""
+    """Return the log file of a job's first process."""
     return Path(task.study) / FOLDER / job.split("_")[0] / f"{job}_0_log.err"
 
 
 def _groups(tasks: Sequence[Task]) -> list[tuple[ResourceRequest, list[Task]]]:
-    """Tasks that take the same, in their order: an array has one request."""
+    """Return tasks grouped by resource request, in order, since an array has one request."""
     kinds = list(dict.fromkeys(task.resources for task in tasks))
     together = sorted(tasks, key=lambda task: kinds.index(task.resources))
     return [(kind, list(group)) for kind, group in itertools.groupby(together, key=lambda task: task.resources)]
 
 
 def _check_name(study: Any) -> None:
-    # Both Slurm and submitit replace words such as %j, and so a % that is written twice would not come out as one.
+    # Slurm and submitit both replace patterns such as %j, so an escaped %% would not become a single %.
     if "%" in str(study):
         raise UserError(f"{study} has a %, which Slurm replaces in the names of logs; choose another --out.")
 
 
 def _submitit() -> Any:
-    # submitit would set up logging for the whole process, which closes the streams of handlers that others have set up.
+    # submitit would configure logging for the whole process and close the streams of other handlers.
     with mock.patch.dict(os.environ, SUBMITIT_LOG_LEVEL="NOCONFIG"):
         try:
             import submitit

@@ -1,6 +1,6 @@
-"""What a Slurm job runs: the command of one training, with Slurm's warning before the time limit turned into a save.
+"""Run one training in a Slurm job, and save it upon Slurm's warning before the time limit.
 
-This module is light: submitit imports it in every process of a job.
+This module has few imports, since submitit imports it in every process of a job.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import sys
 from dataclasses import dataclass
 
 AGAIN = 75
-"""Exit status of ``moejax train`` when it was interrupted and is saved."""
+"""Exit status of ``moejax train`` after an interruption with a saved state."""
 
 WARNING = signal.SIGUSR2
-"""What submitit asks Slurm to send some time before the limit."""
+"""Signal that submitit requests from Slurm some time before the time limit."""
 
 
 @dataclass(frozen=True)
 class Train:
     """One process of a training, called by submitit.
 
-    Three things may stop it. The time limit comes with ``WARNING``: the training saves, and the job puts itself back
-    into the queue. Slurm preempts or requeues: it sends SIGTERM, upon which the training saves, and Slurm itself queues
-    the job again. Someone cancels: the same SIGTERM, and nothing queues it again; the next launch goes on.
+    Three events may stop it. At the time limit comes ``WARNING``: the training saves, and the job requeues itself. When
+    Slurm preempts or requeues the job, it sends SIGTERM: the training saves, and Slurm queues the job again.
+    Cancellation sends the same SIGTERM without requeueing; the next launch resumes the training.
     """
 
     words: tuple[str, ...]
-    """After ``python -m moejax``."""
+    """Arguments after ``python -m moejax``."""
 
     def __call__(self) -> None:
         """Train.
@@ -37,7 +37,7 @@ class Train:
           SystemExit: the training did not end well; its status.
         """
         warned = False
-        # The warning goes to every process of the job; the training knows SIGTERM alone.
+        # Every process of the job receives the warning, but the training handles only SIGTERM.
         signal.signal(WARNING, signal.SIG_IGN)
         training = subprocess.Popen([sys.executable, "-m", "moejax", *self.words])
 

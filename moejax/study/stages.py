@@ -1,14 +1,15 @@
-"""Stages of a study: the models of each are made from the rows of the one before, and kept in the study's folder.
+"""Make the stages of a study: the models of each come from the rows of the previous one, and are kept in its folder.
 
-A config gives the first stage its models and every later one a function from the result of the stage before::
+In a config, the study's models are those of the first stage. Every later stage has a function from the result of the
+previous stage to its models::
 
     def wider(before):
         return dict(models={f"wide-{width}": before.architecture | dict(dense_hidden=width) for width in (64, 128)})
 
     config.stages = [dict(name="depth"), dict(name="width", make=wider)]
 
-What a stage was made of is kept in ``stages/NAME.json``, so that its trainings are resumed, launched and reported from
-the folder alone; only what is not made yet needs the config.
+``stages/NAME.json`` keeps the models of a stage. Its trainings are resumed, launched and reported from the folder
+alone; only stages that are not made yet need the config.
 """
 
 from __future__ import annotations
@@ -35,45 +36,44 @@ from moejax.wording import command, counted, listed, says, some
 
 @dataclass(frozen=True, kw_only=True)
 class StageModels:
-    """What the function of a stage returns, as settings."""
+    """Settings that the function of a stage returns."""
 
     models: dict[str, Architecture]
-    """Architectures by name. A model of an earlier stage may be named again, with the same settings: it is trained
-    once."""
+    """Architectures by name. A model of an earlier stage may occur again with the same settings; it is trained once."""
     recipes: dict[str, Any] = field(default_factory=dict)
-    """By model, what its recipe has otherwise than the study's."""
+    """By model, the settings of its recipe that differ from the study's."""
     seeds: dict[str, Seed] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     references: tuple[str, ...] = ()
-    """Models that the others are compared with and that never win."""
+    """Models that serve as baselines and never win."""
     expected: str = ""
     """The model that a dry run takes for the winner."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """A stage whose runs are all there."""
+    """A stage with all its runs."""
 
     name: str
     rows: list[dict[str, Any]]
-    """A row for each model and budget, as in the run table."""
+    """Rows for each model and budget, as in the run table."""
     references: tuple[str, ...] = ()
 
     @property
     def losses(self) -> dict[str, float]:
-        """By model, the loss of its run of most tokens, nats per token."""
+        """Loss of each model's run with the most tokens, in nats per token."""
         last = {row["model"]: row for row in sorted(self.rows, key=lambda row: row["tokens"])}
         return {name: last[name]["loss"] for name in dict.fromkeys(row["model"] for row in self.rows)}
 
     @property
     def ranking(self) -> list[str]:
-        """Models that may win, the one of least loss first."""
+        """Models that may win, in ascending order of the loss."""
         losses = self.losses
         return sorted((name for name in losses if name not in self.references), key=lambda name: losses[name])
 
     @property
     def winner(self) -> str:
-        """The model of least loss that is no reference.
+        """The model with the lowest loss that is not a reference.
 
         Raises:
           UserError: every model is a reference.
@@ -88,7 +88,7 @@ class StageResult:
         return self.architecture_of(self.winner)
 
     def architecture_of(self, model: str) -> dict[str, Any]:
-        """A model's architecture, as settings."""
+        """Return a model's architecture, as settings."""
         text = next(row["architecture"] for row in self.rows if row["model"] == model)
         where = f"The column architecture of {model}'s rows"
         return foreign_json(text, where, shape=dict, remedy="remove them, and its runs are done again")
@@ -98,7 +98,7 @@ _REMEDY = "bring back a copy, or remove it and give --config=FILE.py again: it i
 
 
 def ask_for_config(before: StageResult) -> NoReturn:
-    """Stand for the function of a stage in a study that was read from a folder.
+    """Raise an error in place of the function of a stage in a study that was read from a folder.
 
     Raises:
       UserError: always.
@@ -110,12 +110,12 @@ def ask_for_config(before: StageResult) -> NoReturn:
 
 
 def stage_file(name: str) -> str:
-    """Path, in a study's folder, of what a later stage was made of."""
+    """Return the path, in a study's folder, of a later stage's file."""
     return f"stages/{name}.json"
 
 
 def stored_stages(study: Study, storage: DirFileSystem) -> Study:
-    """A study with the stages that its folder holds.
+    """Return a study with the stages that its folder holds.
 
     Raises:
       UserError: a stage's file is damaged.
@@ -127,11 +127,11 @@ def stored_stages(study: Study, storage: DirFileSystem) -> Study:
 
 
 def known_stages(study: Study, storage: DirFileSystem) -> Study:
-    """A study with the models of every stage that is in the folder or can be made from the rows there.
+    """Return a study with the models of every stage that is in the folder or can be made from the rows there.
 
     Raises:
-      UserError: a stage's function fails, or returns no models or others than those in the folder; or the study was
-        read from a folder and there is none.
+      UserError: a stage's function fails, returns no models, or returns others than those in the folder; or the study
+        was read from a folder, which has no function.
     """
     for number, stage in enumerate(study.stages):
         if not number:
@@ -150,12 +150,12 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
 
 
 def each_stage(study: Study, folder: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[Study]:
-    """The study with all stages that are known, again each time its trainings have ended, until none is left.
+    """Yield the study with all known stages, again each time its trainings have ended, until no stage is unknown.
 
-    ``log`` is told what a stage was made from when it is.
+    ``log`` receives a sentence about the origin of each new stage.
 
     Raises:
-      UserError: as ``known_stages``; or rows are missing still.
+      UserError: as ``known_stages``; or rows are still missing.
     """
     left = len(study.stages) + 1
     while True:
@@ -173,7 +173,7 @@ def each_stage(study: Study, folder: Path, log: Callable[[str], None] = lambda t
 
 
 def stage_result(study: Study, number: int, storage: DirFileSystem) -> StageResult | None:
-    """A stage's result from its rows in a folder; None if some are missing or its models are not known.
+    """Return a stage's result from its rows in a folder; None if some are missing or its models are not known.
 
     Raises:
       UserError: a loss is not finite.
@@ -189,7 +189,7 @@ def stage_result(study: Study, number: int, storage: DirFileSystem) -> StageResu
 
 
 def result_of(stage: Stage, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> StageResult:
-    """A stage's result from rows of a run table, among which its models' are.
+    """Return a stage's result from rows of a run table, which contain its models' rows.
 
     Raises:
       UserError: a loss is not finite.
@@ -206,17 +206,17 @@ def result_of(stage: Stage, names: Sequence[str], rows: Sequence[Mapping[str, An
 
 
 def results(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[StageResult]:
-    """The results of all stages whose models are in a run table."""
+    """Return the results of all stages whose models are in a run table."""
     there = {row["model"] for row in rows}
     known = [(stage, study.models_of(stage)) for stage in study.stages]
     return [result_of(stage, names, rows) for stage, names in known if names and set(names) <= there]
 
 
 def write_stages(study: Study, folder: Path) -> None:
-    """Keep what each later stage was made of.
+    """Write the models of each later stage to the folder.
 
     Raises:
-      UserError: the folder holds another.
+      UserError: the folder holds other models of a stage.
     """
     storage = open_storage(folder)
     for number, stage in enumerate(study.stages):
@@ -232,12 +232,12 @@ def write_stages(study: Study, folder: Path) -> None:
 
 
 def _decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the numbers of a stage's runs, and its winner."""
+    """Return the part of a stage that determines the numbers of its runs and its winner."""
     return {name: value for name, value in plain.items() if name not in ("notes", "expected")}
 
 
 def _plain(study: Study, stage: Stage) -> dict[str, Any]:
-    """A later stage as it is kept: ``StageModels`` and the losses that it was made from."""
+    """Return a later stage as it is stored: ``StageModels`` and the losses from which it was made."""
     groups = {"recipes": study.recipes, "seeds": study.seeds, "notes": study.notes}
     return {
         "models": {name: dump(study.models[name]) for name in stage.models},
@@ -257,18 +257,18 @@ def _stored(storage: DirFileSystem, stage: Stage) -> dict[str, Any] | None:
 
 
 def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
-    """What a stage's function makes of the stage before, as plain data.
+    """Call a stage's function with the previous stage's result, and return the stage as plain data.
 
     Raises:
-      UserError: the function fails, or returns no models or settings that are none.
+      UserError: the function fails, or returns no models or invalid settings.
     """
     winner = before.winner
     try:
-        # Rows of its own: what a function does to them changes no result.
+        # The function gets a copy of the rows, so that it cannot change the result.
         returned = stage.make(dataclasses.replace(before, rows=[dict(row) for row in before.rows]))
     except UserError:
         raise
-    # The function is the reader's, and may end Python too.
+    # The function is user code and may even call ``sys.exit``.
     except (Exception, SystemExit) as error:
         raise UserError(
             f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
@@ -289,10 +289,10 @@ def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
 
 
 def with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
-    """The study with one more stage's models, of what ``made_of`` gave.
+    """Return the study with one more stage's models, as returned by ``made_of``.
 
     Raises:
-      UserError: one has the name of an earlier stage's, and other settings.
+      UserError: a model has the name of an earlier stage's model and other settings.
     """
     stage = study.stages[number]
     settings = {name: value for name, value in made.items() if name != "made_from"}
@@ -313,7 +313,7 @@ def with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
         expected=found.expected,
         made_from=dict(made["made_from"]),
     )
-    # The first stage's are named before more are added.
+    # The first stage's models must be listed before more are added.
     first = dataclasses.replace(study.stages[0], models=study.models_of(study.stages[0]))
     stages = [first, *study.stages[1:number], known, *study.stages[number + 1 :]]
     together = {group: {**getattr(study, group), **getattr(found, group)} for group in (*groups, "notes")}
@@ -332,7 +332,7 @@ def _missing(study: Study, folder: Path) -> str:
 
 
 def origin(study: Study, stage: Stage) -> str:
-    """What a later stage was made from, in a sentence."""
+    """Return a sentence about the rows from which a later stage was made."""
     before = study.stages[study.stages.index(stage) - 1]
     rivals = {name: loss for name, loss in stage.made_from.items() if name not in before.references}
     winner = min(rivals, key=lambda name: rivals[name])
@@ -341,7 +341,7 @@ def origin(study: Study, stage: Stage) -> str:
 
 
 def later(study: Study) -> str:
-    """What depends on rows, in a sentence; empty if all models are known."""
+    """Return a sentence about the stages that are not made yet; empty if all models are known."""
     names = list(study.unknown_stages)
     if not names:
         return ""

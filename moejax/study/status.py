@@ -1,4 +1,4 @@
-"""How far a study is, from its folder alone, whatever engine works on it."""
+"""Report the progress of a study from its folder alone, whatever engine runs it."""
 
 from __future__ import annotations
 
@@ -32,45 +32,48 @@ from moejax.wording import told
 T = TypeVar("T")
 
 SILENT_SECONDS = 900.0
-"""A training that has logged nothing for so long, and has not said that it ended, is not running any more."""
+"""Seconds without a log line after which a training without a recorded end counts as not running."""
 
 _TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """How far one training is."""
+    """Progress of one training."""
 
     model: str
     state: str
-    """One of ``moejax.train.attempts.STATES``. Interrupted ones go on at the next launch or requeue, failed ones at the
-    next launch."""
+    """One of ``moejax.train.attempts.STATES``. An interrupted training resumes at the next launch or requeue, a failed
+    one at the next launch.
+    """
     rows: tuple[dict[str, Any], ...]
     runs: int
     share: float
-    """Share of its steps, over trunk and branches, that are taken."""
+    """Share of finished steps, over trunk and branches."""
     flops: float
-    """FLOPs of all its steps."""
+    """FLOPs of all steps."""
     loss: float | None
-    """Loss of the last step that was logged; NaN if it was not finite."""
+    """Last logged training loss; NaN if it was not finite."""
     attempts: int
-    """How often it was started."""
+    """Number of starts."""
     where: str
-    """The last attempt: the engine's name for it, and the machine."""
+    """The engine's id and the machine of the last attempt."""
     why: str
-    """Why it failed, or what is wrong with its files."""
+    """Reason of the failure, or problems with its files."""
     damaged: tuple[str, ...]
-    """What is wrong with its files, in sentences."""
+    """Problems with its files, in sentences."""
     device_seconds: float
-    """Spent on it, lost work included: seconds of each device."""
+    """Seconds of all devices spent on it, lost work included."""
     seconds_left: float | None
-    """At the speed of its last steps; None if it is not running."""
+    """Estimate from the speed of the last steps; None if it is not running."""
 
 
 def run_statuses(
     storage: DirFileSystem, trainings: Sequence[Training], known: Mapping[str, RunStatus] | None = None
 ) -> list[RunStatus]:
-    """How far each training of the study in ``storage`` is. What is done in ``known`` is not looked at again."""
+    """Return the status of each training of the study in ``storage``. Trainings that are done in ``known`` are not read
+    again.
+    """
     before = known or {}
     return [
         before[training.name]
@@ -81,14 +84,14 @@ def run_statuses(
 
 
 def seconds_left(statuses: Sequence[RunStatus]) -> float | None:
-    """Until all is done, if what runs now goes on at its speed and is followed by the rest; None if nothing runs."""
+    """Return the seconds until all is done at the current speed; None if nothing runs."""
     pace = [one.flops * (1 - one.share) / one.seconds_left for one in statuses if one.seconds_left]
     left = sum(one.flops * (1 - one.share) for one in statuses)
     return left / sum(pace) if pace else None
 
 
 def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
-    """The share of all work that is done, and a line on what is running."""
+    """Return the share of finished work, and a line about running trainings."""
     done = sum(one.flops * one.share for one in statuses)
     running = ", ".join(
         f"{one.model} compiling" if one.loss is None else f"{one.model} loss {one.loss:.2f}"
@@ -104,7 +107,7 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
     problems: list[str] = []
 
     def read(name: str, parse: Callable[[str, str], T]) -> T | None:
-        """What a file tells; None if there is none, or it is damaged, which is noted."""
+        """Parse a file. Return None if it is missing or damaged, and note damage."""
         path = f"{folder}/{name}"
         try:
             text = read_text(storage, path)
@@ -150,7 +153,9 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
 
 
 def _state(has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
-    """The state, by the clock where the lock cannot be seen, and why."""
+    """Return the state and its reason. The lock is not visible everywhere, so a running state depends on the last sign
+    of life.
+    """
     if has_rows:
         return DONE, ""
     if not attempts:
@@ -167,7 +172,7 @@ def _last_lines(storage: DirFileSystem, path: str) -> list[dict[str, Any]]:
     """Parse the last lines of a log.
 
     Raises:
-      Damaged: one of its last lines is no line of a log.
+      Damaged: one of the last lines is not a valid log line.
     """
     try:
         check_regular(storage, path)

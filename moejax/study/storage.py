@@ -1,4 +1,4 @@
-"""What a study's storage says: whose it is, and what of it was handed to which engine."""
+"""Read from a study's storage its identity and the record of launches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from moejax.storage import open_storage, read_text
 from moejax.stored import parse_json, sealed
 
 REMEDY = "bring back a copy, or give the study's config with --config and another --out"
-"""What can be done about a ``study.json`` or ``analysis.json`` that cannot be read."""
+"""Remedy for a ``study.json`` or ``analysis.json`` that cannot be read."""
 
 
 def identity(url: str | PathLike[str]) -> dict[str, Any]:
-    """What decides the runs of the study that a folder, here or elsewhere, belongs to.
+    """Return the identity of the study in a local or remote folder, which determines its runs.
 
     Raises:
-      UserError: the folder belongs to none, or cannot be reached.
+      UserError: the folder holds no study, or cannot be reached.
     """
     text = read_text(open_storage(url), "study.json")
     if text is None:
@@ -28,18 +28,18 @@ def identity(url: str | PathLike[str]) -> dict[str, Any]:
 
 
 LAUNCHES = "launches.jsonl"
-"""Log of what of a study was handed to which engine, and what the engine calls it."""
+"""Log of launches: the engine, and its id of each task."""
 
 
 def write_launch(study: str | PathLike[str], engine: str, ids: Mapping[str, str]) -> None:
-    """Add a launch: what the engine calls each task, by model."""
+    """Append a launch with the engine's id of each task, by model."""
     storage = open_storage(study)
     line = sealed({"engine": engine, "at": time.time(), "ids": dict(ids)}, indent=None)
     storage.pipe_file(LAUNCHES, ((read_text(storage, LAUNCHES) or "") + line).encode())
 
 
 def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
-    """What an engine called each task when it was handed over last, by model."""
+    """Return an engine's latest id of each task, by model."""
     lines = (read_text(open_storage(study), LAUNCHES) or "").splitlines()
     ids: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):

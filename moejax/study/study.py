@@ -1,4 +1,4 @@
-"""What a study is: a family of models, a recipe with each model's exceptions, and what is asked of the runs."""
+"""Define a study: a set of models, a recipe with exceptions per model, and the analysis of the runs."""
 
 from __future__ import annotations
 
@@ -23,44 +23,47 @@ from moejax.train.vmapped_runs import vmapped_runs
 from moejax.wording import listed
 
 HOLD_OUT = (*FIELDS, "sparsity")
-"""What runs can be large in, to be held out."""
+"""Fields of a run by which the largest runs can be held out."""
 
 RECIPES = ("tian",)
-"""Papers' procedures that a study can end with."""
+"""Papers' procedures that a study can apply to its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What is computed from a study's runs. It may change after training."""
+    """Settings of the analysis of a study's runs. They may change after training."""
 
     laws: tuple[str, ...] = ("chinchilla", "effective_params")
-    """Laws to fit, by their names in ``moejax.laws.LAWS``; none if the runs are only trained."""
+    """Names of the laws to fit, from ``moejax.laws.LAWS``; empty to train without fitting."""
     resamples: Annotated[int, RESAMPLES] = 300
-    """Bootstrap resamples, drawn by architecture."""
+    """Number of bootstrap resamples, drawn by architecture."""
     decision_flops: Annotated[float, NumberRange(1, 1e40)] = 1e15
-    """Budget at which the fitted laws are asked for the best model."""
+    """Compute budget in FLOPs for which the fitted laws give the best model."""
     best_by: tuple[str, ...] = ()
-    """Settings that the study sweeps, such as ``learning_rate``: laws are fitted to the run of the lowest loss among
-    those of one architecture and token budget. All runs are fitted if empty."""
+    """Settings that the study sweeps, such as ``learning_rate``. Laws are fitted to the run with the lowest loss of
+    each architecture and token budget. If empty, all runs are fitted.
+    """
     hold_out: str = "tokens"
-    """What is held out to test each law: the runs largest in this field of a Design, or the models named in
-    ``hold_out_models``. A law that the other runs cannot set is not fitted."""
+    """Held-out set for the test of each law: the runs largest in this field of a Design, or the models in
+    ``hold_out_models``. A law that the other runs do not determine is not fitted.
+    """
     hold_out_models: tuple[str, ...] = ()
     anneal: str = ""
-    """``predict``: of budgets that are not trained, the loss that a branch of the model's trunk would be annealed to is
-    predicted, for a table of its own (``moejax.study.annealed``); none if empty."""
+    """``predict``: write a table with predicted losses of budgets that are not trained, as if a branch of the model's
+    trunk were annealed to them (``moejax.study.annealed``). If empty, nothing is predicted.
+    """
     anneal_tokens: tuple[Tokens, ...] = ()
-    """Those budgets, in ascending order."""
+    """Budgets for ``anneal``, in ascending order."""
     anneal_law: str = "momentum"
-    """The law of loss curves that is fitted to each model's trunk and branches."""
+    """Law of loss curves that is fitted to each model's trunk and branches."""
     recipe: str = ""
-    """A paper's whole procedure that the runs are put through after the laws, one of ``RECIPES``; none if empty."""
+    """A paper's procedure to apply to the runs after the laws, one of ``RECIPES``; none if empty."""
     recipe_models: tuple[str, ...] = ()
-    """Models whose runs it reads; all if empty. Its figures are of all."""
+    """Models whose runs the procedure uses; all if empty. Its figures show all models."""
     seed: Annotated[int, whole(0, INT32)] = 0
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if something asked for does not exist."""
+        """Raise ``UserError`` with the value, the rule and a remedy if a setting names something unknown."""
         check_fields(self, "analysis")
         if self.hold_out not in HOLD_OUT:
             raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
@@ -79,15 +82,15 @@ class Analysis:
 
 
 OWN_DATA = ("unique_tokens", "decay_mixture")
-"""Settings of the data that models of a study may differ in: none changes what they are measured on."""
+"""Data settings that may differ between models of a study, since they do not change the held-out text."""
 
 TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
-"""What is summed over a study's runs before they are run; see ``moejax.study.estimate``."""
+"""Sums over a study's runs that are known before training; see ``moejax.study.estimate``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """A total that a paper states of its experiments, to hold the plan to."""
+    """A total that a paper states for its experiments, to compare with the plan."""
 
     quantity: str
     """One of ``TOTALS``."""
@@ -97,29 +100,31 @@ class Stated:
 
 @dataclass(frozen=True, kw_only=True)
 class Downstream:
-    """What is asked of a study's checkpoints, one per model and budget. It may change after training."""
+    """Downstream evaluation of a study's checkpoints, one per model and budget. It may change after training."""
 
     suite: str = ""
-    """A document's list of tasks, one of ``moejax.evaluation.suites.SUITES``; none if empty."""
+    """A named list of tasks, one of ``moejax.evaluation.suites.SUITES``; none if empty."""
     tasks: tuple[str, ...] = ()
-    """Tasks or groups of lm-evaluation-harness, besides; or ``validation_choices``, a task of the study's own text."""
+    """Additional tasks or groups of lm-evaluation-harness, or ``validation_choices``, a task on the study's own
+    text.
+    """
     num_fewshot: Annotated[int, whole(-1, 1_000)] = -1
-    """Shots in front of the documents of ``tasks``; -1 for each task's own."""
+    """Number of few-shot examples in ``tasks``; -1 for each task's default."""
     task_path: str = ""
-    """A folder with task files of one's own, before the harness's."""
+    """Folder with custom task files, which take precedence over the harness's."""
     limit: Annotated[int, whole(0, INT32)] = 0
-    """The first documents of each task only; 0 for all."""
+    """Number of documents of each task, taken from the start; 0 for all."""
     max_new_tokens: Annotated[int, whole(0, INT32)] = 0
-    """Most tokens of a generated answer, where the task allows as many; 0 for the task's own number."""
+    """Maximum number of generated tokens, within the task's limit; 0 for the task's default."""
     batch_tokens: Annotated[int, whole(1, INT32)] = 8_192
-    """Tokens computed at once."""
+    """Tokens per forward pass."""
     dtype: str = "float32"
-    """To compute in: ``float32`` or ``bfloat16``."""
+    """Compute type: ``float32`` or ``bfloat16``."""
     links: tuple[str, ...] = ("sigmoid", "power")
-    """Forms of a task's error by the loss that are fitted, of ``moejax.fit.score_links.LINKS``."""
+    """Fitted forms of a task's error as a function of the loss, from ``moejax.fit.score_links.LINKS``."""
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if something asked for does not exist."""
+        """Raise ``UserError`` with the value, the rule and a remedy if a setting names something unknown."""
         check_fields(self, "downstream")
         if self.suite:
             suite_of(self.suite)
@@ -137,49 +142,52 @@ class Downstream:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A part of a study. The first has the study's own models, the models of a later one are made from the rows of the
-    one before; ``moejax.study.stages`` makes them."""
+    """A part of a study. The first stage has the study's own models. ``moejax.study.stages`` makes the models of a
+    later stage from the rows of the previous one.
+    """
 
     name: str
     make: Any = None
-    """Function from the ``moejax.study.stages.StageResult`` of the stage before to the settings of a ``StageModels``;
-    None for the first stage."""
+    """Function from the ``moejax.study.stages.StageResult`` of the previous stage to the settings of a ``StageModels``;
+    None for the first stage.
+    """
     references: tuple[str, ...] = ()
-    """Of the first stage, models that the others are compared with and that never win."""
+    """Models of the first stage that serve as baselines and never win."""
     expected: str = ""
-    """Of the first stage, the model that a dry run takes for its winner."""
+    """Model of the first stage that a dry run takes for its winner."""
     models: tuple[str, ...] = ()
-    """Its models, where they are known; left out in a config."""
+    """Models of the stage, if known; omitted in a config."""
     made_from: dict[str, Scale] = field(default_factory=dict)
-    """Of a later stage, the losses of the stage before that it was made from, by model; left out in a config."""
+    """Losses of the previous stage from which a later stage was made, by model; omitted in a config."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A family of models, each trained by the study's recipe with its own exceptions."""
+    """A set of models, each trained by the study's recipe with its own exceptions."""
 
     name: str
     models: dict[str, Architecture]
-    """Architectures by name. One architecture under several names is trained several times, by several recipes."""
+    """Architectures by name. An architecture may have several names, to be trained several times by several recipes."""
     recipe: Recipe
     recipes: dict[str, Any] = field(default_factory=dict)
-    """By a model's name, what its recipe has otherwise than ``recipe``, as nested settings:
-    ``{"small": {"budgets_tokens": [1e9], "optimizer": {"learning_rate": 1e-3}}}``."""
+    """Settings of a model's recipe that differ from ``recipe``, by the model's name, as nested settings: ``{"small":
+    {"budgets_tokens": [1e9], "optimizer": {"learning_rate": 1e-3}}}``.
+    """
     seeds: dict[str, Seed] = field(default_factory=dict)
-    """By a model's name, its seed if it is not the study's."""
+    """Seeds of models that differ from the study's seed, by the model's name."""
     seed: Seed = 0
     analysis: Analysis = field(default_factory=Analysis)
     downstream: Downstream = field(default_factory=Downstream)
-    """Tasks that every checkpoint is asked after training; none if it names none."""
+    """Tasks on which every checkpoint is evaluated after training; none by default."""
     stated: tuple[Stated, ...] = ()
-    """What the paper says these runs come to."""
+    """Totals that the paper states for these runs."""
     notes: dict[str, str] = field(default_factory=dict)
-    """By a model's name, what a reader must know of it: inferred shapes, slips of the paper."""
+    """Notes on models by name, such as inferred shapes or errors in the paper."""
     stages: tuple[Stage, ...] = ()
-    """Stages, one run after another; none if all models are known from the start."""
+    """Stages, trained one after another; empty if all models are known from the start."""
 
     def models_of(self, stage: Stage) -> tuple[str, ...]:
-        """Names of a stage's models; none if they are not known yet."""
+        """Return the names of a stage's models; empty if they are not known yet."""
         if stage.models or stage.name != self.stages[0].name:
             return stage.models
         return tuple(self.models)
@@ -190,7 +198,7 @@ class Study:
         return tuple(stage.name for stage in self.stages if not self.models_of(stage))
 
     def trainings(self) -> list[Training]:
-        """One training per model; those that take longest first, so that workers end together."""
+        """Return one training per model, longest first, so that workers end at about the same time."""
         shared = dump(self.recipe)
         every = [
             Training(
@@ -205,13 +213,13 @@ class Study:
         return sorted(every, key=work, reverse=True)
 
     def groups(self) -> dict[str, str]:
-        """By a model's name, the first model of the same architecture: runs that belong together in a fit."""
+        """Return, by model name, the first model of the same architecture, which identifies the group in a fit."""
         first: dict[Architecture, str] = {}
         return {name: first.setdefault(architecture, name) for name, architecture in self.models.items()}
 
     def identity(self) -> dict[str, Any]:
-        """What decides the runs: a folder that holds another identity belongs to another study."""
-        # Of a study of stages, what is known from the start; each later stage has a file of its own.
+        """Return the settings that determine the runs. A folder with another identity belongs to another study."""
+        # For a study with stages, only the first stage is included; each later stage has its own file.
         first = self.models_of(self.stages[0]) if self.stages else tuple(self.models)
         models = {name: dump(self.models[name]) for name in first}
         identity = {"name": self.name, "seed": self.seed, "models": models, "recipe": dump(self.recipe)}
@@ -224,10 +232,10 @@ class Study:
         return identity | {name: value for name, value in exceptions.items() if value}
 
     def check(self, models: Sequence[str] | None = None) -> None:
-        """Raise ``UserError``, a sentence with value, rule and remedy, if this study cannot be run.
+        """Raise ``UserError`` with the value, the rule and a remedy if this study cannot be run.
 
         Args:
-          models: those whose trainings are checked, if the others were; all, if not given.
+          models: models whose trainings are checked; all by default.
         """
         check_name(self.name)
         check_fields(self)
@@ -292,7 +300,7 @@ class Study:
                         raise UserError(unknown(path, model, self.models_of(stage)))
 
     def check_data(self) -> None:
-        """Raise ``UserError`` if the study leaves its corpus to its user, who has not named one."""
+        """Raise ``UserError`` if the study requires the user to name a corpus and none is named."""
         if not self.recipe.data.source and not self.recipe.data.mixture:
             raise UserError(
                 f"The study {self.name} leaves its corpus to you; name one, prepared or not, with "
@@ -310,7 +318,7 @@ class Study:
 
 
 def study_of(training: Training) -> Study:
-    """A study of one training, or of its vmapped runs, that fits no laws: what an engine is handed."""
+    """Return a study of one training, or of its vmapped runs, that fits no laws, for an engine."""
     every = vmapped_runs(training)
     axes = ("learning_rate", "weight_decay")
     own = {
@@ -337,7 +345,7 @@ def _recipe(name: str, shared: dict[str, Any], exceptions: Any) -> Recipe:
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``old`` with the settings of ``new``, group by group."""
+    """Return ``old`` with the settings of ``new`` merged recursively."""
     both = {
         key: _merged(old[key], value) if isinstance(value, Mapping) and isinstance(old.get(key), Mapping) else value
         for key, value in new.items()
@@ -346,7 +354,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def work(training: Training) -> float:
-    """FLOPs of a training with all its branches, for scheduling and progress."""
+    """Return the FLOPs of a training with all its branches, for scheduling and progress."""
     recipe = training.recipe
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
     return float(per_token * recipe.total_tokens)
