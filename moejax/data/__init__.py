@@ -1,1 +1,1 @@
-"""From text or tokens on disk to batches: sources, tokenizers, prepared sets, packing, mixtures, order."""
+"""Read text or tokens from disk and make batches: sources, tokenizers, prepared sets, packing, mixtures, order."""

@@ -1,9 +1,9 @@
-"""From rows to batches, through Grain: which tokens a step sees is a function of the seed and the step alone.
+"""Make batches from rows with Grain. The tokens of a step depend on the seed and the step alone.
 
-The rows of each set are shuffled anew each epoch, sets are interleaved by weight, and step t takes rows t·B …
-(t+1)·B - 1 of that endless order. From a row on, other weights may hold: each set goes on in its own order. A process
-reads the rows of every batch that its devices hold, so the order does not depend on how many there are, and a training
-goes on elsewhere with any number of them.
+The rows of each set are reshuffled each epoch, sets are interleaved by weight, and step t takes rows t·B … (t+1)·B - 1
+of this endless order. Weights may change at a given row: each set then continues in its own order. A process reads the
+rows of every batch that its devices hold, so the order does not depend on the number of processes, and a run resumes
+with any number of them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from moejax.data.rows import Rows
 from moejax.errors import UserError
 
 BATCHES_AHEAD = 16
-"""Batches that are read before they are asked for; at least one for each thread."""
+"""Number of batches to prefetch; at least one for each thread."""
 
 
 @dataclass(frozen=True)
 class DecayWeights:
-    """Weights that hold from a row on, instead of those before."""
+    """Weights that replace the initial ones from a given row on."""
 
     weights: Sequence[float]
     first_row: int
 
 
 class Mixed:
-    """Row k of the mixture. Of any number of rows in a row, each set has its share, to within two rows.
+    """A mixture of sets, indexed by row. In any range of rows each set has its share to within two rows.
 
-    From ``decay.first_row`` on it is asked for, and each set goes on where the rows before it, by ``weights``, ended.
+    With ``decay``, only rows from ``decay.first_row`` on are read, and each set continues where the preceding rows,
+    mixed by ``weights``, ended.
     """
 
     def __init__(self, sets: Sequence[Any], weights: Sequence[float], decay: DecayWeights | None = None):
@@ -58,7 +59,7 @@ class Mixed:
 
 
 class ProcessRows:
-    """The rows of each global batch that one process reads, out of an endless order of rows, from ``first`` on."""
+    """Rows of each global batch that one process reads, from row ``first`` of an endless order on."""
 
     def __init__(self, rows: Any, batch: int, mine: Sequence[int], first: int = 0):
         self._rows = rows
@@ -75,9 +76,9 @@ class ProcessRows:
 
 
 def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int, decay: DecayWeights | None = None) -> Any:
-    """The endless order of rows. A set by itself is shuffled by the seed; several, each by one derived from it.
+    """Return the endless order of rows. One set is shuffled by the seed, several by one derived seed each.
 
-    Sets of weight 0 change nothing of the others' order.
+    Sets of weight 0 do not affect the order of the others.
     """
     mixed, others = ([n for n, weight in enumerate(weights) if bool(weight) == is_mixed] for is_mixed in (True, False))
     derived = np.random.SeedSequence(seed).generate_state(len(sets)).tolist()
@@ -101,15 +102,16 @@ def batches(
     threads: int = 1,
     decay: DecayWeights | None = None,
 ) -> grain.DatasetIterator:
-    """Endless batches from step ``start`` on: dicts of Int32 (rows, length + 1), of all rows of the global batch or of
-    ``mine``, the numbers in it of those that this process reads. Step 0 begins at row ``first_row`` of the order: where
-    the batch grows, those before it were read in smaller ones. With ``decay``, rows before its first are not asked for.
+    """Return endless batches from step ``start`` on: dicts of Int32 (rows, length + 1).
 
-    The iterator's state is the number of the next step, so it is the same in every process, and one saved by any
-    number of processes serves any other. So many ``threads`` read ahead, a batch each; the order is the same.
+    Batches hold all rows of the global batch, or the row numbers ``mine`` that this process reads. Step 0 begins at row
+    ``first_row`` of the order, because earlier rows may have been read in smaller batches. With ``decay``, rows before
+    its first row must not be requested. The iterator's state is the number of the next step. It is the same in every
+    process and can be restored with any number of processes. ``threads`` threads prefetch one batch each without
+    changing the order.
 
     Raises:
-      UserError: a set is shorter than its rows of one batch.
+      UserError: a set has fewer rows than its share of one batch.
     """
     now = decay.weights if decay else weights
     for rows, weight in zip(sets, now, strict=True):

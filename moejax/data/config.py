@@ -1,4 +1,4 @@
-"""What a training reads, and how it is cut into rows."""
+"""Configure the training data and how it is cut into rows."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, T
 from moejax.wording import some
 
 SUMMARY = "corpus.json"
-"""The file in the data's folder that says what a training reads."""
+"""Name of the file in the data folder that describes the training data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedSource:
-    """One part of a mixture."""
+    """A part of a mixture."""
 
     name: str
-    """Under which it is reported, and its folder in the data's."""
+    """Name of the part in reports, and of its folder in the data folder."""
     source: str
-    """As ``DataConfig.source``."""
+    """Source of the part, as ``DataConfig.source``."""
     weight: Scale
-    """Its share of the rows of every batch, relative to the other weights. A part of weight 0 is measured and not
-    trained on, unless ``DataConfig.decay_mixture`` names it."""
+    """Share of the part in the rows of every batch, relative to the other weights. A part of weight 0 is evaluated but
+    not trained on, unless ``DataConfig.decay_mixture`` includes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is read, and how it is cut."""
+    """The training data and how it is cut into rows."""
 
     source: str = "python_stdlib"
-    """A set that ``moejax data prepare`` wrote, or anything that it reads: a file, a folder, ``hf:NAME``, or a name of
-    ``moejax.data.sources.NAMED``. What is not prepared yet is tokenised when the training starts."""
+    """A set prepared by ``moejax data prepare``, or any source that it reads: a file, a folder, ``hf:NAME``, or a key
+    of ``moejax.data.sources.NAMED``. A source that is not prepared is tokenised when training starts."""
     mixture: tuple[WeightedSource, ...] = ()
-    """Several sources at once, instead of ``source``."""
+    """Several weighted sources, used instead of ``source``."""
     named_mixture: str = ""
-    """A key of ``moejax.data.mixtures.MIXTURES``: its parts and weights, each part the prepared set, folder or file of
-    its name in the folder ``source``; empty for none."""
+    """A key of ``moejax.data.mixtures.MIXTURES``, which gives parts and weights. Each part is the prepared set, folder
+    or file of its name in the folder ``source``. Empty: no named mixture."""
     decay_mixture: dict[str, Positive] = field(default_factory=dict, hash=False)
-    """Weights, by the names of parts, from which branches draw while their learning rate decays, such as more of a
-    high-quality part; the others are not read meanwhile. Empty: as in the trunk."""
+    """Weights by part name that branches use during learning-rate decay, such as more of a high-quality part; other
+    parts are not read then. Empty: the weights of the trunk."""
     unique_tokens: Tokens = 0
-    """Training tokens that are read, again and again: rows spread evenly over the text, of each set by its weight, and
-    all of a set of weight 0. 0 reads all of it before any row is repeated."""
+    """Number of training tokens to repeat: rows spread evenly over the text, from each set by its weight, and all of a
+    set of weight 0. 0 reads the whole text before any row is repeated."""
     tokenizer: str | None = None
-    """``bytes``, a ``tokenizer.json``, or ``ids:VOCAB:END``. None: the one a prepared set was made with, else bytes."""
+    """``bytes``, a ``tokenizer.json``, or ``ids:VOCAB:END``. None: the tokenizer of the prepared set, else bytes."""
     text_field: str = "text"
-    """Field of a record that holds its text."""
+    """Field of a record that contains its text."""
     packing: str = "windows"
     """A key of ``moejax.data.rows.PACKINGS``: windows of the running text, or whole documents with document masks."""
     sequence_length: Annotated[int, whole(2, INT32)] = 256
     validation_share: Annotated[float, NumberRange(0, 1, without_low=True, without_high=True)] = 0.05
-    """Share of documents held out; a prepared set keeps its own."""
+    """Share of held-out documents; a prepared set keeps its own."""
     validation_tokens: Tokens = 65_536
-    """Size of the fixed validation set, rounded to whole sequences."""
+    """Number of tokens of the fixed validation set, rounded to whole sequences."""
     order_seed: Seed | None = None
-    """Seed of the order of rows. None: the training's own seed."""
+    """Seed of the order of rows. None: the seed of the training run."""
     corrupt_share: BelowOne = 0.01
-    """Largest share of records, and of bytes, that may be unreadable and left out."""
+    """Largest share of records, and of bytes, that may be unreadable; these are skipped."""
 
     @property
     def parts(self) -> tuple[WeightedSource, ...]:
-        """The parts of a mixture, given or named; none of a single source."""
+        """Return the parts of a given or named mixture; none for a single source."""
         if not self.named_mixture:
             return self.mixture
         return tuple(
@@ -75,7 +75,7 @@ class DataConfig:
         )
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError``, with value, rule and remedy, if a setting is invalid."""
         check_fields(self, "data")
         if self.validation_tokens < self.sequence_length:
             raise UserError(

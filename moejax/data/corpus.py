@@ -1,4 +1,4 @@
-"""All that a training reads: one prepared set, or several with weights."""
+"""Open the training data of a run: one prepared set, or several with weights."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import some
 
 STORE_THREADS = 16
-"""Threads that read from a store: they wait for it most of their time, whatever the number of cores."""
+"""Threads that read from an object store. They mostly wait for it, so the number of cores does not matter."""
 
 
 @dataclass(frozen=True)
 class CorpusSplit:
-    """One split, over all sets."""
+    """Sizes of one split, over all sets."""
 
     documents: int
     bytes: int
@@ -43,45 +43,45 @@ class CorpusSplit:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a corpus is made of, as it travels with the results."""
+    """A description of a corpus, stored with the results."""
 
     source: str
     sha256: str
     """SHA-256 of the text; for a mixture, of the texts and their weights."""
     tokenizer: str
-    """SHA-256 of all that decides the tokens."""
+    """SHA-256 of everything that determines the tokens."""
     vocab_size: int
     unigram_entropy: float
-    """Entropy of a token's frequency, by weight in a mixture, nats per token: what a model of single tokens reaches."""
+    """Entropy of the token frequencies, weighted in a mixture, in nats per token: the loss of a unigram model."""
     train: CorpusSplit
     validation: CorpusSplit
     corrupt_records: int
-    """Left out."""
+    """Number of skipped records."""
     corrupt: tuple[str, ...]
-    """The first of them, each with the reason."""
+    """First skipped records, each with the reason."""
 
 
 @dataclass(frozen=True)
 class PartRead:
-    """One set, as a training reads it."""
+    """Amounts that a run reads of one set."""
 
     name: str
     tokens: float
-    """Different training tokens that there are."""
+    """Number of different training tokens."""
     epochs: float
-    """How often they were read."""
+    """Number of passes over them."""
 
 
 def unique_tokens(parts: Sequence[PartRead]) -> int:
-    """Different tokens that there were to train on; of several sets, where some were read more than once and others
-    not to their end, those that were read."""
+    """Return the number of different training tokens. If some of several sets were repeated while others were not read
+    completely, count only the tokens that were read."""
     repeated = any(part.epochs > 1 for part in parts)
     return round(math.fsum(part.tokens * (min(part.epochs, 1.0) if repeated else 1.0) for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Opened for a training."""
+    """A corpus opened for training."""
 
     config: DataConfig
     parts: tuple[WeightedSource, ...]
@@ -89,19 +89,19 @@ class Corpus:
 
     @property
     def weights(self) -> list[float]:
-        """Weights of the sets."""
+        """Return the weights of the sets."""
         return [part.weight for part in self.parts]
 
     def decay_weights(self, first_row: int | None) -> DecayWeights | None:
-        """Weights of the sets from a row on at which the learning rate begins to fall; None if they stay, or if no row
-        is given."""
+        """Return the weights of the sets from the row at which learning-rate decay begins; None if they do not change,
+        or without a row."""
         decay = self.config.decay_mixture
         if first_row is None or not decay:
             return None
         return DecayWeights([decay.get(part.name, 0.0) for part in self.parts], first_row)
 
     def summary(self) -> Summary:
-        """What it is made of."""
+        """Return the description of the corpus."""
         manifests = [prepared.manifest for prepared in self.sets]
         weights = np.array(self.weights) / sum(self.weights)
         frequency = sum(w * prepared.frequencies for w, prepared in zip(weights, self.sets, strict=True))
@@ -131,8 +131,8 @@ class Corpus:
         threads: int | None = None,
         decay_from: int | None = None,
     ) -> grain.DatasetIterator:
-        """Endless training batches, or of each the rows that one process reads; ``moejax.data.batches`` says more.
-        With ``decay_from``, those of a branch whose learning rate falls from that row on."""
+        """Return endless training batches, or the rows of each that one process reads; see ``moejax.data.batches``.
+        With ``decay_from``, return those of a branch whose learning rate decays from that row on."""
         order = seed if self.config.order_seed is None else self.config.order_seed
         return batches(
             self._training_rows,
@@ -148,12 +148,12 @@ class Corpus:
 
     @property
     def reader_threads(self) -> int:
-        """Threads that read batches: one for what lies on a disk, and many where every row is waited for."""
+        """Return the number of threads that read batches: one for local files, many for an object store."""
         return STORE_THREADS if any(prepared.stored for prepared in self.sets) else 1
 
     def read(self, rows: int, decay_from: int) -> list[PartRead]:
-        """What a branch has read of each set that it reads, after so many rows, the trunk's up to ``decay_from``
-        included."""
+        """Return the amounts that a branch has read of each set after ``rows`` rows, including those of the trunk up to
+        ``decay_from``."""
         first, decay = self.weights, self.decay_weights(decay_from)
         drawn = rows_of_each(first, rows)
         if decay:
@@ -172,7 +172,7 @@ class Corpus:
         ]
 
     def validation(self) -> Validation:
-        """The fixed rows to measure on, from each set by its weight.
+        """Return the fixed validation rows, taken from each set by its weight.
 
         Raises:
           UserError: the held-out text of a set is shorter than one row.
@@ -183,7 +183,7 @@ class Corpus:
     def _validation(self) -> Validation:
         length = self.config.sequence_length
         cut = _packing(self.config)
-        # A set that is measured alone has as many rows as an average one, and they are no part of the loss.
+        # A set of weight 0 has as many rows as an average one, and they are not part of the loss.
         count = self.config.validation_tokens // length
         counts = [
             of_weight if part.weight else max(1, count // len(self.parts))
@@ -211,7 +211,7 @@ class Corpus:
 
     @functools.cached_property
     def _training_rows(self) -> list[Rows]:
-        """Training rows of each set; packing takes a second per million documents."""
+        """Return the training rows of each set; packing takes about a second per million documents."""
         cut, length = _packing(self.config), self.config.sequence_length
         rows = [cut(prepared.split("train"), length) for prepared in self.sets]
         if not self.config.unique_tokens:
@@ -233,11 +233,11 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig, folder: Path) -> Corpus:
-    """Open what a config names. What is not prepared yet is tokenised into ``folder``, once, by this process; its
-    summary is written there.
+    """Open the data of a config. An unprepared source is tokenised once into ``folder`` by this process, which also
+    writes the summary there.
 
     Raises:
-      UserError: a source is not there, was made with another tokenizer, or cannot be prepared.
+      UserError: a source is missing, was prepared with another tokenizer, or cannot be prepared.
     """
     check_sources(config, folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ def open_corpus(config: DataConfig, folder: Path) -> Corpus:
     summary = dump(corpus.summary())
     try:
         known = dump(read_summary(folder))
-    # Beside the sets, it is computed from them.
+    # It is recomputed from the sets.
     except Damaged:
         known = None
     if known != summary:
@@ -260,8 +260,8 @@ def open_corpus(config: DataConfig, folder: Path) -> Corpus:
 
 
 def check_sources(config: DataConfig, folder: Path) -> None:
-    """Raise ``UserError``, before any is read, if a source that is not prepared in ``folder`` is not there or holds
-    nothing that can be read."""
+    """Raise ``UserError``, before reading, if a source that is not prepared in ``folder`` is missing or has no readable
+    files."""
     _packing(config)
     unread = [part for part, place in _placed(config, folder) if not (place / MANIFEST).is_file()]
     absent = [part for part in unread if not is_there(part.source)]
@@ -283,14 +283,14 @@ def check_sources(config: DataConfig, folder: Path) -> None:
 
 
 def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path]]:
-    """What is read, each with the folder that it is prepared in, unless it is a prepared set."""
+    """Return the parts, each with the folder in which it is prepared unless it already is a prepared set."""
     if not config.parts:
         return [(WeightedSource(name=config.source, source=config.source, weight=1.0), folder)]
     return [(part, folder / part.name) for part in config.parts]
 
 
 def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
-    """Return the tokenizer of what a config names, before any of it is prepared; None if it is in a store."""
+    """Return the tokenizer of the data of a config before preparing it; None for data in an object store."""
     part, place = _placed(config, folder)[0]
     for prepared in (place, path_of(part.source)):
         if (prepared / MANIFEST).is_file():
@@ -299,7 +299,7 @@ def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary that ``open_corpus`` left in a folder."""
+    """Read the summary that ``open_corpus`` wrote into a folder."""
     return read_json(folder / SUMMARY, Summary, remedy="bring back a copy, or go on with the study, which writes it")
 
 
@@ -335,7 +335,7 @@ def _check_tokenizer(config: DataConfig, part: WeightedSource, prepared: Prepare
 
 
 _PATIENCE_SECONDS = 3600.0
-"""Processes of one training that find nothing prepared wait for the first of them."""
+"""Time for which the other processes of a run wait while the first one prepares the data."""
 
 
 def _packing(config: DataConfig):

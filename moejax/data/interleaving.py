@@ -1,4 +1,4 @@
-"""Rows of several sets as one order: which set each row comes from, by weights."""
+"""Interleave the rows of several sets by weight."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 from moejax.errors import UserError
 
 PERIOD = 10_000
-"""Rows after which the pattern repeats; weights are met to one part in this."""
+"""Rows after which the pattern repeats; weights are exact to one part in this number."""
 
 
 def rows_of_each(weights: Sequence[float], rows: int) -> np.ndarray:
-    """Int (sets): how many of the first so many rows each set has."""
+    """Return Int (sets): the number of rows of each set among the first ``rows`` rows."""
     of_row, counts = pattern(weights)
     periods, rest = divmod(rows, PERIOD)
     return periods * counts + np.bincount(of_row[:rest], minlength=len(counts))
 
 
 def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Which set each row of a period comes from; and how many come from each.
+    """Return the set of each row of a period, and the number of rows of each set.
 
-    A set with n rows in the period would best have its j-th at (j + ½) / n of it; rows are dealt in that order.
+    A set with n rows per period ideally has its j-th row at (j + ½) / n of it; rows are sorted by these positions.
 
     Raises:
       UserError: a weight above 0 is so small that its set has no row in a period.
     """
     shares = np.array(weights, np.float64) / np.sum(weights)
     counts = np.floor(shares * PERIOD).astype(int)
-    # What rounding down left over goes to those that lost most by it.
+    # The rows lost by rounding down go to the sets that lost most.
     counts[np.argsort(counts - shares * PERIOD, kind="stable")[: PERIOD - counts.sum()]] += 1
     lost = np.flatnonzero((counts == 0) & (shares > 0))
     if len(lost):

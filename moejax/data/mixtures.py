@@ -1,4 +1,4 @@
-"""Published mixtures of text by name: parts and weights, for ``data.named_mixture``."""
+"""List published data mixtures by name, with parts and weights, for ``data.named_mixture``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedMixture:
-    """What a document says of its pretraining data."""
+    """A mixture of pretraining data as published."""
 
     weights: Mapping[str, float]
-    """Weight of each part, in the document's unit, by the name of its file or folder."""
+    """Weight of each part, in the unit of the source, by the name of its file or folder."""
     source: str
     remark: str = ""
 
@@ -60,4 +60,4 @@ MIXTURES: dict[str, PublishedMixture] = {
         remark="Of a 2T-token corpus, mostly English and Chinese, that is not public.",
     ),
 }
-"""By name. Weights are relative, so that a column that does not sum to 100 is scaled to it."""
+"""Published mixtures by name. Weights are relative: a column that does not sum to 100 is rescaled."""

@@ -1,4 +1,4 @@
-"""Tokenise once: in parallel, a token shard per input shard. Killed at any moment, it goes on with the others."""
+"""Tokenise a source once, in parallel, with one token shard per input shard. A killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import says
 
 FORMAT = 1
-"""Changes when the same source would give other files."""
+"""Version of the format; it changes whenever the same source would give other files."""
 
 
 def prepare(
@@ -55,11 +55,10 @@ def prepare(
     patience_seconds: float = 15.0,
     update: ProgressCallback = lambda share, text: None,
 ) -> PreparedSet:
-    """Tokenise ``source`` into ``folder``; what is there of it already stays.
+    """Tokenise ``source`` into ``folder``, keeping shards that are already finished.
 
-    A finished set is only opened, unless ``again`` asks to look for what has changed in the source; only the input
-    shards that have changed are then read. While another process prepares the same set, this one waits for at most
-    ``patience_seconds``.
+    A finished set is only opened, unless ``again`` asks to look for changes in the source; then only changed input
+    shards are read. If another process prepares the same set, wait for at most ``patience_seconds``.
 
     Raises:
       UserError: there is no such source or tokenizer; too much of it is corrupt; one split is empty; or
@@ -74,7 +73,7 @@ def prepare(
         "text_field": text_field,
     }
     if folder.is_dir():
-        # Before a lock lies there: the folder may be another's.
+        # Check before locking, because the folder may belong to something else.
         _check_choices(folder, choices)
     _make(folder)
     with only_writer(folder, patience_seconds):
@@ -135,7 +134,7 @@ def _shard(
 
 
 def _stem(input_shard: InputShard, choices: Any) -> str:
-    """Names a shard by all that decides it, so that finding it means that it is done."""
+    """Name a shard by a hash of everything that determines it, so that an existing shard is a finished one."""
     identity = [
         type(input_shard).__name__,
         asdict(input_shard),  # type: ignore[call-overload]
@@ -147,13 +146,13 @@ def _stem(input_shard: InputShard, choices: Any) -> str:
 
 
 def _finished(folder: Path, stem: str, vocab_size: int) -> TokenShard | None:
-    """A shard whose record and files are there, whole."""
+    """Return a shard whose record and files are complete, or None."""
     path = folder / f"{stem}.json"
     if not path.exists():
         return None
     try:
         shard = read_json(path, TokenShard, remedy="")
-    # It is made again, from its input shard.
+    # The shard is written again from its input shard.
     except Damaged:
         return None
     sizes = {f"{stem}.counts.npy": None}
@@ -251,8 +250,8 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerName:
 
 
 def _clean(folder: Path, stems: set[str] | None) -> None:
-    """Remove what a killed process left half written; with ``stems``, also token shards of input shards that are no
-    more."""
+    """Remove the partial files of a killed process. With ``stems``, also remove the token shards of removed input
+    shards."""
     for path in [*folder.iterdir(), *(folder / SHARDS).iterdir()]:
         if _PARTIAL.match(path.name):
             path.unlink(missing_ok=True)
@@ -262,4 +261,4 @@ def _clean(folder: Path, stems: set[str] | None) -> None:
 
 
 _PARTIAL = re.compile(r"\.\d+\.")
-"""Names of the files that ``moejax.folder.atomic_write`` has not yet put in place."""
+"""Names of the partial files of ``moejax.folder.atomic_write``."""

@@ -1,4 +1,4 @@
-"""A prepared set: a folder of token shards, and the manifest that says what they are."""
+"""Read a prepared set: a folder of token shards and the manifest that describes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class TokenizerName:
-    """Which tokenizer made the tokens; its file, if it has one, lies beside the manifest."""
+    """Tokenizer of the tokens; its file, if any, is stored next to the manifest."""
 
     name: str
     sha256: str
@@ -56,30 +56,30 @@ class SplitTotals:
 
 
 def summed(kind: type[T], parts: Sequence[Any]) -> T:
-    """A dataclass of numbers, each the sum of the parts' of its name."""
+    """Sum dataclasses of numbers field by field."""
     return kind(*(sum(getattr(part, one.name) for part in parts) for one in fields(kind)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class CorruptRecords:
-    """What was left out."""
+    """Records that were skipped."""
 
     records: int
     bytes: int
     named: tuple[str, ...]
-    """The first of them, each with the reason."""
+    """First skipped records, each with the reason."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a prepared set holds. It is written last: a folder without it is not prepared."""
+    """Contents of a prepared set. It is written last: a folder without it is not prepared."""
 
     source: str
     sha256: str
     """SHA-256 of the digests of all documents, in order."""
     tokenizer: TokenizerName
     unigram_entropy: float
-    """Entropy of a token's frequency over the whole set, nats per token."""
+    """Entropy of the token frequencies over the whole set, in nats per token."""
     train: SplitTotals
     validation: SplitTotals
     corrupt: CorruptRecords
@@ -87,14 +87,14 @@ class Manifest:
 
 
 REMEDY = "remove it, and make the set whole again with moejax data prepare, with the same settings and --out"
-"""What can be done about a file of a set that cannot be read."""
+"""Remedy for an unreadable file of a set."""
 
 
 def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " vocab_size"]:
-    """How often each token occurs, as ``counts.npy`` holds it.
+    """Read the number of occurrences of each token from ``counts.npy``.
 
     Raises:
-      Damaged: it holds something else.
+      Damaged: the file has other contents.
     """
     try:
         counts = np.load(io.BytesIO(read_bytes(path, remedy=REMEDY)), allow_pickle=False)
@@ -102,7 +102,7 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
             "" if counts.shape == (vocab_size,) and counts.dtype == np.int64 else "it counts no tokens of this set's"
         )
         wrong = wrong or ("" if counts.min() >= 0 and counts.sum() == tokens else f"its sum is not {tokens:,}")
-    # NumPy raises many things over a file that is none of its own.
+    # NumPy raises many kinds of exceptions for a file that is not its own.
     except Exception as error:
         if isinstance(error, Damaged):
             raise
@@ -114,17 +114,17 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
 
 @dataclass(frozen=True)
 class StoredTokens:
-    """Files of tokens in a store."""
+    """Token files in an object store."""
 
     storage: DirFileSystem
     url: str
     sizes: Mapping[str, int]
-    """Bytes of each, by its name."""
+    """Bytes of each file, by name."""
 
 
 class PreparedSet:
-    """A prepared set, opened for reading. Nothing is read until it is asked for. With ``stored``, the files of tokens
-    lie there, and the others in the folder."""
+    """A prepared set opened for reading; files are read when needed. With ``stored``, the token files are in an object
+    store and the others in the folder."""
 
     def __init__(self, folder: Path, stored: StoredTokens | None = None):
         try:
@@ -137,45 +137,45 @@ class PreparedSet:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the tokens were made with."""
+        """Return the tokenizer of the tokens."""
         return open_tokenizer(self.manifest.tokenizer.name, self.folder)
 
     @functools.cached_property
     def frequencies(self) -> np.ndarray:
-        """Float64 (vocab_size): share of each token over both splits."""
+        """Return Float64 (vocab_size): the share of each token over both splits."""
         split = self.manifest.train, self.manifest.validation
         tokens = sum(one.tokens for one in split)
         counts = read_counts(self.folder / "counts.npy", self.manifest.tokenizer.vocab_size, tokens)
         return counts / tokens
 
     def split(self, name: str) -> TokenStream:
-        """``train`` or ``validation``.
+        """Return the split ``train`` or ``validation``.
 
         Raises:
-          UserError: a shard is missing, or is not as long as it was.
+          UserError: a shard is missing or has another length.
         """
         return TokenStream(self, name)
 
     def bytes_of(self, tokens: np.ndarray) -> float | None:
-        """Bytes of text that tokens of the validation split stand for, an average over the split where the tokenizer
-        changes text; or None."""
+        """Return the bytes of text of validation tokens, or None if unknown. If the tokenizer changes text, this is an
+        average over the split."""
         table, split = self.tokenizer.bytes_per_token(), self.manifest.validation
         if table is None or not split.token_bytes:
             return None
         return float(table[tokens].sum()) * split.bytes / split.token_bytes
 
     def verify(self) -> list[str]:
-        """Files of shards that are not what they were, by their hashes."""
+        """Return the names of shard files whose hashes have changed."""
         return _wrong(self._hashes())
 
     def check_content(self, place: Path) -> None:
-        """The same for a training: files that were compared since they were last changed are not read again.
+        """Check the hashes before training; files unchanged since their last check are not read again.
 
-        What was compared is remembered in ``.checked.json``, in the set's folder, or in ``place`` where nothing can be
-        written there: size and time of change of each file.
+        Checked files are recorded with size and modification time in ``.checked.json`` in the set's folder, or in
+        ``place`` if the folder is read-only.
 
         Raises:
-          UserError: there are such files.
+          UserError: a file has changed.
         """
         known = {**_read_checked(place), **_read_checked(self.folder)}
         files = self._hashes()
@@ -190,7 +190,7 @@ class PreparedSet:
             remember_checked(self.folder, files, place)
 
     def _hashes(self) -> dict[Path, str]:
-        """Of the files in the folder: to hash tokens in a store would be to read all of them once more."""
+        """Return hashes of local files. Hashing tokens in an object store would read all of them once more."""
         return {
             path: sha256
             for shard in self.manifest.shards
@@ -200,19 +200,19 @@ class PreparedSet:
 
 
 def shard_hashes(folder: Path, shard: TokenShard) -> dict[Path, str]:
-    """The files of a shard of a set in ``folder``, with the hashes that they had when they were written."""
+    """Return the files of a shard of the set in ``folder``, with their hashes at the time of writing."""
     hashes = {}
     for name in SPLITS:
         split = getattr(shard, name)
         hashes[folder / SHARDS / f"{shard.stem}.{name}.tokens"] = split.sha256
-        # Sets of older versions have no hash of where documents end.
+        # Sets of older versions have no hash of document ends.
         if split.ends_sha256:
             hashes[folder / SHARDS / f"{shard.stem}.{name}.ends"] = split.ends_sha256
     return hashes
 
 
 def remember_checked(folder: Path, files: Mapping[Path, str], place: Path | None = None) -> None:
-    """Remember that files of the set in ``folder`` have these hashes."""
+    """Record that files of the set in ``folder`` have these hashes."""
     identities = {path.name: _identity(path, sha256) for path, sha256 in files.items()}
     for where in (folder, place):
         if where is not None:
@@ -224,13 +224,13 @@ def remember_checked(folder: Path, files: Mapping[Path, str], place: Path | None
 def _read_checked(folder: Path) -> dict[str, list[Any]]:
     try:
         return read_json(folder / CHECKED, dict[str, list], remedy="")
-    # Then files are compared again.
+    # Without the record, files are compared again.
     except Damaged:
         return {}
 
 
 def _identity(path: Path, sha256: str) -> list[Any]:
-    """What tells that a file was not changed since it had a hash."""
+    """Return the size, modification time and hash that identify an unchanged file."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -253,7 +253,7 @@ def _sha256(path: Path) -> str | None:
 
 
 class TokenStream:
-    """The tokens of one split over all shards, end to end: memory-mapped, or read from a store piece by piece."""
+    """A stream of the tokens of one split, shard after shard: memory-mapped, or read from an object store on demand."""
 
     def __init__(self, prepared: PreparedSet, split: str):
         folder, manifest = prepared.folder / SHARDS, prepared.manifest
@@ -272,7 +272,7 @@ class TokenStream:
         return int(self._starts[-1])
 
     def read(self, start: int, stop: int) -> Int32[np.ndarray, " tokens"]:
-        """Int32 tokens ``start`` … ``stop`` - 1."""
+        """Return the Int32 tokens ``start`` … ``stop`` - 1."""
         parts = []
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop and shard < len(self._shards):
@@ -282,22 +282,23 @@ class TokenStream:
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int32)])
 
     def ends(self) -> list[Int[np.ndarray, " _"]]:
-        """Per shard, the position after the last token of each document, counted from the stream's beginning."""
+        """Return, per shard, the position after the last token of each document, counted from the start of the
+        stream."""
         return [
             np.fromfile(path.with_name(f"{path.name}.ends"), "<i8") + start
             for (_, path), start in zip(self._shards, self._starts[:-1], strict=True)
         ]
 
     def kept(self, name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        """Return arrays that follow from where documents end, by the name of all else that decides them.
+        """Return arrays that depend on the document ends, cached under a name for everything else that determines them.
 
-        The set keeps them, so that ``make`` is called once; all processes of a machine share the mapped files. Where
-        nothing can be written, every process makes them.
+        The set stores them, so that ``make`` is called once; all processes of a machine share the memory-mapped files.
+        If the folder is read-only, every process makes them.
         """
         shards = json.dumps([[path.name, counts.documents, counts.tokens] for counts, path in self._shards])
         mark = hashlib.sha256(shards.encode()).hexdigest()[:16]
         record = self._folder / LAYOUTS / f"{self._split}.{name}.{mark}.json"
-        # NumPy raises ValueError for a file that is too short.
+        # NumPy raises ValueError for a truncated file.
         with contextlib.suppress(Damaged, OSError, ValueError):
             return self._mapped(record)
         arrays = make()
@@ -316,7 +317,7 @@ class TokenStream:
         """Map the arrays of a record.
 
         Raises:
-          Damaged: there is no record, or a file is not what was written.
+          Damaged: there is no record, or a file has changed.
         """
         hashes = {record.with_name(name): known for name, known in read_json(record, dict[str, str], remedy="").items()}
         known = _read_checked(self._folder)
@@ -352,7 +353,7 @@ def _check_tokens(path: Path, size: int, prepared: PreparedSet) -> None:
 
 
 def check_size(path: Path, size: int, folder: Path) -> None:
-    """Raise ``UserError`` if a file is not there, or has another size."""
+    """Raise ``UserError`` if a file is missing or has another size."""
     size_now = path.stat().st_size if path.exists() else None
     if size_now != size:
         state = "is missing" if size_now is None else f"has {size_now:,} bytes instead of {size:,}"

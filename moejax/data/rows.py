@@ -1,10 +1,10 @@
-"""Rows of batches, cut from a long row of tokens: windows of the running text, or whole documents packed together.
+"""Cut a stream of tokens into rows of batches: windows of the running text, or whole documents packed together.
 
-A row is ``length + 1`` tokens: inputs, and targets one further on. When documents are packed, attention stays within a
-document, which begins with the end-of-document token of the one before it, as a text does at inference. A document
-longer than a row is cut into pieces that overlap by one token: every token but the stream's first is a target exactly
-once per epoch. Pieces are packed best-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973), a block of
-neighbouring pieces at a time.
+A row has ``length + 1`` tokens: inputs, and targets shifted by one. With packed documents, attention stays within a
+document, which begins with the end-of-document token of the previous one, as a text does at inference. A document
+longer than a row is cut into pieces that overlap by one token: every token but the first of the stream is a target
+exactly once per epoch. Pieces are packed best-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973), a
+block of consecutive pieces at a time.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from jaxtyping import Int, Int32
 
 @runtime_checkable
 class Stream(Protocol):
-    """What rows are cut from."""
+    """A token stream from which rows are cut."""
 
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> Int32[np.ndarray, " tokens"]:
-        """Tokens ``start`` … ``stop`` - 1."""
+        """Return the tokens ``start`` … ``stop`` - 1."""
         ...
 
     def ends(self) -> list[Int[np.ndarray, " _"]]:
-        """Per shard, the position after the last token of each document, counted from the stream's beginning."""
+        """Return, per shard, the position after the last token of each document, counted from the start of the
+        stream."""
         ...
 
     def kept(self, name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        """Return what ``make`` makes of the stream, or made when it was asked for by this name before."""
+        """Return the result of ``make``, or the cached result of an earlier call with this name."""
         ...
 
 
 BLOCK_PIECES = 2**16
-"""Pieces that are packed together."""
+"""Number of documents whose pieces are packed together."""
 
 
 class Packed:
-    """Rows of packed documents: tokens and segments, 0 where a row is filled up."""
+    """Rows of packed documents: tokens and segments, 0 for padding."""
 
     def __init__(self, stream: Stream, length: int):
         self._stream = stream
         self._length = length
-        # A million documents take 0.7 s and 14 MB: in every process, the start of a large training would take minutes.
+        # Packing a million documents takes 0.7 s and 14 MB: done in every process, it would delay the start of a large
+        # run by minutes.
         self._starts, self._lengths, self._rows = stream.kept(
             f"packed-{length}-{BLOCK_PIECES}", lambda: plan(stream.ends(), length + 1)
         )
@@ -69,9 +71,9 @@ class Packed:
 def plan(
     ends: Sequence[Int[np.ndarray, " _"]], capacity: int
 ) -> tuple[Int[np.ndarray, " pieces"], Int[np.ndarray, " pieces"], Int[np.ndarray, " rows_plus_1"]]:
-    """Which pieces lie in which row: first token and length of each piece, row by row, and each row's first piece.
+    """Pack pieces into rows; return first token and length of each piece, row by row, and each row's first piece.
 
-    ``ends`` holds, shard by shard, the position after each document's last token; ``capacity`` is a row's length.
+    ``ends`` holds, shard by shard, the position after each document's last token; ``capacity`` is the length of a row.
     """
     starts, lengths, sizes = [], [], []
     for first, long in _blocks(ends, capacity):
@@ -90,23 +92,23 @@ def _blocks(ends: Sequence[np.ndarray], capacity: int) -> Iterator[tuple[np.ndar
     last = 0
     for of_shard in ends:
         for block in np.array_split(of_shard, -(-len(of_shard) // BLOCK_PIECES)):
-            # A document begins with the end of the one before it, so that its first token is predicted too.
+            # A document begins with the end token of the previous one, so that its first token is predicted too.
             first = np.maximum(np.concatenate([[last], block[:-1]]) - 1, 0)
             last = int(block[-1])
             targets = block - first - 1
             pieces = -(-targets // (capacity - 1))
-            # A first document of one token has nothing to predict, and no piece.
+            # A first document of one token has nothing to predict and no piece.
             offset = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
             skipped = offset * (capacity - 1)
             yield np.repeat(first, pieces) + skipped, np.minimum(np.repeat(targets, pieces) - skipped + 1, capacity)
 
 
 def _best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pieces in the order of the rows they are put in, and how many each row has."""
+    """Return the pieces in the order of their rows, and the number of pieces of each row."""
     order = np.argsort(-lengths, kind="stable")
     full = int(np.searchsorted(-lengths[order], -capacity, side="right"))
     rows: list[list[int]] = []
-    # Rows by the space left in them, and those spaces in ascending order.
+    # Rows by their free space, and these spaces in ascending order.
     open_rows: dict[int, list[int]] = {}
     spaces: list[int] = []
 
@@ -136,24 +138,24 @@ def _best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarra
 
 
 Row = dict[str, np.ndarray]
-"""``tokens`` Int32 (length + 1); of packed documents also ``segments``, same shape: the number of the document within
-the row, from 1, and 0 where the row is filled up. Attention stays within a segment, and a target counts if it lies in
-the same one as its input."""
+"""``tokens`` Int32 (length + 1). Packed documents also have ``segments`` of the same shape: the number of the document
+within the row, from 1, or 0 for padding. Attention stays within a segment, and a target counts if it is in the same
+segment as its input."""
 
 
 @runtime_checkable
 class Rows(Protocol):
-    """Rows by number."""
+    """Rows accessed by index."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any) -> Row:
-        """A row, the same however often it is asked for."""
+        """Return a row; repeated calls return the same row."""
         ...
 
 
 class Windows:
-    """Overlapping-by-one windows of the running text: row i is tokens i·T … (i+1)·T inclusive."""
+    """Windows of the running text that overlap by one token: row i has the tokens i·T … (i+1)·T inclusive."""
 
     def __init__(self, stream: Stream, length: int):
         self._stream = stream
@@ -168,7 +170,7 @@ class Windows:
 
 
 class EvenlySpread:
-    """So many of the rows of a set, spread evenly over it."""
+    """``count`` rows of a set, spread evenly over it."""
 
     def __init__(self, rows: Rows, count: int):
         self._rows = rows
@@ -182,14 +184,14 @@ class EvenlySpread:
 
 
 PACKINGS: dict[str, Callable[[Stream, int], Rows]] = {"windows": Windows, "documents": Packed}
-"""Ways to cut tokens into rows, by the name that a config gives."""
+"""Ways to cut tokens into rows, by ``DataConfig.packing``."""
 
 ARRAYS = {"windows": ("tokens",), "documents": ("tokens", "segments")}
-"""What the rows of each consist of."""
+"""Arrays in the rows of each packing."""
 
 
 def counted(row: Row) -> np.ndarray:
-    """Bool (…, length): which targets count, of a row or a batch."""
+    """Return Bool (…, length): whether each target of a row or batch counts."""
     if "segments" not in row:
         return np.ones(row["tokens"][..., 1:].shape, bool)
     segments = row["segments"]

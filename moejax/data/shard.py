@@ -1,4 +1,4 @@
-"""One input shard, tokenised: per split a file of tokens and one of where its documents end; its record last."""
+"""Tokenise one input shard: per split a file of tokens and one of document ends, and finally a record."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ SPLITS = ("train", "validation")
 
 
 def is_held_out(digest: bytes, share: float) -> bool:
-    """Whether a SHA-256 falls into the first ``share`` of all hashes: what is held out stays so as the share grows."""
+    """Return whether a SHA-256 is in the first ``share`` of all hashes. A larger share holds out the same documents and
+    more."""
     return int.from_bytes(digest[:8]) < share * 2**64
 
 
 def split_of(document: Document, digest: bytes, share: float) -> str:
-    """``train`` or ``validation``, by the document's key, or else by ``digest``, the hash of its content."""
+    """Return ``train`` or ``validation`` by the document's key, or else by ``digest``, the hash of its content."""
     decides = digest if document.key is None else hashlib.sha256(document.key).digest()
     return SPLITS[is_held_out(decides, share)]
 
 
 NAMED_CORRUPT = 20
-"""Corrupt records that a shard remembers by name; it counts them all."""
+"""Number of corrupt records that a shard names; it counts all of them."""
 
 _BATCH_BYTES = 2**20
 _BATCH_DOCUMENTS = 512
@@ -44,26 +45,26 @@ _BUFFER_TOKENS = 2**20
 
 @dataclass(frozen=True)
 class ShardSplit:
-    """One split of a token shard."""
+    """Sizes and hashes of one split of a token shard."""
 
     documents: int
     bytes: int
-    """Bytes of text; for documents that came as tokens, what those stand for."""
+    """Bytes of text; for documents given as tokens, the bytes of those tokens."""
     tokens: int
     token_bytes: int
-    """Bytes that the tokens stand for by the tokenizer's table; differs from ``bytes`` if it changes the text."""
+    """Bytes of the tokens by the tokenizer's table; differs from ``bytes`` if the tokenizer changes the text."""
     sha256: str
-    """SHA-256 of the file of tokens."""
+    """SHA-256 of the token file."""
     ends_sha256: str = ""
-    """SHA-256 of the file of documents' ends."""
+    """SHA-256 of the file of document ends."""
 
 
 @dataclass(frozen=True)
 class TokenShard:
-    """What became of one input shard."""
+    """Result of tokenising one input shard."""
 
     stem: str
-    """Beginning of its files' names: ``STEM.train.tokens``, ``STEM.train.ends``, the same for validation, and
+    """Prefix of the file names: ``STEM.train.tokens``, ``STEM.train.ends``, the same for validation, and
     ``STEM.counts.npy``."""
     input_shard: str
     sha256: str
@@ -76,7 +77,7 @@ class TokenShard:
 
 
 def token_type(vocab_size: int) -> np.dtype:
-    """The type in which tokens are stored, little-endian."""
+    """Return the little-endian type in which tokens are stored."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
@@ -86,7 +87,7 @@ def write_shard(
     """Tokenise an input shard into ``folder``, a batch of documents at a time.
 
     Raises:
-      UserError: tokens of the input shard lie outside the tokenizer's vocabulary.
+      UserError: tokens of the input shard are outside the tokenizer's vocabulary.
     """
     digests = hashlib.sha256()
     corrupt = _Losses()
@@ -120,14 +121,14 @@ def write_shard(
 
 
 class _Losses:
-    """Counts corrupt records, and remembers the first."""
+    """Counter of corrupt records that keeps the first of them."""
 
     def __init__(self):
         self.records = self.bytes = 0
         self.named: list[str] = []
 
     def add(self, record: Corrupt) -> None:
-        """Count one more."""
+        """Count one more record."""
         self.records += 1
         self.bytes += record.lost_bytes
         if len(self.named) < NAMED_CORRUPT:
@@ -135,7 +136,7 @@ class _Losses:
 
 
 class _Writer:
-    """Appends documents to the files of one split."""
+    """Writer of the files of one split."""
 
     def __init__(
         self, name: str, stem: str, folder: Path, tokenizer: Tokenizer, counts: np.ndarray, files: contextlib.ExitStack
@@ -155,7 +156,7 @@ class _Writer:
         self._documents = self._tokens = self._bytes = self._written = 0
 
     def add(self, document: Document, tokens: np.ndarray) -> None:
-        """One document, and the token that ends it."""
+        """Append one document and its end token."""
         self._waiting += [tokens, self._end]
         self._tokens += len(tokens) + 1
         self._ends.append(self._tokens)
@@ -167,7 +168,7 @@ class _Writer:
             self._write()
 
     def finish(self) -> ShardSplit:
-        """Write out what waits."""
+        """Write the buffered tokens and return the sizes and hashes."""
         self._write()
         self._counts += self._own
         for file in self._files:
@@ -214,7 +215,7 @@ def _batches(input_shard: InputShard, corrupt: _Losses) -> Iterator[list[Documen
 
 
 def _tokens(batch: list[Document], tokenizer: Tokenizer) -> list[np.ndarray | None]:
-    """Tokens of each document; a source holds text or tokens, not both."""
+    """Return the tokens of each document; a source holds either text or tokens."""
     texts = [document.content for document in batch if isinstance(document.content, bytes)]
     encoded = iter(tokenizer.encode(texts)) if texts else iter(())
     return [next(encoded) if isinstance(d.content, bytes) else d.content for d in batch]

@@ -1,6 +1,6 @@
-"""Sources: where text comes from. A source is a list of input shards, and an input shard streams documents.
+"""Define sources of text. A source is a list of input shards, and an input shard streams documents.
 
-Input shards are independent of each other, so that they can be read in parallel and done once; their order, and that of
+Input shards are independent of each other, so that they can be read in parallel and only once. Their order, and that of
 the documents in each, is the order of the tokens.
 """
 
@@ -21,17 +21,17 @@ from moejax.errors import UserError
 
 @dataclass(frozen=True)
 class Document:
-    """One text, or its tokens if the source holds tokens."""
+    """A text, or its tokens if the source holds tokens."""
 
     name: str
-    """Where it stands, for messages: ``web.jsonl:12``."""
+    """Location of the document for messages, such as ``web.jsonl:12``."""
     content: bytes | np.ndarray
-    """UTF-8 text, or token ids without the one that ends a document."""
+    """UTF-8 text, or token ids without the end-of-document token."""
     key: bytes | None = None
-    """What decides its split. None: its content, so that equal documents lie in the same split."""
+    """Key that determines the split. None: the content, so that equal documents are in the same split."""
 
     def digest(self) -> bytes:
-        """SHA-256 of the content; of tokens, as little-endian int64, whatever type they are stored in."""
+        """Return the SHA-256 of the content; tokens of any type are hashed as little-endian int64."""
         text = self.content if isinstance(self.content, bytes) else self.content.astype("<i8").tobytes()
         return hashlib.sha256(text).digest()
 
@@ -43,50 +43,50 @@ class Corrupt:
     name: str
     why: str
     lost_bytes: int = 0
-    """Bytes of the input lost with it, where that is more than one record."""
+    """Bytes of input lost with the record, if more than one record."""
 
 
 INPUT_SHARD_BYTES = 32 * 2**20
-"""Size to which input shards are cut or gathered where their format allows; a compressed file is one input shard."""
+"""Target size of input shards if the format allows splitting; a compressed file is one input shard."""
 
 
 @runtime_checkable
 class InputShard(Protocol):
-    """A frozen dataclass of plain values. What it reads is decided by them, so they are its identity."""
+    """A frozen dataclass of plain values. The values determine what it reads, so they are its identity."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return the name for messages."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """On disk, as a measure of the work."""
+        """Return the size on disk, a measure of the work."""
         ...
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Streams what the input shard holds; never all of it at once."""
+        """Stream the documents of the input shard, without loading all of it at once."""
         ...
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Choices that some formats need."""
+    """Options for formats that need them."""
 
     text_field: str = "text"
-    """Field of a record that holds its text."""
+    """Field of a record that contains its text."""
     end_of_document: int | None = None
-    """Token after which a document ends, in files of tokens. None: the tokenizer reads text."""
+    """Token that ends a document in token files. None: the tokenizer reads text."""
     vocab_size: int = 2**16
-    """Tokens that the tokenizer has; decides the type of tokens in files that do not say it."""
+    """Vocabulary size of the tokenizer; determines the token type of files that do not specify it."""
     single_file: bool = False
-    """The source is one file: a text is cut into several documents, as a single one leaves nothing to hold out."""
+    """True if the source is one file: a text is then cut into several documents, so that some can be held out."""
 
     def end_in(self, path: str) -> int:
-        """``end_of_document`` for a file of tokens.
+        """Return ``end_of_document`` for a token file.
 
         Raises:
-          UserError: no tokenizer was named whose tokens these are.
+          UserError: no tokenizer was named for these tokens.
         """
         if self.end_of_document is None:
             raise UserError(
@@ -98,7 +98,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was when the source was listed; a changed one is another file."""
+    """A file as it was when the source was listed; a changed file is another file."""
 
     path: str
     size: int
@@ -106,12 +106,12 @@ class File:
 
     @property
     def name(self) -> str:
-        """Without its folders."""
+        """Return the name without folders."""
         return os.path.basename(self.path)
 
 
 def file(path: Path) -> File:
-    """Return the file at ``path`` as it is now.
+    """Return the current file at ``path``.
 
     Raises:
       UserError: it is no regular file, or a Git LFS pointer.
@@ -122,28 +122,28 @@ def file(path: Path) -> File:
 
 
 def ranges(size: int, step: int) -> Iterator[tuple[int, int]]:
-    """``[start, end)`` that cover ``size`` in steps."""
+    """Yield ranges ``[start, end)`` that cover ``size`` in steps."""
     for start in range(0, size, max(step, 1)):
         yield start, min(start + step, size)
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Stands for the file's input shards."""
+    """A placeholder for the input shards of an unreadable file."""
 
     file: File
     why: str
 
     @property
     def name(self) -> str:
-        """The file's."""
+        """Return the name of the file."""
         return self.file.name
 
     @property
     def size_bytes(self) -> int:
-        """The whole file."""
+        """Return the size of the whole file."""
         return self.file.size
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """The whole file, lost."""
+        """Yield the whole file as one corrupt record."""
         yield Corrupt(self.name, self.why, self.file.size)

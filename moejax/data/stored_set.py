@@ -1,4 +1,4 @@
-"""A prepared set in an object store: its small files are copied here, its tokens are read where they lie."""
+"""Open a prepared set in an object store: small files are copied here, tokens are read from the store."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _THREADS = 16
 
 
 def open_stored_set(url: str, folder: Path) -> PreparedSet:
-    """Open the set at ``url``, with copies in ``folder`` of all of it but its tokens: manifest, tokenizer, counts, ends
-    of documents. Copies of this set that are there are not made again.
+    """Open the set at ``url``, copying everything but the tokens to ``folder``: manifest, tokenizer, counts and
+    document ends. Existing copies of this set are kept.
 
     Raises:
-      UserError: the store cannot be reached, or holds no prepared set there.
+      UserError: the store cannot be reached, or has no prepared set there.
     """
     storage = open_storage(url)
     with reaching(url):

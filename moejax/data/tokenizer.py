@@ -1,8 +1,8 @@
-"""Turn text into tokens: ``bytes``; ``ids:VOCAB:END``, whose text is not known; any Hugging Face ``tokenizer.json``.
+"""Turn text into tokens: ``bytes``; ``ids:VOCAB:END`` for tokens of unknown text; any Hugging Face ``tokenizer.json``.
 
-What precedes a text is decided here, for training, evaluation, samples and exports. A model that is trained here reads
-the end-of-document token before every document, so ``as_in_training`` puts that token before a text. A converted model
-keeps the template of its ``tokenizer.json``.
+This module decides which tokens precede a text, for training, evaluation, samples and exports. A model trained here
+reads the end-of-document token before every document, so ``as_in_training`` puts that token before a text. A converted
+model keeps the template of its ``tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from moejax.wording import says
 
 @dataclass(frozen=True)
 class BytesTokenizer:
-    """Token b is the byte b; token 256 ends a document."""
+    """A tokenizer in which token b is the byte b; token 256 ends a document."""
 
     name: str = "bytes"
     vocab_size: int = 257
@@ -35,7 +35,7 @@ class BytesTokenizer:
     sha256: str = hashlib.sha256(b"bytes, then 256").hexdigest()
 
     def as_in_training(self) -> BytesTokenizer:
-        """Return itself: no other model has this tokenizer."""
+        """Return itself, because no converted model has this tokenizer."""
         return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
@@ -43,24 +43,24 @@ class BytesTokenizer:
         return [np.frombuffer(text, np.uint8) for text in texts]
 
     def decode(self, tokens: np.ndarray) -> str:
-        """Decode, with a replacement sign where the bytes are no UTF-8, and without the ends of documents."""
+        """Decode; replace invalid UTF-8 and omit end-of-document tokens."""
         return tokens[tokens < 256].astype(np.uint8).tobytes().decode(errors="replace")
 
     def vocabulary(self) -> dict[int, str]:
-        """Return the bytes."""
+        """Return the spelling of each byte."""
         return {byte: f"<0x{byte:02X}>" for byte in range(256)}
 
     def bytes_per_token(self) -> np.ndarray:
-        """One byte each."""
+        """Return 1 for each byte and 0 for the end-of-document token."""
         return np.append(np.ones(256, np.int32), np.int32(0))
 
     def save(self, folder: Path) -> str:
-        """Needs no file."""
+        """Return the name; no file is needed."""
         return self.name
 
 
 class TokenIds:
-    """``ids:VOCAB:END``: how many tokens there are, and which one ends a document."""
+    """Token ids of unknown text, ``ids:VOCAB:END``: the vocabulary size and the end-of-document token."""
 
     def __init__(self, name: str):
         words = name.split(":")
@@ -74,11 +74,11 @@ class TokenIds:
         self.sha256 = hashlib.sha256(name.encode()).hexdigest()
 
     def as_in_training(self) -> TokenIds:
-        """Return itself: it has no template."""
+        """Return itself, because it has no template."""
         return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Nothing can be encoded.
+        """Raise an error, because text cannot be encoded.
 
         Raises:
           UserError: always.
@@ -86,31 +86,29 @@ class TokenIds:
         raise UserError(f"The tokenizer {self.name} has no text; give the tokenizer.json to read text with it.")
 
     def decode(self, tokens: np.ndarray) -> str:
-        """The numbers."""
+        """Return the ids as text."""
         return " ".join(map(str, tokens.tolist()))
 
     def vocabulary(self) -> None:
-        """Not known."""
+        """Return None, because the spellings are unknown."""
         return
 
     def bytes_per_token(self) -> None:
-        """Not known."""
+        """Return None, because the text is unknown."""
         return
 
     def save(self, folder: Path) -> str:
-        """Needs no file."""
+        """Return the name; no file is needed."""
         return self.name
 
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
-"""Tokens that end documents in well-known tokenizers, tried in this order."""
+"""End-of-document tokens of well-known tokenizers, tried in this order."""
 
 
 class JsonTokenizer:
-    """A ``tokenizer.json``. Text that looks like a special token is read as text, and nothing is cut off or filled up.
-
-    ``text`` is the content of the file, if it is not to be read.
-    """
+    """A ``tokenizer.json`` file. Special tokens in a text are read as text, without truncation or padding. If given,
+    ``text`` is used as the content of the file."""
 
     def __init__(self, path: Path, end: str = "", text: str | None = None):
         self._path = path
@@ -139,28 +137,29 @@ class JsonTokenizer:
         return JsonTokenizer(self._path, self.end, _with_template(self._text, self.end, self.end_of_document))
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Encode as int32; None for what is no UTF-8."""
+        """Encode as int32; None for text that is not UTF-8."""
         decoded = [_utf8(text) for text in texts]
         given = [text for text in decoded if text is not None]
         encoded = iter(self._tokenizer.encode_batch_fast(given, add_special_tokens=False))
         return [None if text is None else np.array(next(encoded).ids, np.int32) for text in decoded]
 
     def decode(self, tokens: np.ndarray) -> str:
-        """Decode, special tokens left out."""
+        """Decode without special tokens."""
         return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
 
     def vocabulary(self) -> dict[int, str]:
-        """Return the learned tokens by id. Added ones, such as special tokens, are left out: people rename them."""
+        """Return the learned tokens by id, without added ones such as special tokens, which users rename."""
         added = self._tokenizer.get_added_tokens_decoder()
         learned = self._tokenizer.get_vocab(with_added_tokens=False)
         return {number: token for token, number in learned.items() if number not in added}
 
     def number(self, token: str) -> int | None:
-        """Id of a token by its spelling; None if there is no such."""
+        """Return the id of a token by its spelling; None for an unknown token."""
         return self._tokenizer.token_to_id(token)
 
     def bytes_per_token(self) -> np.ndarray:
-        """Exact for byte-level and byte-fallback tokenizers; for others, as each token decodes by itself."""
+        """Return the bytes of text of each token: exact for byte-level and byte-fallback tokenizers, else by decoding
+        it alone."""
         token = {"id": int, "special": bool}
         shape = {"added_tokens": list[token]}  # type: ignore[valid-type]
         described = foreign_json(self._text, self.name, shape=shape, remedy="copy it again")
@@ -185,7 +184,7 @@ class JsonTokenizer:
         return lengths
 
     def save(self, folder: Path) -> str:
-        """A copy of the file."""
+        """Write a copy of the file and return its name."""
         write_text(folder / "tokenizer.json", self._text)
         return f"tokenizer.json#{self.end}"
 
@@ -236,7 +235,7 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _kinds(decoder: Any) -> set[str]:
-    """Names of a decoder and of those it is made of."""
+    """Return the types of a decoder and of its parts."""
     if decoder is None:
         return set()
     return {decoder["type"]}.union(*(_kinds(part) for part in decoder.get("decoders", [])))
@@ -255,62 +254,64 @@ def _utf8(text: bytes) -> str | None:
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Final classes of this shape; each in a file of its own."""
+    """Interface of a tokenizer. Implementations are final classes."""
 
     @property
     def name(self) -> str:
-        """As named by the user."""
+        """Return the name given by the user."""
         ...
 
     @property
     def sha256(self) -> str:
-        """Hash of all that decides which tokens come out."""
+        """Return the hash of everything that determines the tokens."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest token."""
+        """Return the largest token id plus one."""
         ...
 
     @property
     def end_of_document(self) -> int:
-        """The token after the last one of a document."""
+        """Return the token that follows the last token of a document."""
         ...
 
     @property
     def opening(self) -> tuple[int, ...]:
-        """Tokens before a text, such as the ``<s>`` of Mixtral's template. ``encode`` leaves them out."""
+        """Return the tokens before a text, such as the ``<s>`` of Mixtral's template; ``encode`` omits them."""
         ...
 
     def as_in_training(self) -> Tokenizer:
-        """Return the tokenizer of a model that is trained here: the end-of-document token opens a text."""
+        """Return the tokenizer of a model trained here: the end-of-document token opens a text."""
         ...
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Tokens of each text, without the one that ends a document; None for a text that cannot be tokenised."""
+        """Return the tokens of each text without the end-of-document token; None for a text that cannot be
+        tokenised."""
         ...
 
     def decode(self, tokens: np.ndarray) -> str:
-        """The text of some tokens, or a description if the text is not known."""
+        """Return the text of tokens, or a description if it is unknown."""
         ...
 
     def vocabulary(self) -> Mapping[int, str] | None:
-        """Return the learned tokens by id, or None if they are not known."""
+        """Return the learned tokens by id, or None if unknown."""
         ...
 
     def bytes_per_token(self) -> np.ndarray | None:
-        """Int32 (vocab_size): bytes of text that each token stands for; 0 for those that stand for none."""
+        """Return Int32 (vocab_size): bytes of text of each token; 0 for tokens without text."""
         ...
 
     def save(self, folder: Path) -> str:
-        """Put into ``folder`` what it needs there, and return the name under which it is opened again."""
+        """Write required files into ``folder`` and return the name with which to open the tokenizer again."""
         ...
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = None) -> list[int] | None:
-    """Return the tokens of a text with those that open it, or None for a text that cannot be tokenised.
+    """Return the tokens of a text, including its opening tokens, or None if it cannot be tokenised.
 
-    An empty text that nothing opens is ``first_token``, by default the end of a document: a model needs one token.
+    An empty text without opening tokens becomes ``first_token``, by default the end-of-document token, because a model
+    needs at least one token.
     """
     tokens = tokenizer.encode([text])[0]
     if tokens is None:
@@ -319,15 +320,15 @@ def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = N
 
 
 NAMED: dict[str, Callable[[str], Tokenizer]] = {"bytes": BytesTokenizer, "ids": TokenIds}
-"""Tokenizers that are not files, by the word in front of the first colon."""
+"""Tokenizers without files, by the word before the first colon."""
 
 
 def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
-    """``bytes``; ``ids:VOCAB:END``, tokens whose text is not known; or a ``tokenizer.json``, followed by ``#TOKEN`` if
-    its end-of-document token must be named. Files are looked for in ``folder``.
+    """Open a tokenizer: ``bytes``; ``ids:VOCAB:END`` for tokens of unknown text; or a ``tokenizer.json``, followed by
+    ``#TOKEN`` to name its end-of-document token. Paths are relative to ``folder``.
 
     Raises:
-      UserError: there is no such tokenizer, or no telling which token ends a document.
+      UserError: there is no such tokenizer, or its end-of-document token is unknown.
     """
     make = NAMED.get(name.partition(":")[0])
     if make is not None:

@@ -18,7 +18,7 @@ from moejax.progress import ProgressCallback
 END = "<|endoftext|>"
 
 SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""Merges stay within these: words with the space in front of them, runs of at most three digits, signs, spaces."""
+"""Pre-tokenisation pattern. Merges stay within words with a leading space, at most three digits, signs, or spaces."""
 
 LEAST_VOCAB = 257
 
@@ -35,12 +35,11 @@ def train_tokenizer(
 ) -> JsonTokenizer:
     """Learn ``vocab_size`` tokens from at most ``max_bytes`` of a source's text, and write ``tokenizer.json``.
 
-    Input shards are read from all over the source, so that less than all of it still is a sample of it. The tokenizer
-    changes no text: what it decodes is what it was given, byte for byte. ``unread`` is
-    called with the name of every document that is none to learn from, and why.
+    Input shards are sampled from all over the source. The tokenizer is lossless: it decodes to the original bytes.
+    ``unread`` is called with the name of every skipped document and the reason.
 
     Raises:
-      UserError: the vocabulary is smaller than the bytes and the end of a document, or there is no text.
+      UserError: the vocabulary is smaller than the bytes plus the end-of-document token, or there is no text.
     """
     if vocab_size < LEAST_VOCAB:
         raise UserError(f"The vocabulary is {vocab_size} tokens; the 256 bytes and {END} need {LEAST_VOCAB}.")
@@ -71,7 +70,7 @@ def train_tokenizer(
 def _texts(
     input_shards: list[InputShard], max_bytes: int, update: ProgressCallback, unread: Callable[[str], None]
 ) -> Iterator[str]:
-    """Text of input shards from all over the source, the same share of each."""
+    """Yield text from all over the source, the same share of each input shard."""
     total = sum(input_shard.size_bytes for input_shard in input_shards)
     share = min(1.0, max_bytes / max(total, 1))
     done = 0
@@ -84,7 +83,7 @@ def _texts(
             if not isinstance(document.content, bytes):
                 unread(f"{document.name}: tokens, and no text")
                 continue
-            # A document that ends an input shard's share is the last that is taken of it.
+            # The document that reaches an input shard's share is its last.
             yield document.content.decode(errors="ignore")
             size += len(document.content)
             if size >= share * input_shard.size_bytes or done + size >= max_bytes:

@@ -1,4 +1,4 @@
-"""The fixed rows on which a training is measured."""
+"""Select the fixed rows on which a model is evaluated."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from moejax.errors import UserError
 
 @dataclass(frozen=True)
 class ValidationPart:
-    """What the validation rows of one set come to."""
+    """Sizes of the validation rows of one set."""
 
     name: str
     targets: int
-    """Targets that count."""
+    """Number of targets that count."""
     bytes: float | None
-    """Bytes of text that those targets stand for; None if the text is not known."""
+    """Bytes of text of those targets; None if unknown."""
     in_loss: bool = True
-    """Whether they are a part of the loss; those of a set of weight 0 are measured by themselves."""
+    """True if the rows are part of the loss; sets of weight 0 are evaluated separately."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,39 +31,39 @@ class Validation:
     rows: Row
     """Arrays (rows, length + 1)."""
     source: np.ndarray
-    """Int (rows): number of the set that each row comes from."""
+    """Int (rows): index of the set of each row."""
     parts: tuple[ValidationPart, ...]
-    """The sets."""
+    """Parts, one for each set."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that the rows of the loss may hold."""
+        """Return the number of tokens in the rows of the loss, including padding."""
         width = self.rows["tokens"].shape[1]
         return int(self.in_loss[self.source].sum()) * (width - 1)
 
     @property
     def in_loss(self) -> np.ndarray:
-        """Bool (sets): which sets are a part of the loss."""
+        """Return Bool (sets): whether each set is part of the loss."""
         return np.array([part.in_loss for part in self.parts])
 
     @property
     def targets(self) -> int:
-        """Targets that count in the loss."""
+        """Return the number of targets that count in the loss."""
         return sum(part.targets for part in self.parts if part.in_loss)
 
     @property
     def bytes(self) -> float | None:
-        """Bytes of text that those targets stand for; None if that of a set is not known."""
+        """Return the bytes of text of those targets; None if unknown for a set."""
         parts = [part for part in self.parts if part.in_loss]
         known = [part.bytes for part in parts if part.bytes is not None]
         return sum(known) if len(known) == len(parts) else None
 
 
 def chosen(rows: Rows, count: int) -> Row:
-    """``count`` rows spread evenly; fewer if there are not so many.
+    """Return ``count`` evenly spread rows, or all rows if there are fewer.
 
     Raises:
-      UserError: there is no row at all.
+      UserError: there are no rows.
     """
     if not len(rows):
         raise UserError("The validation text is shorter than one row; lower sequence_length or give more text.")
@@ -73,5 +73,5 @@ def chosen(rows: Rows, count: int) -> Row:
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Rows per set, at least one each, by weight."""
+    """Return the number of rows of each set by weight, at least one each."""
     return [max(1, round(count * weight / sum(weights))) for weight in weights]

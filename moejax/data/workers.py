@@ -1,4 +1,4 @@
-"""Work shared by processes that end with their parent, however it ends."""
+"""Run work in processes that end with their parent, even if it is killed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from moejax.errors import UserError
 SECONDS_BETWEEN_LOOKS = 0.5
 
 BytesCallback = Callable[[int], None]
-"""``tick(amount)``: bytes of text, or of tokens, done since the last call."""
+"""``tick(amount)``: bytes of text, or of tokens, processed since the last call."""
 
 _worker: dict[str, Any] = {}
-"""What a worker process was started with."""
+"""Arguments with which a worker process was started."""
 
 
 class WorkStopped(Exception):
-    """The parent wants no more of this work."""
+    """A request by the parent to stop."""
 
 
 def in_processes(
     work: Callable[..., Any], tasks: Sequence[tuple], workers: int, *, common: tuple, look: Callable[[int], None]
 ) -> Iterator[Any]:
-    """Results of ``work(*task, *common, tick)`` as they are ready, in whatever order.
+    """Yield the results of ``work(*task, *common, tick)`` as they complete, in any order.
 
-    ``look`` is called now and then with the sum of all ticks. One worker is this process itself.
+    ``look`` is called periodically with the sum of all ticks. With one worker, run in this process.
 
     Raises:
-      UserError: what a task raised, or a worker died.
+      UserError: a task raised it, or a worker died.
     """
     if workers == 1:
         done = 0
@@ -48,7 +48,7 @@ def in_processes(
         for task in tasks:
             yield work(*task, *common, tick)
         return
-    # Fresh processes: a forked one would hold this one's lock, and copies of the threads of jax.
+    # Start fresh processes: forked ones would inherit this process's lock and copies of JAX's threads.
     context = multiprocessing.get_context("spawn")
     ticks, stop = context.Value("q", 0), context.Event()
     setup = (work, common, ticks, stop, os.getpid())
@@ -72,7 +72,7 @@ def in_processes(
 
 def _begin(work: Any, common: tuple, ticks: Any, stop: Any, parent: int) -> None:
     _worker.update(work=work, common=common, ticks=ticks, stop=stop)
-    # The parent hears of Ctrl-C, and says when to stop.
+    # The parent handles Ctrl-C and tells the workers when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 

@@ -125,7 +125,7 @@ def router_arguments(architecture: Architecture) -> dict[str, Any]:
     """Return the options of an architecture's router.
 
     Raises:
-        UserError: an option is no field of Architecture, so no config can set it.
+      UserError: an option is no field of Architecture, so no config can set it.
     """
     router = architecture.router
     for option in router_options(router):

@@ -43,11 +43,11 @@ def moe_block(
     On a mesh, tokens are split over all axes but ``tensor``, and experts over ``expert``. Nothing is dropped.
 
     Args:
-      dispatch: what each device computes of the rows that reach it.
+      dispatch: function that computes the rows of a device.
       communication: a key of ``COMMUNICATION``.
       buffer_factor: size of a device's buffer for rows, and in ``all_to_all`` of its buffer for each other device, as a
-        multiple of what a balanced routing sends there.
-      mesh: None for that of ``jax.set_mesh``.
+        multiple of the rows that a balanced routing sends there.
+      mesh: device mesh; None for the one set by ``jax.set_mesh``.
 
     Raises:
       UserError: the mesh does not divide tokens, experts or hidden units.

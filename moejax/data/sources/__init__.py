@@ -1,5 +1,5 @@
-"""What can be read. A source is named by a name of ``NAMED``, as ``hf:NAME``, or as a file or folder, whose formats
-are told by their suffixes, in front of ``.gz`` or ``.zst`` if compressed.
+"""List the sources that can be read: a key of ``NAMED``, ``hf:NAME``, or a file or folder. Formats of files are
+recognised by the suffix, before ``.gz`` or ``.zst`` if compressed.
 
 A format is a function ``input_shards(files, root, options)``; add one here and in ``docs/data.md``.
 """
@@ -30,7 +30,7 @@ from moejax.storage import is_remote
 from moejax.wording import says, some
 
 NAMED: dict[str, Callable[[SourceOptions], Iterable[InputShard]]] = {"python_stdlib": python_stdlib.input_shards}
-"""Sources by name."""
+"""Named sources."""
 
 Format = Callable[[Sequence[File], Path, SourceOptions], Iterable[InputShard]]
 
@@ -51,23 +51,23 @@ FORMATS: dict[str, Format] = {
     ".bin": token_files.input_shards,
     ".npy": token_files.input_shards,
 }
-"""Formats by suffix. A ``.bin`` with an ``.idx`` beside it is Megatron's."""
+"""Formats by suffix. A ``.bin`` file with an ``.idx`` file of the same name is Megatron's."""
 
 COMPRESSIBLE: tuple[Format, ...] = (text_files.input_shards, json_lines.input_shards)
-"""Formats that are read through ``.gz`` and ``.zst``; the others compress inside, or are memory-mapped."""
+"""Formats that may be compressed as ``.gz`` or ``.zst``; the others compress internally or are memory-mapped."""
 
 
 KNOWN = f"known are {', '.join(FORMATS)}, the text formats also with .gz or .zst"
 
 CHOICES = "choices.json"
-"""A folder that holds this file is a prepared set: inside a source it is passed over."""
+"""Name of the file that marks a folder as a prepared set; such folders inside a source are skipped."""
 
 
 def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
-    """The input shards of a source, in order.
+    """Return the input shards of a source, in order.
 
     Raises:
-      UserError: there is no such source, or it holds nothing that can be read.
+      UserError: the source does not exist or has no readable files.
     """
     if source in NAMED:
         return list(NAMED[source](options))
@@ -95,26 +95,26 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
 
 
 def is_there(source: str) -> bool:
-    """Whether a source is a name, or a file or folder that exists; of the Hugging Face Hub and of stores, nothing is
-    asked.
+    """Return whether a source is a known name or an existing file or folder. Sources on the Hugging Face Hub and in
+    object stores are not checked.
 
     Raises:
-      UserError: it is empty.
+      UserError: the source is empty.
     """
     return source in NAMED or source.startswith(hugging_face.PREFIX) or is_remote(source) or path_of(source).exists()
 
 
 def check_source(source: str) -> None:
-    """Raise ``UserError`` if a source is not there, or is a file or folder in which nothing can be read."""
+    """Raise ``UserError`` if a source is missing, or is a file or folder without readable files."""
     if source not in NAMED and not source.startswith(hugging_face.PREFIX) and not is_remote(source):
         _readable(source)
 
 
 def _readable(source: str) -> list[Path]:
-    """The files of a source that some format reads.
+    """Return the files of a source that have a known format.
 
     Raises:
-      UserError: there is no such file or folder, or it holds none.
+      UserError: the file or folder does not exist or has no such file.
     """
     if not is_there(source):
         raise UserError(
@@ -129,10 +129,10 @@ def _readable(source: str) -> list[Path]:
 
 
 def path_of(source: str) -> Path:
-    """The file or folder of a source that is one.
+    """Return the path of a source that is a file or folder.
 
     Raises:
-      UserError: it is empty, which Python takes for the working directory.
+      UserError: the source is empty, which Python takes for the working directory.
     """
     if not source.strip():
         raise UserError(f"The source of data is empty; name a file, a folder, hf:NAME or {' or '.join(NAMED)}.")
@@ -141,29 +141,29 @@ def path_of(source: str) -> Path:
 
 @dataclass(frozen=True)
 class Skipped:
-    """What a folder holds that is not read."""
+    """Files of a folder that are not read."""
 
     read: int
-    """Files that are."""
+    """Number of files that are read."""
     files: tuple[str, ...] = ()
-    """Files that no format reads, below the folder."""
+    """Files of unknown format, relative to the folder."""
     hidden: tuple[str, ...] = ()
-    """Files whose name begins with a dot."""
+    """Files whose names begin with a dot."""
     prepared: tuple[str, ...] = ()
     """Folders that are prepared sets."""
 
     @property
     def by_suffix(self) -> Counter[str]:
-        """How many of ``files`` have which suffix."""
+        """Return the number of ``files`` by suffix."""
         return Counter(Path(name).suffix for name in self.files)
 
     @property
     def kinds(self) -> str:
-        """``by_suffix`` in words."""
+        """Return ``by_suffix`` in words."""
         return some([f"{count:,} {suffix or 'without a suffix'}" for suffix, count in self.by_suffix.most_common()])
 
     def __str__(self) -> str:
-        """Sentences; empty if nothing was skipped."""
+        """Return a message; empty if nothing was skipped."""
         sentences = []
         if self.files:
             every = self.read + len(self.files)
@@ -179,7 +179,7 @@ class Skipped:
 
 
 def skipped(source: str) -> Skipped | None:
-    """What is not read of a source that is a folder; None for others."""
+    """Return the files of a folder that are not read; None for other sources."""
     path = path_of(source)
     if source in NAMED or source.startswith(hugging_face.PREFIX) or not path.is_dir():
         return None
@@ -187,9 +187,9 @@ def skipped(source: str) -> Skipped | None:
 
 
 def _files(path: Path) -> tuple[list[Path], Skipped]:
-    """Files that some format reads, in the order of their paths, and what is not read."""
+    """Return the files of known format in the order of their paths, and the skipped files."""
     every, hidden, prepared = [], [], []
-    # A pipe or a device is refused, with its name, when it is opened.
+    # A pipe or a device is rejected by name when it is opened.
     if not path.is_dir():
         every = [path]
     for folder, folders, names in os.walk(path):

@@ -1,4 +1,4 @@
-"""ArrayRecord: a record is a document, UTF-8 text."""
+"""Read ArrayRecord files, where a record is a document of UTF-8 text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Records:
 
     @property
     def name(self) -> str:
-        """The file's, with its first record."""
+        """Return the name of the file with its first record."""
         return f"{self.file.name}, record {self.start}" if self.start else self.file.name
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """A document per record."""
+        """Yield a document per record."""
         reader = _open(self.file)
         try:
             for start, end in ranges(self.end - self.start, _RECORDS):
@@ -36,13 +36,13 @@ class Records:
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[Records | Broken]:
-    """Ranges of records of about ``INPUT_SHARD_BYTES``."""
+    """Yield ranges of records of about ``INPUT_SHARD_BYTES``."""
     for file in files:
         reader = _open(file)
         count = reader.num_records() if reader.ok() else 0
         try:
             reader.close()
-        # The reader tells what is wrong with a file when it is closed.
+        # The reader reports errors of a file when it is closed.
         except RuntimeError as error:
             yield Broken(file, f"no ArrayRecord, or a damaged one ({says('array_record', error)})")
             continue
@@ -69,7 +69,7 @@ def _read(reader, name: str, start: int, end: int) -> Iterator[Document | Corrup
         if end - start == 1:
             yield Corrupt(f"{name}:{start}", f"damaged ({says('array_record', error)})")
             return
-        # One damaged record must not cost its neighbours.
+        # Read records separately, so that one damaged record does not affect the others.
         for number in range(start, end):
             yield from _read(reader, name, number, number + 1)
         return

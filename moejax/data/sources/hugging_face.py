@@ -1,7 +1,7 @@
-"""Hugging Face ``datasets`` by name, ``hf:NAME`` or ``hf:NAME:CONFIG``; or a folder that ``save_to_disk`` wrote.
+"""Read Hugging Face ``datasets`` by name, ``hf:NAME`` or ``hf:NAME:CONFIG``, or a folder written by ``save_to_disk``.
 
-Needs ``pip install 'moejax[hf]'``, and the network the first time. Its split ``train`` is read: what is held out is
-decided here, by document.
+This needs ``pip install 'moejax[hf]'``, and network access the first time. Only the split ``train`` is read; documents
+are held out from it here.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ PREFIX = "hf:"
 
 @dataclass(frozen=True)
 class ArrowFile:
-    """One of the Arrow files in which ``datasets`` keeps what it fetched."""
+    """An Arrow file in the cache of ``datasets``."""
 
     file: File
     text_field: str
 
     @property
     def name(self) -> str:
-        """The file's."""
+        """Return the name of the file."""
         return self.file.name
 
     @property
     def size_bytes(self) -> int:
-        """The whole file."""
+        """Return the size of the whole file."""
         return self.file.size
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """A document per row."""
+        """Yield a document per row."""
         number = 0
         try:
             with pa.memory_map(self.file.path) as stream:
@@ -55,10 +55,10 @@ class ArrowFile:
 
 
 def input_shards(source: str, options: SourceOptions) -> list[ArrowFile]:
-    """The Arrow files of a data set, fetched if they are not there.
+    """Return the Arrow files of a data set, downloading them if necessary.
 
     Raises:
-      UserError: the package is missing, the data set is not known or cannot be reached, or lacks the text.
+      UserError: the package is missing, the data set is unknown or cannot be reached, or lacks the text field.
     """
     name, _, config = source.removeprefix(PREFIX).partition(":")
     dataset = _load(name, config)
@@ -82,7 +82,7 @@ def _load(name: str, config: str):
             dataset = datasets.load_from_disk(name)
             return dataset["train"] if isinstance(dataset, datasets.DatasetDict) else dataset
         return datasets.load_dataset(name, config or None, split="train")
-    # What it raises where there is no network differs between its versions and those of its HTTP client.
+    # The exception without network differs between versions of datasets and of its HTTP client.
     except Exception as error:
         raise UserError(
             f"{PREFIX}{name} could not be loaded ({says('datasets', error)}). Is the name "

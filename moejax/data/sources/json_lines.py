@@ -1,4 +1,4 @@
-"""JSON lines, where a line is a record with its text in one field; and ``.json`` files of one array of records."""
+"""Read JSON lines, where a line is a record with its text in one field, and ``.json`` files of one array of records."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from moejax.wording import says, told
 
 @dataclass(frozen=True)
 class JsonLines:
-    """The lines that begin in ``[start, end)`` of a file; of a compressed file, where no line can be found before
-    those in front of it are read, all lines."""
+    """Lines that begin in ``[start, end)`` of a file; all lines of a compressed file, which can only be read from its
+    start."""
 
     file: File
     text_field: str
@@ -30,16 +30,16 @@ class JsonLines:
 
     @property
     def name(self) -> str:
-        """The file's, with the byte it begins at."""
+        """Return the name of the file with the first byte."""
         return f"{self.file.name}@{self.start}" if self.start else self.file.name
 
     @property
     def size_bytes(self) -> int:
-        """On disk."""
+        """Return the size on disk."""
         return self.end - self.start
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """A document per line; blank lines are none."""
+        """Yield a document per line that is not blank."""
         try:
             with opened(self.file.path) as stream:
                 end = None if is_compressed(self.file.path) else self.end
@@ -62,23 +62,23 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class JsonArray:
-    """A file that is one array of records, as ``json.dump`` writes a list of them."""
+    """A file with one array of records, as ``json.dump`` writes a list."""
 
     file: File
     text_field: str
 
     @property
     def name(self) -> str:
-        """The file's."""
+        """Return the name of the file."""
         return self.file.name
 
     @property
     def size_bytes(self) -> int:
-        """On disk."""
+        """Return the size on disk."""
         return self.file.size
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """A document per item; what follows a damaged item is lost, as only that item could tell where it ends."""
+        """Yield a document per item. Items after a damaged one are lost, because its end is unknown."""
         number = 0
         try:
             with opened(self.file.path) as stream:
@@ -91,7 +91,7 @@ class JsonArray:
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[JsonLines | JsonArray]:
-    """Ranges of plain files of lines; a compressed file or an array is one input shard."""
+    """Yield ranges of uncompressed files of lines; a compressed file or an array is one input shard."""
     for file in files:
         if inner_suffix(file.path) == ".json" and _is_array(file):
             yield JsonArray(file, options.text_field)
@@ -110,10 +110,10 @@ def _is_array(file: File) -> bool:
 
 
 def _items(stream: IO[bytes]) -> Iterator[Any]:
-    """Decode the items of an array, of which one at a time is in memory.
+    """Decode the items of an array, with one item at a time in memory.
 
     Raises:
-      ValueError: it is no array, or has an item above ``MOST_LINE_BYTES`` characters.
+      ValueError: the file has no array, or an item of more than ``MOST_LINE_BYTES`` characters.
     """
     decode, decoder = codecs.getincrementaldecoder("utf-8-sig")().decode, json.JSONDecoder()
     text, at, mark = "", 0, "["
@@ -127,7 +127,7 @@ def _items(stream: IO[bytes]) -> Iterator[Any]:
                 break
             item, end = decoder.raw_decode(text, next_item)
             if end == len(text) and not isinstance(item, dict):
-                # A number may go on behind what was read.
+                # A number may continue in the next chunk.
                 raise ValueError("']' is missing")
         except ValueError:
             chunk = b"" if len(text) - at > input_file.MOST_LINE_BYTES else stream.read(max(len(text) - at, _CHUNK))

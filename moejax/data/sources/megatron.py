@@ -1,4 +1,4 @@
-"""Megatron's indexed data sets: ``NAME.bin`` holds tokens, ``NAME.idx`` where each sequence and document begins.
+"""Read Megatron's indexed data sets: ``NAME.bin`` holds tokens, ``NAME.idx`` the start of each sequence and document.
 
 Layout of the index, little-endian: the magic ``MMIDIDX`` and two zero bytes, version 1 (uint64), code of the tokens'
 type (uint8), number of sequences and of document boundaries (uint64 each), tokens per sequence (int32 each), byte
@@ -26,7 +26,7 @@ _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"
 
 
 def index_of(path: Path) -> Path:
-    """The index that makes a ``.bin`` file Megatron's."""
+    """Return the path of the index that marks a ``.bin`` file as Megatron's."""
     return path.with_suffix(".idx")
 
 
@@ -43,11 +43,11 @@ class MegatronDocuments:
 
     @property
     def name(self) -> str:
-        """The file's, with its first document."""
+        """Return the name of the file with its first document."""
         return f"{self.file.name}, document {self.start}" if self.start else self.file.name
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Each document's sequences joined, without the token that ends it."""
+        """Yield each document's joined sequences without the end-of-document token."""
         try:
             index = _Index(self.index)
             tokens = mapped(self.file, index.dtype)
@@ -67,10 +67,10 @@ class MegatronDocuments:
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[MegatronDocuments | Broken]:
-    """Ranges of documents of about ``INPUT_SHARD_BYTES``.
+    """Yield ranges of documents of about ``INPUT_SHARD_BYTES``.
 
     Raises:
-      UserError: no tokenizer was named whose tokens these are.
+      UserError: no tokenizer was named for these tokens.
     """
     for tokens in files:
         end_of_document = options.end_in(tokens.path)
@@ -91,7 +91,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 
 
 class _Index:
-    """The arrays of an index file, memory-mapped."""
+    """Memory-mapped arrays of an index file."""
 
     def __init__(self, file: File):
         with open(file.path, "rb") as stream:
@@ -116,8 +116,8 @@ class _Index:
         self.documents = boundaries - 1
 
     def check(self) -> None:
-        """Raise ``UserError`` unless sequences follow each other without gaps, and documents are made of all of them in
-        order, as Megatron writes them."""
+        """Raise ``UserError`` unless sequences are contiguous and documents consist of all of them in order, as
+        Megatron writes them."""
         lengths, pointers, documents = self._lengths, self._pointers, self._documents
         expected = 0
         for here in range(0, len(lengths), _CHUNK):
@@ -131,7 +131,7 @@ class _Index:
             raise UserError(f"{self.name} is damaged: its documents are not all of its sequences, in order")
 
     def first_token(self, document: int) -> int:
-        """Return the first token of a document; of the number of documents, the end of the last."""
+        """Return the first token of a document; for the number of documents, return the end of the last document."""
         sequence = int(self._documents[document])
         if sequence < len(self._pointers):
             return int(self._pointers[sequence]) // self.dtype.itemsize

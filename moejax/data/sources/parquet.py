@@ -1,4 +1,4 @@
-"""Parquet: a row is a record with its text in one column."""
+"""Read Parquet files, where a row is a record with its text in one column."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class RowGroups:
 
     @property
     def name(self) -> str:
-        """The file's, with its first row group."""
+        """Return the name of the file with its first row group."""
         return f"{self.file.name}, group {self.start}" if self.start else self.file.name
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """A document per row."""
+        """Yield a document per row."""
         number = 0
         try:
             with pq.ParquetFile(self.file.path) as file:
@@ -46,10 +46,10 @@ class RowGroups:
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[RowGroups | Broken]:
-    """Row groups, gathered.
+    """Yield row groups, combined to about ``INPUT_SHARD_BYTES``.
 
     Raises:
-      UserError: a file lacks the column, or it holds no text.
+      UserError: a file lacks the column, or the column holds no text.
     """
     for file in files:
         try:
@@ -84,7 +84,7 @@ def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
 
 _ROWS = 256
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
-"""Exceptions of a damaged file; names of columns are decoded in Python."""
+"""Exceptions of a damaged file; UnicodeDecodeError occurs because column names are decoded in Python."""
 _TEXT = (
     pa.types.is_string,
     pa.types.is_large_string,

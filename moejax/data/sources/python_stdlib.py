@@ -1,7 +1,7 @@
-"""The embedded corpus: source files of the running Python's standard library.
+"""Read the embedded corpus: source files of the running Python's standard library.
 
-Every machine that can run this has them, so a first training needs no download. The corpus differs between Python
-versions; its hash travels with every run. A file's split is decided by its path, which stays when its text changes.
+Every machine has these files, so a first training run needs no download. The corpus differs between Python versions;
+its hash is stored with every run. A file's split is determined by its path, which stays the same if its text changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "
 
 
 def input_shards(options: SourceOptions) -> Iterator[InputShard]:
-    """The ``.py`` files of the standard library without its tests, in the order of their paths."""
+    """Yield the ``.py`` files of the standard library without its tests, in the order of their paths."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, folders, names in os.walk(root):

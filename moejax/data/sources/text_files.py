@@ -1,5 +1,5 @@
-"""Text files: a file is a document; a source's only file, or one larger than an input shard, is several, cut at line
-ends."""
+"""Read text files, one document per file. A source's only file, and a file larger than an input shard, is cut at line
+ends into several documents."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from moejax.wording import says
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Several files, none of which is larger than an input shard."""
+    """Several files, none larger than an input shard."""
 
     root: str
-    """What the documents' names and keys leave out of their paths."""
+    """Folder relative to which documents are named and keyed."""
     files: tuple[File, ...]
     split_by_path: bool = False
-    """Decide the split of each file by its path instead of its text."""
+    """True to determine the split of each file by its path instead of its text."""
     documents_per_file: int = 1
-    """At most so many of equal size, cut at line ends."""
+    """Maximum number of documents per file, of equal size and cut at line ends."""
 
     @property
     def name(self) -> str:
-        """The first file's."""
+        """Return the name of the first file."""
         return os.path.relpath(self.files[0].path, self.root)
 
     @property
     def size_bytes(self) -> int:
-        """Sum over the files."""
+        """Return the total size of the files."""
         return sum(file.size for file in self.files)
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """``documents_per_file`` per file; of a compressed one, per ``INPUT_SHARD_BYTES``."""
+        """Yield at most ``documents_per_file`` documents per file; for a compressed file, per ``INPUT_SHARD_BYTES``."""
         for file in self.files:
             path = Path(file.path).relative_to(self.root).as_posix()
             key = path.encode() if self.split_by_path else None
@@ -55,7 +55,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class TextRange:
-    """The lines that begin in ``[start, end)`` of one large file, as one document; lines above 1 MiB may be cut."""
+    """Lines that begin in ``[start, end)`` of one large file, as one document; lines above 1 MiB may be cut."""
 
     file: File
     start: int
@@ -63,16 +63,16 @@ class TextRange:
 
     @property
     def name(self) -> str:
-        """The file's, with the bytes."""
+        """Return the name of the file with the range of bytes."""
         return f"{self.file.name}[{self.start}:{self.end}]"
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the range."""
+        """Return the bytes of the range."""
         return self.end - self.start
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """One document."""
+        """Yield one document."""
         try:
             with open(self.file.path, "rb") as stream:
                 start, end = _cut(stream, self.start), _cut(stream, self.end)
@@ -84,7 +84,7 @@ class TextRange:
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[TextFiles | TextRange]:
-    """Small files gathered to input shards, large ones cut into input shards, in the order given."""
+    """Yield input shards in the given order: small files are combined, large ones are split."""
     return gathered(
         files, root, split_by_path=False, documents_per_file=DOCUMENTS_OF_A_SINGLE_FILE if options.single_file else 1
     )
@@ -93,7 +93,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 def gathered(
     files: Sequence[File], root: Path, *, split_by_path: bool, documents_per_file: int = 1
 ) -> Iterator[TextFiles | TextRange]:
-    """As ``input_shards``, with the choice of what decides a file's split."""
+    """Yield input shards as ``input_shards``, with a choice of what determines a file's split."""
     group: list[File] = []
     size = 0
     for file in files:
@@ -111,7 +111,7 @@ def gathered(
 
 
 def _cut_lines(text: bytes, documents: int) -> Iterator[bytes]:
-    """``text`` in at most ``documents`` runs of whole lines, none shorter than an equal share, but the last."""
+    """Split ``text`` into at most ``documents`` runs of whole lines, each but the last at least an equal share."""
     share = -(-len(text) // documents)
     start = 0
     while len(text) - start > share:
@@ -139,13 +139,13 @@ def _pieces(stream, path: str) -> Iterator[bytes]:
 
 
 def _last_character(text: bytes) -> int:
-    """Return where the last character of UTF-8 text begins, complete or not; the end of what is no UTF-8."""
+    """Return the start of the last UTF-8 character, complete or not; the end of the text if it is not UTF-8."""
     begins = (len(text) - back for back in range(1, min(len(text), 4) + 1) if text[-back] & 0xC0 != 0x80)
     return next(begins, len(text))
 
 
 def _cut(stream, position: int) -> int:
-    """Where the text is cut near ``position``: after the line's end, or in a longer line between two characters."""
+    """Return where to cut near ``position``: after the end of the line, or between two characters of a longer line."""
     if position == 0:
         return 0
     stream.seek(position - 1)
@@ -159,4 +159,4 @@ def _cut(stream, position: int) -> int:
 _LONGEST_LINE = 2**20
 
 DOCUMENTS_OF_A_SINGLE_FILE = 256
-"""So many that a held-out share of 5 % is in practice never empty, and documents are still long."""
+"""Number of documents, for which a held-out share of 5 % is practically never empty and documents are still long."""

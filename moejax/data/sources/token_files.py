@@ -1,7 +1,7 @@
-"""Files of one long row of tokens: ``.bin`` (nanoGPT's bare tokens, llm.c's with its header) and ``.npy`` (arrays of
-``np.save``, and bare tokens as OLMo-core and nanotron write them).
+"""Read files of one sequence of tokens: ``.bin`` (nanoGPT's bare tokens, llm.c's with its header) and ``.npy`` (arrays
+of ``np.save``, and bare tokens as OLMo-core and nanotron write them).
 
-Documents are what lies between two end-of-document tokens, whether the writer put them before or after a document.
+Documents are the tokens between two end-of-document tokens, whether these were written before or after a document.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from moejax.input_file import inner_suffix
 from moejax.wording import says, told
 
 _LLM_C_TYPES = {20240520: "<u2", 20240801: "<u4"}
-"""Type of the tokens by the number that a file of llm.c begins with: GPT-2's and Llama 3's."""
+"""Token type by the first number of an llm.c file: GPT-2's and Llama 3's."""
 _LLM_C_HEADER_BYTES = 256 * 4
 
 LONGEST_DOCUMENT = 16 * 2**20
-"""Tokens after which a document is cut, so that a file without end-of-document tokens does not fill the memory."""
+"""Tokens after which a document is cut, so that a file without end-of-document tokens fits in memory."""
 
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The documents that begin in tokens ``[start, end)`` of a file."""
+    """Documents that begin in the tokens ``[start, end)`` of a file."""
 
     file: File
     type: str
-    """NumPy's name of the tokens' type, with its byte order: ``<u2``."""
+    """NumPy name of the token type with its byte order, such as ``<u2``."""
     offset: int
-    """Bytes in front of the first token."""
+    """Number of bytes before the first token."""
     end_of_document: int
     start: int
     end: int
 
     @property
     def name(self) -> str:
-        """The file's, with the token it begins at."""
+        """Return the name of the file with the first token."""
         return f"{self.file.name}@{self.start}" if self.start else self.file.name
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of these tokens."""
+        """Return the bytes of these tokens."""
         return (self.end - self.start) * np.dtype(self.type).itemsize
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Tokens between two that end a document, without those; nothing where two of them touch."""
+        """Yield the tokens between two end-of-document tokens; nothing between two adjacent ones."""
         try:
             tokens = mapped(self.file, np.dtype(self.type), self.offset)
         except (OSError, ValueError) as error:
@@ -59,7 +59,7 @@ class Tokens:
             return
         here = self.start
         if here:
-            # The document that reaches in from the input shard before belongs to that one.
+            # A document that begins in the previous input shard belongs to that one.
             here = _next_end(tokens, self.end_of_document, here - 1, self.end)[0] + 1
         ended = True
         while here < self.end or (not ended and here < len(tokens)):
@@ -71,10 +71,10 @@ class Tokens:
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[Tokens | Broken]:
-    """Ranges of tokens.
+    """Yield ranges of tokens.
 
     Raises:
-      UserError: no tokenizer was named whose tokens these are.
+      UserError: no tokenizer was named for these tokens.
     """
     for file in files:
         end_of_document = options.end_in(file.path)
@@ -89,21 +89,21 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 
 
 def mapped(file: File, dtype: np.dtype, offset: int = 0) -> np.ndarray:
-    """Memory-map all whole values behind ``offset``; a file cannot be mapped where it has none."""
+    """Memory-map all whole values after ``offset``; return an empty array if there are none, which cannot be mapped."""
     count = (file.size - offset) // dtype.itemsize
     return np.memmap(file.path, dtype, "r", offset, (count,)) if count > 0 else np.zeros(0, dtype)
 
 
 def native(tokens: np.ndarray) -> np.ndarray:
-    """Copy tokens out of a mapped file, in this machine's byte order."""
+    """Copy tokens out of a mapped file, in the native byte order."""
     return np.array(tokens, tokens.dtype.newbyteorder("="))
 
 
 def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype, int]:
-    """Return the type of a file's tokens and the byte of the first.
+    """Return the token type of a file and the byte of its first token.
 
     Raises:
-      UserError: it holds something else, or another number of tokens than its header says.
+      UserError: the file has other contents, or another number of tokens than in its header.
     """
     is_npy = inner_suffix(file.path) == ".npy"
     with open(file.path, "rb") as stream:
@@ -154,8 +154,8 @@ def _check_count(file: File, count: int, dtype: np.dtype, offset: int) -> None:
 
 
 def _bare_type(file: File, vocab_size: int) -> np.dtype:
-    """Return the type of tokens without a header: the narrowest that holds the vocabulary, as most write them, or a
-    wider one if most tokens are in the vocabulary in it as well, as the narrower ones would then be halves."""
+    """Return the type of tokens without a header: the narrowest one for the vocabulary, which most writers use. Return
+    a wider type if most values read as that type are in the vocabulary, because then the narrower ones are halves."""
     usual = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     for wider in (np.dtype("<u8"), np.dtype("<u4")):
         if file.size >= wider.itemsize > usual.itemsize:
@@ -169,7 +169,8 @@ def _bare_type(file: File, vocab_size: int) -> np.dtype:
 
 
 def _next_end(tokens: np.ndarray, end_of_document: int, start: int, limit: int) -> tuple[int, bool]:
-    """Where the document that ``start`` lies in ends, or ``limit``; and whether a token there says that it ends."""
+    """Return the end of the document that contains ``start``, or ``limit``, and whether an end-of-document token is
+    there."""
     for here in range(start, limit, _CHUNK):
         ends = np.flatnonzero(tokens[here : min(here + _CHUNK, limit)] == end_of_document)
         if len(ends):
