@@ -1,1 +1,1 @@
-"""Downstream evaluation: what a model says of given texts, and lm-evaluation-harness on top of it."""
+"""Evaluate models on downstream tasks: likelihoods and generation for given texts, and lm-evaluation-harness."""

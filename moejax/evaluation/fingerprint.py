@@ -1,4 +1,4 @@
-"""A name for a model: what it computes, and nothing of where or how it is stored."""
+"""Identify a model by what it computes, independent of where or how it is stored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from moejax.weights.parameters import EXPERT_BIAS, flat
 def fingerprint(weights: Weights) -> str:
     """Return a hash of the parameters in float32 and of the function that the architecture computes.
 
-    Architectures that compute the same function, such as routers that differ in training alone, have the same hash: a
-    checkpoint of transformers has one way to write each. An expert bias of zeros counts as none.
+    Architectures that compute the same function, such as routers that differ in training alone, have the same hash,
+    because a transformers checkpoint represents each in one way only. An expert bias of zeros counts as none.
     """
     bias = {} if weights.expert_bias is None or not np.any(weights.expert_bias) else {EXPERT_BIAS: weights.expert_bias}
     architecture = canonical(weights.architecture).replace(expert_bias=bool(bias))

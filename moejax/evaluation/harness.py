@@ -1,13 +1,11 @@
-"""lm-evaluation-harness (EleutherAI) on a model of ours, through its Python API.
+"""Evaluate moejax models with lm-evaluation-harness (EleutherAI) through its Python API.
 
-Text becomes tokens as in the harness's own adapter of Hugging Face models, so that numbers can be compared: a context
-and its continuation are tokenised together and parted at the context's own number of tokens, after the tokens that open
-a text (``Tokenizer.opening``). Of a whole text, only its own tokens are scored, after one token that opens it.
+Text is tokenised as in the harness's own adapter of Hugging Face models, so that results are comparable. A context and
+its continuation are tokenised together and split at the context's own number of tokens, after the tokens that open a
+text (``Tokenizer.opening``). Rolling likelihoods score only the tokens of the text itself, after one opening token.
 """
 
-# Where lm_eval is installed, its annotations contradict what its own adapters and evaluator do.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# pyright: reportOptionalSubscript=false, reportTypedDictNotRequiredAccess=false, reportAttributeAccessIssue=false
+# If lm_eval is installed, its annotations contradict the behaviour of its own adapters and evaluator.
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ from moejax.model.generate import Sampling
 from moejax.progress import ProgressCallback
 from moejax.wording import says
 
-# The harness and what it loads draw bars of their own, and it resamples in forks of this process, whose threads JAX
-# needs and a fork does not have.
+# The harness and its dependencies draw progress bars of their own. It also resamples in forks of this process, which
+# lack the threads that JAX needs.
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 os.environ["DISABLE_MULTIPROC"] = "1"
@@ -54,15 +52,15 @@ from lm_eval.utils import (  # type: ignore[import-not-found]
 )
 
 DEFAULT_LENGTH = 2048
-"""Tokens of a text at most, for a model of which nothing better is known; the harness's own."""
+"""Maximum number of tokens of a text if the model does not specify one; the harness's default."""
 DEFAULT_NEW_TOKENS = 256
-"""What is generated for a task that does not say how much; the harness's own."""
+"""Number of tokens generated for a task that does not specify one; the harness's default."""
 RESAMPLES = 1_000
-"""Of the documents, for standard errors that have no formula."""
+"""Bootstrap resamples of the documents, for standard errors without a formula."""
 
 
 class HarnessModel(TemplateLM):
-    """Our model as the harness asks it."""
+    """A moejax model with the interface of the harness."""
 
     def __init__(
         self,
@@ -80,21 +78,21 @@ class HarnessModel(TemplateLM):
         self._first_token, self._key = first_token, jax.random.key(seed)
         self._max_new_tokens = max_new_tokens
         self.answers: dict[str, list[tuple[int, int]]] = {}
-        """By task, words and tokens of every answer that was generated for it, in the order of its requests."""
+        """Words and tokens of every generated answer by task, in the order of its requests."""
 
     @property
     def max_length(self) -> int:
-        """Tokens of a context and its continuation."""
+        """Return the maximum number of tokens of a context and its continuation."""
         return self._model.longest
 
     @property
     def eot_token_id(self) -> int:
-        """What ends a document."""
+        """Return the end-of-document token."""
         return self._tokenizer.end_of_document
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands for an empty context and opens a whole text."""
+        """Return the token that replaces an empty context and opens a whole text."""
         if self._first_token is not None:
             return self._first_token
         return self._tokenizer.opening[0] if self._tokenizer.opening else self.eot_token_id
@@ -105,13 +103,13 @@ class HarnessModel(TemplateLM):
         return tokens
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text, after those that open it unless told not to."""
+        """Return the tokens of a text, including its opening tokens unless ``add_special_tokens`` is False."""
         tokens = self._tokenizer.encode([string.encode()])[0]
         assert tokens is not None, "a Python string is UTF-8"
         return [*(() if add_special_tokens is False else self._tokenizer.opening), *tokens.tolist()]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Of each continuation after its context, and whether it is the greedy one."""
+        """Return the log-likelihood of each continuation after its context, and whether it is the greedy one."""
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
@@ -120,7 +118,7 @@ class HarnessModel(TemplateLM):
         return [(likelihood.log, likelihood.greedy) for likelihood in found]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
-        """Score whole texts: each of their tokens once, after as many as fit before its window."""
+        """Score whole texts: each token once, with as much preceding context as fits in its window."""
         texts = [self._windows(request.args[0]) for request in requests]
         every = self._model.log_likelihoods([pair for text in texts for pair in text], self._progress("windows"))
         found = iter(every)
@@ -136,7 +134,8 @@ class HarnessModel(TemplateLM):
         return [make_disjoint_window(window) for window in windows]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
-        """Each context's continuation, to the end of the document or the first of the task's ``until``."""
+        """Return each context's continuation up to the end of the document or the first ``until`` string of the
+        task."""
         alike: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             alike.setdefault(repr(request.args[1]), []).append(i)
@@ -178,11 +177,11 @@ class HarnessModel(TemplateLM):
 
 _KNOWN = ("do_sample", "temperature", "top_p", "top_k")
 _OFF = {"num_beams": 1, "repetition_penalty": 1}
-"""Options that some tasks set to what changes nothing."""
+"""Options with values that have no effect, which some tasks set."""
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
-    """How the harness wants tokens drawn."""
+    """Convert the harness's generation options to ``Sampling``."""
     for name, value in options.items():
         if name not in _KNOWN and not (name in _OFF and value == _OFF[name]):
             raise UserError(
@@ -199,15 +198,15 @@ def _sampling(options: dict[str, Any]) -> Sampling:
 
 
 LOCAL = ("arrow", "csv", "json", "parquet", "text")
-"""What ``datasets`` reads from files: as the data of a task no name on the Hub."""
+"""Formats that ``datasets`` reads from files: a task that names one has its data in files instead of on the Hub."""
 
 
 def load_tasks(
     names: Sequence[str], folder: Path | None = None, others: Sequence[str] = ()
 ) -> tuple[TaskManager, list[Any]]:
-    """Tasks and groups by name or pattern, those of a folder's task files before the harness's own.
+    """Load tasks and groups by name or pattern. Task files in ``folder`` take precedence over the harness's own.
 
-    ``others`` are names that could have been meant besides.
+    ``others`` are further names to suggest for a misspelt one.
 
     Raises:
       UserError: there is no such folder or task, or it or its data cannot be read.
@@ -217,7 +216,7 @@ def load_tasks(
         raise UserError(f"{folder}, to be read for task files, is no folder; give one that holds them (*.yaml).")
     manager = TaskManager(include_path=folder, include_defaults=False)
     if not set(names) <= set(manager.all_subtasks):
-        # Ten thousand files are read for these.
+        # This reads ten thousand files.
         manager = TaskManager(include_path=folder)
     found: dict[str, Any] = {}
     for name in names:
@@ -230,11 +229,11 @@ def load_tasks(
 
 
 def _broken(folder: Path | None) -> list[str]:
-    """Sentences on the task files of a folder that are no YAML, which the harness passes over."""
+    """Return messages about task files in the folder that are not YAML, which the harness silently skips."""
     found = []
     for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
         try:
-            # Composed and not loaded: the harness has tags of its own.
+            # Composed but not loaded, because the harness has tags of its own.
             yaml.compose(path.read_text("utf-8"))
         except (yaml.YAMLError, ValueError) as error:
             found.append(f"{path} cannot be read ({says('yaml', error)}).")
@@ -245,7 +244,7 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             loaded = manager.load([name])
-    # What is raised where there is no network, no package or no file differs between versions and libraries.
+    # The exception for a missing network, package or file differs between versions and libraries.
     except Exception as error:
         data = (manager.task_index[name].cfg or {}).get("dataset_path")
         remedy = (
@@ -273,15 +272,16 @@ def evaluate(
     num_fewshot: int | None = None,
     log_samples: bool = False,
 ) -> dict[str, Any]:
-    """What the harness finds, with its own names: results, groups, task versions, configurations, numbers of documents.
+    """Evaluate tasks; return results, groups, task versions, configurations and document counts under the harness's
+    names.
 
     Raises:
-      UserError: a task runs code that the model writes, or shows it pictures.
+      UserError: a task runs code written by the model, or shows it pictures.
     """
     for task in tasks:
         for part in task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task]:
             _check(part)
-    # It asks git which repository this folder is, which is not kept here, and git complains where it is none.
+    # The harness asks git for the commit of this folder, which is not used, and git complains outside a repository.
     unasked = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None, create=True)
     with contextlib.redirect_stdout(sys.stderr), unasked:
         found = simple_evaluate(
@@ -304,7 +304,7 @@ def _check(task: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the numbers."""
+    """Return the versions of the packages that affect the results."""
     packages = ("lm-eval", "datasets", "tokenizers", "jax", "jaxlib", "numpy")
     return {
         "moejax": moejax.__version__,

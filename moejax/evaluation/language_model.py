@@ -1,4 +1,4 @@
-"""What a model says of tokens: how likely they are after others, and which ones it would go on with."""
+"""Compute likelihoods of continuations and generate text with a model."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from moejax.weights.folder import Weights
 Tokens = Sequence[int]
 
 AT_ONCE = 32
-"""Tokens that are generated before it is asked whether they are enough."""
+"""Number of tokens generated between checks for the end of the answer."""
 
 
 class Likelihood(NamedTuple):
-    """Of a continuation."""
+    """Likelihood of a continuation."""
 
     log: float
     """Natural logarithm of its probability after its context."""
     greedy: bool
-    """Whether each of its tokens is the likeliest one."""
+    """True if each of its tokens is the most likely one."""
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A model for inference. An architecture with a capacity drops no token here."""
+    """A model for inference. An architecture with a capacity factor drops no tokens here."""
 
     weights: Weights
     runtime: Runtime
     longest: int
-    """Tokens of a context and its continuation, at most: what goes before is cut off."""
+    """Maximum number of tokens of a context and its continuation; earlier tokens are cut off."""
     batch_tokens: int
-    """Tokens computed at once, padding included."""
+    """Number of tokens in a batch, including padding."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the probability of a token would depend on later ones, or nothing fits."""
+        """Raise ``UserError`` if the probability of a token would depend on later ones, or if no text fits."""
         router = self.weights.architecture.router
         if self.weights.architecture.is_moe and router in NOT_CAUSAL:
             raise UserError(
@@ -63,7 +63,7 @@ class LanguageModel:
     def log_likelihoods(
         self, pairs: Sequence[tuple[Tokens, Tokens]], progress: CountCallback = lambda done, total: None
     ) -> list[Likelihood]:
-        """Of each continuation after its context.
+        """Return the likelihood of each continuation after its context.
 
         Raises:
           ValueError: a context is empty, or a continuation alone is longer than ``longest``.
@@ -76,8 +76,8 @@ class LanguageModel:
                     f"A continuation has {len(continuation)} tokens, and {self.longest} are the most; raise "
                     f"--max-length."
                 )
-        # The last token is only predicted, so that there is room for one more than the longest, and continuations that
-        # differ in it alone, as the letters of choices, are one row.
+        # The last token is only predicted. So rows may have one token more than the longest text, and continuations
+        # that differ in that token alone, such as the letters of choices, share one row.
         rows = [[*context, *continuation][-self.longest - 1 :] for context, continuation in pairs]
         alike: dict[tuple[int, ...], list[int]] = {}
         for item, (row, (_, continuation)) in enumerate(zip(rows, pairs, strict=True)):
@@ -115,10 +115,10 @@ class LanguageModel:
         key: jax.Array,
         progress: CountCallback = lambda done, total: None,
     ) -> list[np.ndarray]:
-        """At most ``tokens`` tokens after each prompt: until they are ``enough``, or some more.
+        """Generate at most ``tokens`` tokens after each prompt, until they are ``enough`` or a few more.
 
         Raises:
-          ValueError: a prompt is empty, or ``tokens`` leave no room for one.
+          UserError: ``tokens`` is less than 1 or leaves no space for a prompt.
         """
         room = self.longest - tokens
         if tokens < 1 or room < 1:
@@ -132,7 +132,7 @@ class LanguageModel:
         for batch in batches([len(prompt) for prompt in prompts], longest=room, batch_tokens=self.batch_tokens):
             filled = np.zeros((batch.rows, batch.length), np.int32)
             real = np.zeros((batch.rows, batch.length), bool)
-            # A row must have something to go on from.
+            # Every row, even an unused one, needs one real token to continue from.
             real[:, -1] = True
             for i, item in enumerate(batch.items):
                 filled[i, batch.length - len(prompts[item]) :] = prompts[item]
@@ -144,7 +144,7 @@ class LanguageModel:
                 self.weights.params,
                 jnp.asarray(filled),
                 of_batch,
-                # Every part but the first has AT_ONCE tokens, so that one program serves all.
+                # Every part but the first has AT_ONCE tokens, so that one compiled program serves all.
                 tokens=1 + AT_ONCE * -(-(tokens - 1) // AT_ONCE),
                 at_once=AT_ONCE,
                 sampling=sampling,
@@ -170,8 +170,8 @@ class LanguageModel:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _read(architecture, runtime, params, expert_bias, tokens, ends, last):
-    """Of every token but the first, and of each of the ``last`` ones after a row's end: nats, and whether it is the
-    likeliest."""
+    """Return the loss in nats of every token but the first, and of each of the ``last`` tokens after the end of a row,
+    and whether it is the most likely token."""
     real = jnp.arange(tokens.shape[1]) < ends[:, None]
     hidden = transformer.apply(architecture, runtime, params, tokens, padding_mask=real, expert_bias=expert_bias).hidden
     matrix = transformer.unembedding(architecture, params)

@@ -1,4 +1,4 @@
-"""A model to be asked, from wherever it lies: a training, a checkpoint in it, weights, a Hugging Face checkpoint."""
+"""Load a model from a training run, one of its checkpoints, a weights folder, or a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from moejax.weights.tokenizer_files import special_token
 
 
 class LoadedModel(NamedTuple):
-    """Weights in memory, and what came with them."""
+    """Weights in memory, with tokenizer and metadata."""
 
     weights: Weights
     tokenizer: Tokenizer | None
-    """The one asked for, or else the model's own; None if it carries none."""
+    """The requested tokenizer, or else the model's own; None if it has none."""
     first_token: int | None
-    """The token that stands for an empty text, if the model's files name it."""
+    """Token that replaces an empty text, if the model's files name one."""
     sequence_length: int | None
-    """Tokens of a sequence that the model was trained on, or is said to be good for; None if it is not known."""
+    """Sequence length of the training run or of the model's files; None if unknown."""
     origin: dict[str, Any]
-    """Where the weights are from, as it travels with results."""
+    """Origin of the weights, stored with results."""
 
 
 def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
-    """The model of a folder; ``tokenizer`` is a name for ``open_tokenizer``, instead of the model's own.
+    """Load the model of a folder; ``tokenizer`` is a name for ``open_tokenizer`` that replaces the model's own.
 
     Raises:
-      UserError: there is no model, it is not whole, or the tokenizer has more tokens than it.
+      UserError: there is no model, it is incomplete, or the tokenizer has a larger vocabulary than the model.
     """
     check_model(path)
     if is_weights(path):
@@ -60,7 +60,7 @@ def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
 
 
 def check_model(path: Path) -> None:
-    """Raise ``UserError`` if a folder is none of those that ``load_model`` reads."""
+    """Raise ``UserError`` if ``load_model`` cannot read the folder."""
     if not path.is_dir():
         raise UserError(
             f"There is no folder {path}; give the --out of a training, a checkpoint in it, a folder of weights, or a "

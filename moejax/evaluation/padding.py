@@ -1,4 +1,4 @@
-"""Texts of many lengths in batches of few shapes, so that few programs are compiled."""
+"""Batch texts of different lengths into few shapes, so that few programs are compiled."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 SHORTEST = 32
-"""Tokens that a row has at least."""
+"""Minimum number of tokens of a row."""
 
 
 class Batch(NamedTuple):
     """Rows that are computed together."""
 
     items: tuple[int, ...]
-    """Their places in the list."""
+    """Indices of the items in the list."""
     rows: int
-    """As many as every batch of this length has; what is above the number of items is left empty."""
+    """Number of rows, equal for all batches of this length; rows without an item are empty."""
     length: int
-    """Tokens of a row."""
+    """Number of tokens per row."""
 
 
 def padded(size: int, longest: int) -> int:
-    """The smallest of 32, 48, 64, 96, 128, … that is not below ``size``, and at most ``longest``."""
+    """Return the smallest of 32, 48, 64, 96, 128, … that is at least ``size``, and at most ``longest``."""
     length = SHORTEST
     while length < size:
-        # From a power of two to half as much again, and from there to the next power.
+        # Alternate between factors of 3/2 and 4/3, so that every second length is a power of two.
         length = length * 3 // 2 if length & (length - 1) == 0 else length * 4 // 3
     return min(length, longest)
 
 
 def batches(sizes: Sequence[int], *, longest: int, batch_tokens: int) -> Iterator[Batch]:
-    """Every item once, the longest rows first; ``batch_tokens`` at most, but one row at least."""
+    """Batch every item once, longest rows first, with at most ``batch_tokens`` tokens but at least one row."""
     by_length: dict[int, list[int]] = {}
     for item, size in enumerate(sizes):
         by_length.setdefault(padded(size, longest), []).append(item)

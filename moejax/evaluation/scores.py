@@ -1,4 +1,4 @@
-"""One score of what a task found of a model, and the error that goes with it."""
+"""Extract one score, and its error, from the results of a task."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 from moejax.errors import UserError
 
 SHARES = ("acc_norm", "acc", "exact_match", "em", "contains")
-"""The harness's metrics that are shares of the documents, in the order in which a task without a named one is read."""
+"""Metrics of the harness that are shares of the documents, in the order of preference if a task names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a model scores in a task."""
+    """Score of a model in a task."""
 
     metric: str
-    """The harness's name, with its filter."""
+    """Name of the metric in the harness, with its filter."""
     score: float
-    """In per cent if the metric is a share of the documents, else as the harness has it."""
+    """Score in percent if the metric is a share of the documents, else the value of the harness."""
     deviation: float | None
-    """Its standard error, where there is one."""
+    """Standard error of the score, if known."""
     error: float | None
-    """What it lacks to 100 % if it is a share; the score itself if less is better; else None."""
+    """100 % minus the score if it is a share; the score itself if lower is better; else None."""
 
 
 def score_of(results: Mapping[str, Any], better: Mapping[str, bool], task: str, metric: str = "") -> Score:
-    """A task's score by ``metric``, or else by its first metric that is a share, or else by its first.
+    """Return a task's score by ``metric``, or else by its first metric that is a share, or else by its first metric.
 
     Args:
       results: what the harness has of the task, ``{"acc,none": 0.3, "acc_stderr,none": 0.01}``.

@@ -1,7 +1,5 @@
-"""Lists of downstream tasks that documents evaluate, for ``moejax eval --suite``: tasks, shots and categories as data.
-
-Nothing here imports the harness.
-"""
+"""List the downstream tasks that papers evaluate, for ``moejax eval --suite``: tasks, shots and categories as data.
+Nothing here imports the harness."""
 
 from __future__ import annotations
 
@@ -16,24 +14,24 @@ from moejax.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTask:
-    """A task that models are asked, of a document or by itself."""
+    """A downstream task, from a paper or on its own."""
 
     name: str
-    """What it is called in tables: as the document prints it."""
+    """Name of the task in tables, as printed in the paper."""
     category: str = ""
     task: str = ""
-    """The name in lm-evaluation-harness, or ``validation_choices``; empty if it is not run here."""
+    """Name in lm-evaluation-harness, or ``validation_choices``; empty if the task is not run."""
     metric: str = ""
-    """The harness's name of the score, with its filter; empty for the first that is a share."""
+    """Name of the score in the harness, with its filter; empty for the first metric that is a share."""
     num_fewshot: int | None = None
-    """Shots in front; None for the task's own."""
+    """Number of few-shot examples; None for the task's default."""
     left_out: str = ""
-    """Why it is not run here, in a sentence."""
+    """Reason why the task is not run, as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """All tasks of a document."""
+    """All tasks of a paper."""
 
     tasks: tuple[EvaluationTask, ...]
     source: str
@@ -41,18 +39,18 @@ class Suite:
 
     @property
     def run_here(self) -> tuple[EvaluationTask, ...]:
-        """Those that are run."""
+        """Return the tasks that are run."""
         return tuple(one for one in self.tasks if one.task)
 
     def shots(self) -> dict[int | None, list[str]]:
-        """Tasks of the harness by the shots that they are given."""
+        """Return the harness tasks by their number of shots."""
         found: dict[int | None, list[str]] = {}
         for one in self.run_here:
             found.setdefault(one.num_fewshot, []).append(one.task)
         return found
 
     def scores(self, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-        """Scores in per cent by the document's names, of what the harness found.
+        """Return the scores in percent by the paper's task names, from results of the harness.
 
         Raises:
           UserError: a task's score is not among the results.
@@ -69,7 +67,8 @@ class Suite:
         return found
 
     def averages(self, scores: Mapping[str, float]) -> dict[str, tuple[float, int, int]]:
-        """By category, and ``overall`` over all tasks: the mean score, of how many tasks, and how many it has."""
+        """Return by category, and as ``overall``: the mean score, the number of tasks scored, and the number of
+        tasks."""
         names: dict[str, list[str]] = {}
         for one in self.tasks:
             names.setdefault(one.category, []).append(one.name)
@@ -82,10 +81,10 @@ class Suite:
 
 
 def suite_of(name: str) -> Suite:
-    """A suite by its name.
+    """Return a suite by its name.
 
     Raises:
-      UserError: there is none of that name.
+      UserError: there is no suite of that name.
     """
     if name not in SUITES:
         raise UserError(unknown(f"Suite {name!r}", name, list(SUITES)))
@@ -97,7 +96,7 @@ _SANDBOX = "It runs the code that the model writes, and moejax eval has no sandb
 
 
 def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[EvaluationTask, ...]:
-    """Rows of name, task, metric and shots; or of name and why it is left out."""
+    """Build tasks from rows of name, task, metric and shots, or of name and the reason for leaving it out."""
     return tuple(
         EvaluationTask(name=row[0], category=category, left_out=row[1])
         if len(row) == 2
@@ -193,4 +192,4 @@ SUITES: dict[str, Suite] = {
         "TruthfulQA the harness's; Winograd and SQuAD have none, as the harness's have no training documents.",
     ),
 }
-"""By name."""
+"""Suites by name."""

@@ -1,7 +1,8 @@
-"""A multiple-choice task of a study's own held-out text, which needs neither a harness nor a network.
+"""Define a multiple-choice task on a study's own held-out text, without a harness or a network.
 
-A document is a piece of the text; its choices are the text's own next tokens and those that follow three other pieces.
-As in a task of the harness, the likeliest choice is the answer; all are equally long, so that no length is preferred.
+A document is a piece of the text. Its choices are its own next tokens and those that follow three other pieces. As in
+tasks of the harness, the most likely choice is the answer; all choices have the same length, so that no length is
+preferred.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from moejax.progress import CountCallback
 NAME = "validation_choices"
 CHOICES = 4
 MOST = 500
-"""Documents, if the text has as many."""
+"""Maximum number of documents."""
 LONGEST_CONTEXT, LONGEST_CHOICE = 64, 16
-"""Tokens of a document and of a choice, at most: half of a row, and an eighth."""
+"""Maximum number of tokens of a document (half of a row) and of a choice (an eighth of a row)."""
 
 Document = tuple[list[int], list[list[int]]]
-"""Tokens of a context, and of its choices: the text's own is the first."""
+"""Tokens of a context and of its choices; the first choice is the correct one."""
 Likelihoods = Callable[[list[tuple[list[int], list[int]]], CountCallback], list[Likelihood]]
 """``LanguageModel.log_likelihoods``."""
 
@@ -36,11 +37,11 @@ def documents(
     *,
     limit: int = 0,
 ) -> list[Document]:
-    """Documents of rows of text, evenly spread over them.
+    """Make documents from rows of text, evenly spread over them.
 
     Args:
-      kept: targets that are text, of rows that are packed or padded; rows that have others are left out.
-      limit: most documents; 0 for ``MOST``.
+      kept: whether each target is text, for packed or padded rows; rows with other targets are skipped.
+      limit: maximum number of documents; 0 for ``MOST``.
 
     Raises:
       UserError: there are fewer whole rows than choices, or rows are too short.
@@ -57,7 +58,7 @@ def documents(
         )
     count = min(limit or MOST, len(tokens))
     places = np.linspace(0, len(tokens) - 1, count).astype(int)
-    # Others are far away in the text, so that they are seldom of the same document.
+    # The other pieces are far away in the text, so that they are seldom from the same document.
     step = max(1, len(tokens) // CHOICES)
     return [
         (
@@ -71,10 +72,10 @@ def documents(
 def results(
     likelihoods: Likelihoods, asked: Sequence[Document], progress: CountCallback = lambda done, total: None
 ) -> Mapping[str, Any]:
-    """The share of the documents whose own choice is the likeliest, under the harness's names."""
+    """Return the share of documents whose correct choice is the most likely, under the harness's names."""
     found = likelihoods([(context, one) for context, choices in asked for one in choices], progress)
     logs = np.array([one.log for one in found]).reshape(len(asked), CHOICES)
-    # Where another choice is as likely, as one of the same text is, the answer counts as wrong.
+    # If another choice is equally likely, for example because its text is the same, the answer counts as wrong.
     right = (logs[:, :1] > logs[:, 1:]).all(axis=1)
     share = float(right.mean())
     error = math.sqrt(share * (1 - share) / max(len(asked) - 1, 1))
