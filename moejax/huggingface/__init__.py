@@ -1,4 +1,4 @@
-"""Checkpoints of Hugging Face transformers, read and written tensor by tensor."""
+"""Read and write checkpoints of Hugging Face transformers, tensor by tensor."""
 
 from moejax.huggingface.deepseek_v3 import DEEPSEEK_V3
 from moejax.huggingface.family import ModelFamily
@@ -18,4 +18,4 @@ FAMILIES: dict[str, ModelFamily] = {
     "deepseek_v3": DEEPSEEK_V3,
     "gpt_oss": GPT_OSS,
 }
-"""Families by the ``model_type`` of their config.json."""
+"""Model families by the ``model_type`` of their config.json."""

@@ -1,4 +1,4 @@
-"""A checkpoint folder of transformers: its config.json, and its safetensors files, of which only headers are read."""
+"""Read a checkpoint folder of transformers: its config.json and safetensors files, of which only headers are loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SINGLE = "model.safetensors"
 
 
 class Checkpoint:
-    """The tensors of a folder by name. Of tensors in several files, the index decides which one is read."""
+    """Tensors of a folder by name. If several files hold a tensor, the index determines which one is read."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -45,11 +45,11 @@ class Checkpoint:
         self.kinds: dict[str, Kind] = {name: file.kinds[name] for name, file in self._of.items()}
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
-        """A tensor, or the part of it at ``index`` of its first axes."""
+        """Read a tensor, or the part of it at ``index`` of its first axes."""
         return self._of[name].read(name, index)
 
     def check(self, pairs: Iterable[Pair], family: ModelFamily, num_layers: int) -> list[str]:
-        """Raise ``UserError`` if tensors are missing, too many, or of another shape or type than ``pairs`` say.
+        """Raise ``UserError`` if tensors are missing, unexpected, or have another shape or type than in ``pairs``.
 
         Return the names of tensors that are known not to belong to the model.
         """
@@ -83,7 +83,7 @@ class Checkpoint:
         return left_out
 
     def check_copies(self, pairs: Iterable[Pair]) -> None:
-        """Raise ``UserError`` if a tensor that repeats another has other numbers."""
+        """Raise ``UserError`` if a copy of another tensor has different values."""
         pairs = list(pairs)
         originals = {pair.ours: pair.theirs for pair in pairs if not pair.copied}
         for pair in (pair for pair in pairs if pair.copied and pair.theirs in self.kinds):
@@ -96,7 +96,7 @@ class Checkpoint:
                 )
 
     def has_layer(self, number: int) -> bool:
-        """Whether any tensor is of the layer of this number."""
+        """Return whether any tensor belongs to the layer of this number."""
         return any(name.startswith(f"model.layers.{number}.") for name in self.kinds)
 
     def __enter__(self) -> Checkpoint:
@@ -107,10 +107,10 @@ class Checkpoint:
 
 
 def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
-    """The family of a checkpoint and its config.json.
+    """Return the family of a checkpoint and its config.json.
 
     Raises:
-      UserError: no folder of transformers, a family that moejax does not know, or quantised weights.
+      UserError: the folder is no transformers checkpoint, its family is unknown, or its weights are quantised.
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -132,10 +132,10 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
 
 
 def _files(folder: Path) -> tuple[list[Path], dict[str, str], list[str]]:
-    """Return the files with weights, the file of each tensor that the index names, and remarks on what is passed over.
+    """Return the weight files, the file of each tensor in the index, and remarks on skipped files.
 
     Raises:
-      UserError: there are none, or the index names others.
+      UserError: there are no weight files, or the index names missing files.
     """
     index, single = folder / INDEX, folder / SINGLE
     weight_map: dict[str, str] = {}
@@ -187,7 +187,8 @@ def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[s
 
 
 def _no_part(name: str, family: ModelFamily, num_layers: int) -> bool:
-    """Whether a tensor is none of the model's: a table that old releases saved, or a module after the last layer."""
+    """Return whether a tensor is not part of the model: a table saved by old releases, or a module after the last
+    layer."""
     layer = re.match(r"model\.layers\.(\d+)\.", name)
     after = family.further_layers and layer is not None and int(layer[1]) >= num_layers
     return after or name.endswith(".rotary_emb.inv_freq")

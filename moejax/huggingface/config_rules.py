@@ -1,6 +1,6 @@
-"""Rules between options of a ``config.json`` and fields of an Architecture that belong together, in both directions.
+"""Convert options of a ``config.json`` that belong together to fields of an Architecture, and back.
 
-Heads and biases of attention, rotary positions, sliding windows, and which layers have experts.
+The rules cover attention heads and biases, rotary positions, sliding windows, and the choice of layers with experts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from moejax.huggingface.options import Options
 
 
 class ConfigRule(NamedTuple):
-    """Two functions that undo each other."""
+    """A pair of inverse conversions between options and fields."""
 
     read: Callable[[Options], dict[str, Any]]
-    """Fields of an Architecture from the options."""
+    """Return fields of an Architecture from the options."""
     write: Callable[[Architecture], dict[str, Any]]
-    """Options from an architecture. What they cannot say shows when they are read back."""
+    """Return options from an architecture. Differences that they cannot express appear when they are read back."""
     switches: Mapping[str, str] = MappingProxyType({})
-    """Options that another one turns on, and that one: where it is off, transformers passes over them."""
+    """Options that another option enables, and that option; transformers ignores them if it is off."""
 
 
 def _read_heads(options: Options) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _write_heads(architecture: Architecture) -> dict[str, Any]:
 
 
 HEADS = ConfigRule(_read_heads, _write_heads)
-"""Heads of grouped-query attention, and their width, which is otherwise that of the model split among them."""
+"""Heads of grouped-query attention and their width, by default the model width divided by the number of heads."""
 
 
 def _read_split_heads(options: Options) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _read_split_heads(options: Options) -> dict[str, Any]:
 
 
 SPLIT_HEADS = ConfigRule(_read_split_heads, _write_heads)
-"""Heads that always split the model's width (OLMoE)."""
+"""Heads whose width is always the model width divided by their number (OLMoE)."""
 
 
 def _read_biases(options: Options) -> dict[str, Any]:
@@ -71,25 +71,25 @@ BIASES = ConfigRule(_read_biases, lambda architecture: {"attention_bias": archit
 
 
 _ROPE_NAMES = {"original_length": "original_max_position_embeddings"}
-"""Fields of a RopeScaling that have another name there."""
+"""Fields of RopeScaling with other names in config.json."""
 
 _ROPE_FIELDS = {
     "linear": ("factor",),
     "llama3": ("factor", "original_length", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
 }
-"""What each kind reads."""
+"""Fields that each kind of scaling reads."""
 
 _READ_BY_SOME_KIND = {str(_ROPE_NAMES.get(name, name)) for names in _ROPE_FIELDS.values() for name in names} - {
     "mscale_all_dim"
 }
-"""Options that transformers passes over where the kind is another; but one it reads for every kind."""
+"""Options that transformers ignores for other kinds, except one that it reads for every kind."""
 
 _ROPE_KINDS: dict[type, Any] = {bool: bool, int: int, float: float | int}
 
 
 def _read_rope(options: Options) -> dict[str, Any]:
-    # Releases before 5 write rope_theta and rope_scaling, later ones both in rope_parameters.
+    # Releases before 5 write rope_theta and rope_scaling, later ones write both in rope_parameters.
     given = options.take("rope_scaling", dict | None) or options.take("rope_parameters", dict | None) or {}
     options.take("rope_parameters", dict | None)
     inner = Options(given, {"rope_theta": options.take("rope_theta", float | int)}, f"{options.where}: rope scaling")
@@ -115,7 +115,7 @@ def _read_scaling(kind: str, given: dict[str, Any], inner: Options, options: Opt
     for name in _ROPE_FIELDS[kind]:
         theirs = _ROPE_NAMES.get(name, name)
         default = getattr(defaults, name)
-        # None there means what is the default here.
+        # None in config.json means the default.
         value = inner.take(theirs, _ROPE_KINDS[type(default)] | None) if theirs in given else None
         values[name] = default if value is None else type(default)(value)
     if "original_length" in values and not values["original_length"]:
@@ -146,14 +146,14 @@ def _write_rope_always(architecture: Architecture) -> dict[str, Any]:
 
 ROPE = ConfigRule(_read_rope, _write_rope)
 ROPE_ALWAYS_WRITTEN = ConfigRule(_read_rope, _write_rope_always)
-"""For a family that assumes a scaling where none is named."""
+"""Rotary positions for a family that assumes a scaling if none is given."""
 
 
 _WINDOWED = {"sliding_attention": "W", "full_attention": "F"}
 
 
 def window_fields(sliding_window: int, has_window: Sequence[bool]) -> dict[str, Any]:
-    """The fields of an Architecture that say which layers have a window."""
+    """Return the fields of an Architecture that describe which layers have a window."""
     if not sliding_window or not any(has_window):
         return {"sliding_window": 0, "window_pattern": "W"}
     letters = "".join("W" if window else "F" for window in has_window)
@@ -183,7 +183,7 @@ def _write_switched_window(architecture: Architecture) -> dict[str, Any]:
 
 
 SWITCHED_WINDOW = ConfigRule(_read_one_window, _write_switched_window, _WINDOW_SWITCH)
-"""A window in every layer that a switch turns on (Qwen3-MoE)."""
+"""A window in every layer, enabled by a switch (Qwen3-MoE)."""
 
 
 def _layer_types(options: Options) -> list[bool] | None:
@@ -219,7 +219,7 @@ def _write_named_windows(architecture: Architecture) -> dict[str, Any]:
 
 
 NAMED_WINDOWS = ConfigRule(_read_named_windows, _write_named_windows, _WINDOW_SWITCH)
-"""A window, turned on by a switch, in the layers that are named (Qwen2-MoE)."""
+"""A window in the listed layers, enabled by a switch (Qwen2-MoE)."""
 
 
 def _read_alternating_windows(options: Options) -> dict[str, Any]:
@@ -237,17 +237,17 @@ def _write_alternating_windows(architecture: Architecture) -> dict[str, Any]:
 
 
 ALTERNATING_WINDOWS = ConfigRule(_read_alternating_windows, _write_alternating_windows)
-"""A window in the layers that are named, by default in every other one from the first (gpt-oss)."""
+"""A window in the listed layers, by default in every second layer beginning with the first (gpt-oss)."""
 
 
 def period(letters: str) -> str:
-    """The shortest pattern that, repeated, gives the letters."""
+    """Return the shortest pattern whose repetition gives the letters."""
     sizes = range(1, len(letters) + 1)
     return next((letters[:n] for n in sizes if (letters[:n] * len(letters)).startswith(letters)), letters)
 
 
 def expert_fields(has_experts: Sequence[bool]) -> dict[str, Any]:
-    """The fields of an Architecture that say which layers have experts."""
+    """Return the fields of an Architecture that describe which layers have experts."""
     letters = "".join("E" if experts else "D" for experts in has_experts)
     between = letters.strip("D")
     first = len(letters) - len(letters.lstrip("D"))
@@ -273,4 +273,4 @@ def _write_dense_layers(architecture: Architecture) -> dict[str, Any]:
 
 
 DENSE_LAYERS = ConfigRule(_read_dense_layers, _write_dense_layers)
-"""Dense layers by a step and a list (Qwen)."""
+"""Dense layers given by a step and a list (Qwen)."""

@@ -1,4 +1,4 @@
-"""Checkpoints of transformers to moejax's weights and back: one tensor, or one expert of it, in memory at a time."""
+"""Convert transformers checkpoints to moejax weights and back, with one tensor or expert in memory at a time."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from moejax.weights.tokenizer_files import carry_tokenizer, generation_token_ids
 from moejax.wording import told
 
 ORIGIN = "huggingface.json"
-"""In a folder of weights: the family, and the options of its config.json that an architecture has no place for."""
+"""File in a weights folder with the family and the options of config.json that have no field in an architecture."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written."""
+    """Result of a conversion."""
 
     family: str
     architecture: Architecture
     tensors: int
-    """Number of their tensors."""
+    """Number of tensors in the transformers checkpoint."""
     nbytes: int
     files: tuple[str, ...]
-    """Tokenizer files that were carried along."""
+    """Tokenizer files that were copied."""
     left_out: tuple[str, ...] = ()
-    """Tensors of theirs that are none of the model's."""
+    """Tensors of the checkpoint that are not part of the model."""
     remarks: tuple[str, ...] = ()
-    """Sentences on files that were passed over, and on tensors that are in several."""
+    """Remarks on skipped files, and on tensors in several files."""
 
 
 def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dict[str, np.dtype]:
-    """The type of each array: as stored, float32 where what is stacked or joined differs, or the one asked for.
+    """Return the type of each array: the requested or stored type, or float32 if joined or stacked parts differ.
 
-    The bias that balances stays as it is: it is moved in steps too small for two bytes.
+    The balancing bias keeps its type, because it changes in steps too small for two bytes.
     """
     chosen: dict[str, np.dtype] = {}
     for name, given in given_types:
@@ -64,10 +64,10 @@ def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dic
 
 
 def cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """The numbers in another type.
+    """Cast an array to another type.
 
     Raises:
-      UserError: they are too large for it.
+      UserError: values are too large for the type.
     """
     if array.dtype == dtype:
         return array
@@ -79,7 +79,7 @@ def cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise ``UserError`` if the disk has less room than needed."""
+    """Raise ``UserError`` if the disk has less free space than needed."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(f"{folder.parent} has {free:,} bytes free, and {needed:,} are needed; choose another --out.")
@@ -88,16 +88,17 @@ def check_room(folder: Path, needed: int) -> None:
 def from_huggingface(
     source: Path, out: Path, *, dtype: str | None = None, progress: StageCallback = lambda name, done, total: None
 ) -> Converted:
-    """Write the weights folder ``out`` from a checkpoint; ``dtype`` is a key of ``FLOATS``, or None for as stored.
+    """Write the weights folder ``out`` from a checkpoint; ``dtype`` is a key of ``FLOATS``, or None for the stored
+    type.
 
     Raises:
-      UserError: the checkpoint is not whole or not of a known family, or has an option that moejax does not compute.
+      UserError: the checkpoint is incomplete, of unknown family, or has an option that moejax does not support.
     """
     family, config = read_config(source)
     architecture = family.architecture(config, str(source / CONFIG))
     with Checkpoint(source) as checkpoint:
         if architecture.num_mtp_layers and not checkpoint.has_layer(architecture.num_layers):
-            # As transformers saves it, which keeps the option and not the modules.
+            # transformers saves such checkpoints: it keeps the option but not the modules.
             architecture = architecture.without_mtp
         mappings = family.mappings(architecture)
         layouts = [pairs(architecture, layout) for layout in (mappings, fused(mappings))]
@@ -149,13 +150,14 @@ def to_huggingface(
     sequence_length: int = 4096,
     progress: StageCallback = lambda name, done, total: None,
 ) -> Converted:
-    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` where tensors allow.
+    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` if tensors allow.
 
-    ``family`` is a key of ``FAMILIES``; None for the one the weights came from, else the first that can.
-    ``sequence_length`` is written as the positions that the model is good for, if nothing better is known.
+    ``family`` is a key of ``FAMILIES``; None for the family of the weights' origin, else the first family that can
+    express them. ``sequence_length`` is written as the maximum number of positions, unless the architecture determines
+    it.
 
     Raises:
-      UserError: the weights are not whole, or no family, or not this one, can express their architecture.
+      UserError: the weights are incomplete, or no family, or not this one, can express their architecture.
     """
     architecture = read_architecture(source)
     origin = _origin(source)
@@ -177,8 +179,8 @@ def to_huggingface(
         if origin.get("model_type") == chosen.name:
             carried = origin["options"]
         else:
-            # Without these, transformers assumes the tokens of the family's first model. A padding token would keep its
-            # embedding from being trained there.
+            # Otherwise transformers assumes the token ids of the family's first model, and a padding token would
+            # exclude its embedding from training.
             carried = generation_token_ids(source) | {"pad_token_id": None}
         named = {"torch_dtype": _most_common(kinds)}
         write_plain_json(partial / CONFIG, {**longest, **carried, **config, **named})
@@ -216,20 +218,21 @@ def _read_ours(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) 
 
 
 class Export(NamedTuple):
-    """The form of a model in transformers."""
+    """Representation of a model in transformers."""
 
     family: ModelFamily
     config: dict[str, Any]
-    """Its config.json, as far as an architecture decides it."""
+    """Options of config.json that the architecture determines."""
     pairs: list[Pair]
-    """Its tensors."""
+    """Tensors of the checkpoint."""
 
 
 def plan_export(architecture: Architecture, name: str | None = None) -> Export:
-    """Return the form of an architecture in the family of this name, by default in the first that computes it.
+    """Return the representation of an architecture in the named family, by default in the first family that can express
+    it.
 
     Raises:
-      UserError: no family, or not this one, computes it; names what would have to be otherwise, the least first.
+      UserError: no family, or not this one, can express it; lists the differences, fewest first.
     """
     if name is not None:
         if name not in FAMILIES:
@@ -254,7 +257,7 @@ def plan_export(architecture: Architecture, name: str | None = None) -> Export:
 
 def _export(family: ModelFamily, architecture: Architecture) -> Export:
     config = family.config(architecture)
-    # Every family that has the bias has room for one of zeros.
+    # Families with an expert bias store zeros for a model without one.
     there = architecture.replace(expert_bias=architecture.expert_bias or family.always.get("expert_bias", False))
     return Export(family, config, [pair for pair in pairs(there, family.mappings(there)) if pair.is_written])
 

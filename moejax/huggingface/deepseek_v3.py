@@ -1,6 +1,7 @@
-"""DeepSeek-V3: latent attention, group-limited sigmoid routing with an expert bias, shared experts, first layers dense.
+"""Describe DeepSeek-V3: latent attention, group-limited sigmoid routing with expert bias, shared experts, dense first
+layers.
 
-Modules of multi-token prediction follow the last layer, as published, and transformers leaves them out.
+Modules of multi-token prediction follow the last layer, as in the published weights; transformers omits them.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ DEEPSEEK_V3 = ModelFamily(
     always={"router": "group_limited", "expert_bias": True, "norm_epsilon": 1e-6},
     required={
         "hidden_act": "silu",
-        # The norms of latents have 1e-6 whatever is written here.
+        # The norms of latents use 1e-6 independent of this option.
         "rms_norm_eps": 1e-6,
         "rope_interleave": True,
         "scoring_func": "sigmoid",

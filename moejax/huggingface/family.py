@@ -1,4 +1,4 @@
-"""A family of published models: how its ``config.json`` and its tensors are an Architecture and its parameters."""
+"""Describe a family of published models: how ``config.json`` and tensors map to an Architecture and its parameters."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from moejax.wording import told
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """What distinguishes one family; the same table is read in both directions."""
+    """A family of models, as a table that is used in both directions."""
 
     name: str
-    """``model_type`` of its config.json."""
+    """``model_type`` in its config.json."""
     model_class: str
-    """Its class in transformers."""
+    """Name of its class in transformers."""
     fields: Mapping[str, str]
-    """Options, and the field of an Architecture that each of them is."""
+    """Options, and the Architecture field that corresponds to each."""
     always: Mapping[str, Any]
-    """Fields of an Architecture that are the same in all models of the family."""
+    """Architecture fields with the same value in all models of the family."""
     required: Mapping[str, Any]
-    """Options of which one value is computed."""
+    """Options that are supported with one value only."""
     always_so: Mapping[str, Any] = field(default_factory=dict)
-    """Options that published files have and transformers passes over, and the value that it computes."""
+    """Options that published files contain but transformers ignores, and the value that it uses."""
     least: Mapping[str, int] = field(default_factory=dict)
-    """Fields of an Architecture that cannot be smaller."""
+    """Minimum values of Architecture fields."""
     defaults: Mapping[str, Any]
-    """What transformers assumes for options that are not in the file."""
+    """Defaults of transformers for options that are not in the file."""
     rules: tuple[ConfigRule, ...]
-    """Options that are fields only together."""
+    """Rules for options that correspond to fields only together."""
     mappings: Callable[[Architecture], list[WeightMapping]]
     ignored: frozenset[str] = frozenset()
-    """Options without a say in what the model computes, beside those of every family."""
+    """Options that do not affect the function of the model, in addition to those of every family."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of options."""
+    """Aliases of options."""
     further_layers: bool = False
-    """Whether layers after the last are other modules, which are not read."""
+    """True if layers after the last are other modules, which are not read."""
 
     @property
     def switches(self) -> dict[str, str]:
-        """The options that another one turns on, and that one."""
+        """Return the options that another option enables, and that option."""
         return {name: switch for rule in self.rules for name, switch in rule.switches.items()}
 
     def architecture(self, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
-        """The architecture that a config.json describes.
+        """Return the architecture described by a config.json.
 
         Raises:
-          UserError: an option is missing or of a wrong kind, or changes the function to one that moejax lacks.
+          UserError: an option is missing, has a wrong type, or requires a function that moejax lacks.
         """
         given = {self.aliases.get(name, name): value for name, value in config.items()}
         options = Options(given, self.defaults, where, self.switches)
@@ -80,10 +80,10 @@ class ModelFamily:
         return architecture
 
     def config(self, architecture: Architecture) -> dict[str, Any]:
-        """The config.json of an architecture: what decides its function, and no more.
+        """Return the config.json of an architecture, limited to the options that determine its function.
 
         Raises:
-          UserError: a model of this family cannot compute it; names the fields.
+          UserError: a model of this family cannot express it; lists the fields.
         """
         try:
             different = self.differences(architecture)
@@ -94,10 +94,10 @@ class ModelFamily:
         return {"model_type": self.name, "architectures": [self.model_class], **self._options(architecture)}
 
     def differences(self, architecture: Architecture) -> list[str]:
-        """What an architecture has otherwise than the model of this family that comes nearest; empty if nothing.
+        """List the differences between an architecture and the closest model of this family; empty if there are none.
 
         Raises:
-          UserError: no model of this family comes near.
+          UserError: no model of this family is close.
         """
         near = architecture.replace(
             **{name: least for name, least in self.least.items() if getattr(architecture, name) < least}
@@ -105,11 +105,11 @@ class ModelFamily:
         back = self.architecture(self._options(near), "the options it would have")
         ours, theirs = canonical(architecture), canonical(back)
         if theirs.expert_bias and not ours.expert_bias:
-            # A bias of zeros says the same.
+            # A bias of zeros is equivalent to no bias.
             theirs = theirs.replace(expert_bias=False)
         names = [f.name for f in dataclasses.fields(Architecture)]
         different = [name for name in names if getattr(ours, name) != getattr(theirs, name)]
-        # As it was written, unless that is only another way to write what is there.
+        # Report values as given, unless their canonical form equals the family's.
         written = [architecture if getattr(architecture, name) != getattr(theirs, name) else ours for name in different]
         return [
             f"{name} = {getattr(a, name)!r} (there {getattr(theirs, name)!r})"
@@ -125,18 +125,18 @@ class ModelFamily:
 
 _HINTS = typing.get_type_hints(Architecture)
 _KINDS = {name: {Any: int, float: float | int}.get(hint, hint) for name, hint in _HINTS.items()}
-"""Kinds of the fields of an Architecture, those that are numbers of something being whole."""
+"""Types of the Architecture fields; fields of type Any are integers."""
 
 _SAME_ROUTER: dict[str, dict[str, Any]] = {
     "topk_softmax": {"router": "softmax_topk", "norm_topk_prob": True},
     "switch": {"router": "softmax_topk", "norm_topk_prob": False},
     "sigmoid_topk": {"router": "group_limited", "num_groups": 1, "top_k_groups": 1},
 }
-"""Routers that, without noise, are others with certain options."""
+"""Routers that, without noise, equal another router with certain options."""
 
 
 def canonical(architecture: Architecture) -> Architecture:
-    """The architecture that stands for all with the same function at inference."""
+    """Return the canonical architecture among those with the same function at inference."""
     a = architecture
     shared = a.num_shared_experts * a.shared_width if a.num_shared_experts else 0
     changes: dict[str, Any] = dict(_SAME_ROUTER.get(a.router, {}))

@@ -1,6 +1,6 @@
-"""gpt-oss: attention sinks and alternating windows, biases everywhere, experts with a clamped SwiGLU.
+"""Describe gpt-oss: attention sinks and alternating windows, biases everywhere, experts with a clamped SwiGLU.
 
-Its gate and up projections are one tensor of all experts, their columns alternating. The published checkpoints are in
+Its gate and up projections form one tensor of all experts, with alternating columns. The published checkpoints are in
 MXFP4; moejax reads the bfloat16 form that transformers writes.
 """
 
@@ -72,7 +72,7 @@ GPT_OSS = ModelFamily(
         "tie_word_embeddings": False,
     },
     rules=(HEADS, BIASES, ROPE_ALWAYS_WRITTEN, ALTERNATING_WINDOWS),
-    # The length of its first training, which the rotary scaling has, and another name of num_experts_per_tok.
+    # The training length before extension, which the rotary scaling contains, and an alias of num_experts_per_tok.
     ignored=frozenset({"initial_context_length", "experts_per_token"}),
     aliases={"num_experts": "num_local_experts"},
     mappings=_mappings,

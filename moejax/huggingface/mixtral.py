@@ -1,4 +1,4 @@
-"""Mixtral: grouped-query attention, every layer a mixture whose gates sum to 1."""
+"""Describe Mixtral: grouped-query attention, and a mixture whose gates sum to 1 in every layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIXTRAL = ModelFamily(
         "tie_word_embeddings": False,
     },
     rules=(HEADS, ROPE, ONE_WINDOW),
-    # Noise while transformers trains.
+    # Router noise in transformers' training.
     ignored=frozenset({"router_jitter_noise"}),
     aliases={"num_experts": "num_local_experts"},
     mappings=lambda architecture: [

@@ -1,4 +1,4 @@
-"""OLMoE: queries and keys normalised over all heads, gates that are plain probabilities."""
+"""Describe OLMoE: queries and keys normalised over all heads, and gates that are unnormalised probabilities."""
 
 from __future__ import annotations
 

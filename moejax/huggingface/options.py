@@ -1,4 +1,4 @@
-"""The options of a ``config.json``: each is taken, or known to leave the function as it is, or refused by name."""
+"""Read the options of a ``config.json``. Each is used, known not to affect the function, or rejected by name."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ IGNORED = frozenset(
         "label2id",
         "num_labels",
         "problem_type",
-        # These change a training and not the function that is trained; moejax has its own.
+        # These affect training but not the function of the model; moejax has its own settings.
         "attention_dropout",
         "router_aux_loss_coef",
         "pretraining_tp",
-        # Arguments of generation and of other tasks, which releases of transformers before 5 kept in config.json.
+        # Arguments of generation and of other tasks, which releases of transformers before 5 stored in config.json.
         "max_length",
         "min_length",
         "do_sample",
@@ -89,10 +89,10 @@ IGNORED = frozenset(
         "tf_legacy_loss",
     }
 )
-"""Options of every family without a say in what the model computes."""
+"""Options of every family that do not affect the function of the model."""
 
 BOOKKEEPING = ("_", "unsloth_")
-"""Beginnings of names that transformers and other tools write for themselves."""
+"""Prefixes of options that transformers and other tools write for internal use."""
 
 CHECKPOINT_ONLY = frozenset(
     {
@@ -105,13 +105,13 @@ CHECKPOINT_ONLY = frozenset(
         "auto_map",
     }
 )
-"""Ignored options that belong to one checkpoint, and do not travel to another of the same model."""
+"""Ignored options that belong to one checkpoint and are not copied to another one of the same model."""
 
 
 class Options:
-    """Options as given, with what transformers assumes for those that are not.
+    """Options as given, with the defaults of transformers for missing ones.
 
-    ``switches`` has the options that another one turns on: where it is off they are null, whatever is written.
+    ``switches`` maps options to the option that enables them. If that is off they are null, whatever their value.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Options:
         self._taken: set[str] = set()
 
     def take(self, name: str, kind: Any) -> Any:
-        """Return an option of a kind (such as ``int`` or ``str | None``), and count it as taken.
+        """Return an option of a type (such as ``int`` or ``str | None``), and mark it as used.
 
         Raises:
-          UserError: it is missing, or of another kind.
+          UserError: the option is missing or has another type.
         """
         self._taken.add(name)
         if name in self._switches and not self.take(self._switches[name], bool):
@@ -144,10 +144,10 @@ class Options:
         return value
 
     def require(self, name: str, only: Any) -> None:
-        """Take an option that moejax computes for one value alone.
+        """Check an option that moejax supports with one value only, and mark it as used.
 
         Raises:
-          UserError: it has another.
+          UserError: the option has another value.
         """
         self._taken.add(name)
         value = self._given.get(name)
@@ -155,10 +155,10 @@ class Options:
             raise UserError(f"{self.where}: {name} is {value!r}; moejax computes {only!r} alone.")
 
     def finish(self, ignored: Collection[str]) -> None:
-        """Refuse options that are on, were not taken, and are not known to be ignored.
+        """Reject options that are set, were not used, and may not be ignored.
 
         Raises:
-          UserError: names all of them.
+          UserError: there are such options; lists all of them.
         """
         off = {name for name, switch in self._switches.items() if not self.take(switch, bool)}
         unknown = [

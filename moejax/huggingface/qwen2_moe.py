@@ -1,4 +1,4 @@
-"""Qwen2-MoE: a shared expert behind a gate beside the routed ones, biases on queries, keys and values."""
+"""Describe Qwen2-MoE: a gated shared expert in addition to the routed ones, and biases on queries, keys and values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ QWEN2_MOE = ModelFamily(
         "tie_word_embeddings": False,
     },
     rules=(HEADS, ROPE, DENSE_LAYERS, NAMED_WINDOWS, _SHARED),
-    # The windows are those of layer_types.
+    # The windows are given by layer_types.
     ignored=frozenset({"max_window_layers"}),
     aliases={"num_local_experts": "num_experts"},
     mappings=lambda architecture: [

@@ -1,4 +1,4 @@
-"""Qwen3-MoE: queries and keys normalised within each head, no shared expert."""
+"""Describe Qwen3-MoE: queries and keys normalised within each head, and no shared expert."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QWEN3_MOE = ModelFamily(
         "tie_word_embeddings": False,
     },
     rules=(HEADS, BIASES, ROPE, DENSE_LAYERS, SWITCHED_WINDOW),
-    # The window, where there is one, is in every layer.
+    # A window applies to every layer.
     ignored=frozenset({"max_window_layers"}),
     aliases={"num_local_experts": "num_experts"},
     mappings=lambda architecture: [

@@ -1,6 +1,6 @@
-"""Tensors of a checkpoint among our stacked arrays: each mapping is written once and followed in both directions.
+"""Map tensors of a checkpoint to moejax's stacked arrays. Each mapping is defined once and used in both directions.
 
-Names and layouts that families share are below: Llama's, with experts beside them, and DeepSeek's latent attention.
+Names and layouts that families share are below: Llama's, experts, and DeepSeek's latent attention.
 """
 
 from __future__ import annotations
@@ -20,58 +20,59 @@ JOINED = "*"
 
 @dataclass(frozen=True)
 class WeightMapping:
-    """One of their tensors, or one per layer, or one per layer and expert, and the arrays of ours that it holds."""
+    """Mapping of a checkpoint tensor (or one per layer, or one per layer and expert) to the moejax arrays that it
+    holds."""
 
     theirs: str
-    """Its name, with ``{layer}`` counted from the input and ``{expert}`` where there is one for each; ``{mtp_layer}``
-    stands for those layers, behind the last, that are modules of multi-token prediction."""
+    """Name of the tensor, with ``{layer}`` counted from the input and ``{expert}`` for separate experts.
+    ``{mtp_layer}`` marks layers after the last that are multi-token prediction modules."""
     layout: str
-    """Its axes by the logical names of ours, as ``(heads head_dim) embed``. ``*`` stands for the last axis of ours, or
-    for those of several arrays joined."""
+    """Axes of the tensor by moejax's logical names, as in ``(heads head_dim) embed``. ``*`` is the last axis of the
+    moejax array, or of several joined arrays."""
     ours: tuple[str, ...]
-    """Names of the arrays, without that of the stack of layers; ``NAME[0]`` is the first of two matrices in one."""
+    """Names of the arrays within the stack of layers; ``NAME[0]`` is the first of two matrices in one array."""
     alternating: int = 0
-    """How many channels, at the end of the last axis, alternate there between what are halves of them here."""
+    """Number of channels at the end of the last axis that alternate in the tensor but form two halves in moejax."""
     copied: str = ""
-    """For a tensor that repeats another one and may be missing: why it does, and what to do if it does not."""
+    """For an optional copy of another tensor: why it is a copy, and what to do if it differs."""
     is_written: bool = True
-    """Whether ``--to hf`` writes it."""
+    """True if ``--to hf`` writes the tensor."""
 
     @property
     def by_expert(self) -> bool:
-        """Whether it is about routed experts, each by itself or all in one."""
+        """Return whether the tensor belongs to routed experts, separate or joined."""
         return "{expert}" in self.theirs or "expert" in self.layout.split()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A tensor of theirs, or one expert of it, and the slices of ours with the same numbers."""
+    """A checkpoint tensor, or one expert of it, and the slices of moejax arrays with the same values."""
 
     theirs: str
     index: tuple[int, ...]
-    """Index of the first axes of their tensor."""
+    """Index of the first axes of the checkpoint tensor."""
     whole: tuple[int, ...]
-    """Shape of their tensor."""
+    """Shape of the checkpoint tensor."""
     ours: tuple[tuple[str, tuple[int, ...]], ...]
-    """Names of the arrays, and where in their stacks: layer, expert, matrix."""
+    """Names of the arrays and indices in their stacks: layer, expert, matrix."""
     layout: str
-    """Their axes, arrow, ours."""
+    """Axes of the checkpoint tensor, arrow, axes of the moejax array."""
     sizes: Mapping[str, int]
     widths: tuple[int, ...]
-    """Widths of the last axis of each of ours."""
+    """Width of the last axis of each moejax array."""
     alternating: int
     copied: str
     is_written: bool
 
     def to_ours(self, theirs: np.ndarray) -> list[np.ndarray]:
-        """The slices of ours from their tensor."""
+        """Return the slices of the moejax arrays from the checkpoint tensor."""
         joined = rearrange(theirs, self.layout, self.sizes)
         if self.alternating:
             joined = joined[..., self._order()]
         return np.split(joined, np.cumsum(self.widths)[:-1], axis=-1)
 
     def to_theirs(self, ours: Sequence[np.ndarray]) -> np.ndarray:
-        """Their tensor from the slices of ours: the inverse."""
+        """Return the checkpoint tensor from the slices of the moejax arrays: the inverse of ``to_ours``."""
         joined = ours[0] if len(ours) == 1 else np.concatenate(ours, axis=-1)
         if self.alternating:
             joined = joined[..., np.argsort(self._order())]
@@ -79,16 +80,16 @@ class Pair:
         return rearrange(joined, f"{right}->{left}", self.sizes)
 
     def _order(self) -> np.ndarray:
-        """Order in which we have their channels: those that alternate, as two halves."""
+        """Return the moejax order of the checkpoint's channels, with alternating ones as two halves."""
         channels = np.arange(sum(self.widths))
         start = len(channels) - self.alternating
         return np.concatenate([channels[:start], channels[start::2], channels[start + 1 :: 2]])
 
 
 def pairs(architecture: Architecture, mappings: Iterable[WeightMapping]) -> list[Pair]:
-    """Every mapping of a family for every layer and expert of an architecture, in the order of its layers.
+    """Return a pair for every mapping of a family and every layer and expert of an architecture, in layer order.
 
-    Mappings whose arrays an architecture has not are left out: those of biases, dense layers, shared experts.
+    Mappings to arrays that the architecture lacks are omitted: biases, dense layers, shared experts.
     """
     known, mappings = parameters(architecture), list(mappings)
     in_modules = [mapping for mapping in mappings if "{mtp_layer}" in mapping.theirs]
@@ -118,7 +119,7 @@ def pairs(architecture: Architecture, mappings: Iterable[WeightMapping]) -> list
 
 
 Located = tuple[str, tuple[int, ...]]
-"""Name of an array, and the place in its stack."""
+"""Name of an array and index in its stack."""
 
 
 def _of_layer(
@@ -127,7 +128,7 @@ def _of_layer(
     locate: Callable[[str], Located],
     layer: int,
 ) -> Iterator[Pair]:
-    """``locate`` finds the array of a mapping's name."""
+    """Yield the pairs of one layer; ``locate`` returns the array of a mapping's name."""
     for mapping in mappings:
         named = [_place(name) for name in mapping.ours]
         ours = [(*locate(name), matrix) for name, matrix in named]
@@ -137,7 +138,7 @@ def _of_layer(
 
 
 def _place(written: str) -> tuple[str, tuple[int, ...]]:
-    """The array of ``NAME`` or ``NAME[0]``, and which of its matrices."""
+    """Return the array of ``NAME`` or ``NAME[0]``, and the index of its matrix."""
     name, _, number = written.partition("[")
     return name, (int(number[:-1]),) if number else ()
 
@@ -157,7 +158,7 @@ def _pairs(
     joined = mapping.layout.replace(JOINED, inner[-1])
     sizes[inner[-1]] = sum(widths)
     groups = axes(joined)
-    # Where all experts are one tensor of theirs, each is read and written by itself.
+    # If all experts form one tensor, each expert is read and written separately.
     together = groups[0] == ["expert"]
     whole = tuple(math.prod(sizes[name] for name in group) for group in groups)
     one = joined.split(maxsplit=1)[1] if together else joined
@@ -178,7 +179,7 @@ def _pairs(
 
 
 def rearrange(array: np.ndarray, pattern: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """The same numbers in another layout. A group in brackets is one axis, its first name the slowest.
+    """Rearrange an array to another layout. A group in brackets is one axis whose first name varies slowest.
 
     ``()`` is an axis of size 1. Swapping the sides of the arrow gives the inverse.
     """
@@ -191,7 +192,7 @@ def rearrange(array: np.ndarray, pattern: str, sizes: Mapping[str, int]) -> np.n
 
 
 def axes(side: str) -> list[list[str]]:
-    """The groups of names of one side of a pattern."""
+    """Return the groups of names on one side of a pattern."""
     groups, inside = [], False
     for word in side.replace("(", " ( ").replace(")", " ) ").split():
         if word in "()":
@@ -234,23 +235,23 @@ ATTENTION = [
     WeightMapping(_ATTENTION + "o_proj.bias", "embed", ("attention.output_bias",)),
     WeightMapping(_ATTENTION + "sinks", "heads", ("attention.sinks",)),
 ]
-"""Grouped-query attention."""
+"""Mappings of grouped-query attention."""
 
 QK_NORM = [
     WeightMapping(_ATTENTION + "q_norm.weight", "head_dim", ("attention.query_norm",)),
     WeightMapping(_ATTENTION + "k_norm.weight", "head_dim", ("attention.key_norm",)),
 ]
-"""Norms within each head."""
+"""Mappings of norms within each head."""
 
 QK_NORM_ALL_HEADS = [
     WeightMapping(_ATTENTION + "q_norm.weight", "(heads head_dim)", ("attention.query_norm",)),
     WeightMapping(_ATTENTION + "k_norm.weight", "(kv_heads head_dim)", ("attention.key_norm",)),
 ]
-"""Norms over all heads."""
+"""Mappings of norms over all heads."""
 
 
 def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapping]:
-    """DeepSeek's, whose rotary channels alternate between what are first and second halves here."""
+    """Return the mappings of DeepSeek's attention, whose alternating rotary channels form two halves in moejax."""
     turned = rope_head_dim
     queries = (
         [
@@ -276,7 +277,8 @@ def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapp
 
 
 def multi_token_prediction(tied: bool) -> list[WeightMapping]:
-    """DeepSeek's modules around their blocks, with copies of the model's embedding and head, which they share."""
+    """Return the mappings of DeepSeek's modules without their blocks, including copies of the shared embedding and
+    head."""
     module, ours, head = "model.layers.{mtp_layer}.", f"{MTP_LAYERS}.", "embedding" if tied else "unembedding"
     shared = (
         "modules of multi-token prediction share the model's embedding and head; to read the model without them, set "
@@ -293,7 +295,7 @@ def multi_token_prediction(tied: bool) -> list[WeightMapping]:
 
 
 def feed_forward(module: str, ours: str) -> list[WeightMapping]:
-    """A dense SwiGLU feed-forward."""
+    """Return the mappings of a dense SwiGLU feed-forward."""
     return [
         WeightMapping(f"{LAYER}{module}.gate_proj.weight", "hidden embed", (f"{ours}.gate",)),
         WeightMapping(f"{LAYER}{module}.up_proj.weight", "hidden embed", (f"{ours}.up",)),
@@ -302,7 +304,7 @@ def feed_forward(module: str, ours: str) -> list[WeightMapping]:
 
 
 def experts(module: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> list[WeightMapping]:
-    """A router, and experts of which each is a module of its own."""
+    """Return the mappings of a router and of experts that are separate modules."""
     expert = f"{LAYER}{module}.experts.{{expert}}."
     return [
         WeightMapping(f"{LAYER}{module}.gate.weight", "router embed", ("feed_forward.router",)),
@@ -313,9 +315,9 @@ def experts(module: str, gate: str = "gate_proj", up: str = "up_proj", down: str
 
 
 def fused(mappings: Iterable[WeightMapping]) -> list[WeightMapping]:
-    """Return the mappings of a checkpoint with a layer's experts in one tensor, as transformers 5 holds a model.
+    """Return the mappings of a checkpoint with a layer's experts in one tensor, the layout of transformers 5 in memory.
 
-    It writes such a checkpoint with ``save_pretrained(..., save_original_format=False)``.
+    transformers writes such a checkpoint with ``save_pretrained(..., save_original_format=False)``.
     """
     mappings = list(mappings)
     if not any("{expert}" in mapping.theirs for mapping in mappings):
