@@ -1,1 +1,1 @@
-"""Weights on disk: safetensors files read and written tensor by tensor, and moejax's own weights folder."""
+"""Read and write weights: safetensors files, tensor by tensor, and moejax's own weights folder."""

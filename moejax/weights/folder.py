@@ -1,7 +1,7 @@
-"""moejax's own weights: a folder with ``architecture.json``, ``weights.safetensors`` and the tokenizer's files.
+"""Read and write moejax's weights folder: ``architecture.json``, ``weights.safetensors`` and tokenizer files.
 
-The file holds the stacked arrays of ``moejax.weights.parameters`` under their dotted names, each in the type it was
-stored in, float32, bfloat16 or float16. One file, whatever its size, since tensors are read by position.
+The file holds the stacked arrays of ``moejax.weights.parameters`` under their dotted names, each in its stored type:
+float32, bfloat16 or float16. One file suffices for any size, because tensors are read by position.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ARCHITECTURE = "architecture.json"
 WEIGHTS = "weights.safetensors"
 
 FLOATS = {"float32": DTYPES["F32"], "bfloat16": DTYPES["BF16"], "float16": DTYPES["F16"]}
-"""Types of weights, by the names people know them by."""
+"""Types of weights by their common names."""
 
 
 class Weights(NamedTuple):
-    """A model that can be computed."""
+    """A model with its architecture and parameters."""
 
     architecture: Architecture
     params: dict[str, Any]
@@ -43,10 +43,10 @@ class Weights(NamedTuple):
 
 
 def load_weights(folder: Path | str) -> Weights:
-    """The weights of a folder in float32, whatever they are stored in.
+    """Load the weights of a folder in float32, whatever their stored type.
 
     Raises:
-      UserError: the folder holds no weights, or not those of its architecture.
+      UserError: the folder holds no weights, or weights that do not match its architecture.
     """
     folder = Path(folder)
     architecture = read_architecture(folder)
@@ -59,10 +59,10 @@ def load_weights(folder: Path | str) -> Weights:
 def save_weights(
     folder: Path | str, architecture: Architecture, params: Mapping[str, Any], expert_bias: Any = None
 ) -> None:
-    """Write a folder that ``load_weights`` reads; it appears when all of it is there.
+    """Write a folder for ``load_weights``. It appears only when complete.
 
     Raises:
-      UserError: the folder is there already.
+      UserError: the folder exists already.
     """
     arrays = dict(flat(params)) | ({} if expert_bias is None else {EXPERT_BIAS: expert_bias})
     kinds = {name: Kind(np.dtype(array.dtype), tuple(array.shape)) for name, array in arrays.items()}
@@ -72,15 +72,15 @@ def save_weights(
 
 
 def is_weights(folder: Path) -> bool:
-    """Return whether a folder holds weights of this kind."""
+    """Return whether a folder holds moejax weights."""
     return (folder / ARCHITECTURE).is_file() and (folder / WEIGHTS).is_file()
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """The architecture of a folder of weights, checked.
+    """Read and check the architecture of a weights folder.
 
     Raises:
-      UserError: it holds none, or one that cannot be built.
+      UserError: the folder has no architecture, or one that cannot be built.
     """
     for name in (ARCHITECTURE, WEIGHTS):
         if not (folder / name).is_file():
@@ -92,10 +92,11 @@ def read_architecture(folder: Path) -> Architecture:
 
 
 def open_weights(folder: Path, architecture: Architecture, *, verify: bool = True) -> TensorFile:
-    """The file of a folder of weights, its tensors those of ``architecture``. To ``verify`` it is to read all of it.
+    """Open the weight file of a folder and check its tensors against ``architecture``; ``verify`` also checks the
+    file's hash.
 
     Raises:
-      UserError: it holds other bytes than were written, or tensors are missing, too many, or of another shape or type.
+      UserError: the contents have changed, or tensors are missing, unexpected, or of another shape or type.
     """
     if verify:
         check_as_written(folder / WEIGHTS)
@@ -110,7 +111,7 @@ def open_weights(folder: Path, architecture: Architecture, *, verify: bool = Tru
 
 @contextlib.contextmanager
 def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str, Kind]) -> Iterator[TensorFileWriter]:
-    """The file of weights in a new folder, to be filled; writes the architecture beside it, and its hash at the end."""
+    """Open the weight file of a new folder for writing; write the architecture first and the file's hash at the end."""
     known = {name: parameter.shape for name, parameter in parameters(architecture).items()}
     given = {name: kind.shape for name, kind in kinds.items()}
     if known != given:

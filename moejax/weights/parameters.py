@@ -1,4 +1,4 @@
-"""The parameters of an architecture under flat names, with their shapes and axes: the same everywhere on disk."""
+"""List the parameters of an architecture by flat name, with shapes and axes, as used everywhere on disk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from moejax.architecture import Architecture
 from moejax.model import transformer
 
 EXPERT_BIAS = "moe_layers.feed_forward.expert_bias"
-"""Name of the expert bias, which is no parameter and travels beside them; the rows of modules of multi-token prediction
-are its last."""
+"""Name of the expert bias, which is stored with the parameters but is not one of them. Its last rows belong to
+multi-token prediction modules."""
 
 
 class Parameter(NamedTuple):
-    """Shape and type of a stacked array before it exists."""
+    """Shape and axes of a stacked array."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -24,7 +24,7 @@ class Parameter(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
-    """Every stacked array by its dotted name, and the expert bias of an architecture that has one."""
+    """Return every stacked array by its dotted name, including the expert bias of an architecture that has one."""
     shapes = dict(flat(transformer.abstract_params(architecture)))
     axes = dict(flat(transformer.param_axes(architecture)))
     described = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
@@ -35,7 +35,7 @@ def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested dicts, with their dotted names."""
+    """Yield the leaves of nested dicts with their dotted names."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
@@ -44,7 +44,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dicts from dotted names."""
+    """Build nested dicts from dotted names."""
     tree: dict[str, Any] = {}
     for name, value in leaves.items():
         *groups, last = name.split(".")

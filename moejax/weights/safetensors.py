@@ -1,6 +1,6 @@
-"""The safetensors format: eight bytes with the header's length, a JSON header, and the tensors one after another.
+"""Read and write the safetensors format: the header length in eight bytes, a JSON header, and the tensors in sequence.
 
-Tensors are read and written by position, never mapped, so that memory is what is asked for and not what was touched.
+Tensors are read and written by position instead of memory-mapped, so that memory use equals the requested data.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
 
 class TensorFile:
-    """A safetensors file whose header has been read and whose tensors have not."""
+    """A safetensors file with its header loaded and its tensors read on demand."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -72,11 +72,11 @@ class TensorFile:
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """Type and shape of every tensor."""
+        """Return the type and shape of every tensor."""
         return {name: kind for name, (kind, _) in self._tensors.items()}
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
-        """A tensor, or the part of it at ``index`` of its first axes."""
+        """Read a tensor, or the part of it at ``index`` of its first axes."""
         kind, begin = self._tensors[name]
         part, offset = _part(kind, index)
         array = np.empty(part.shape, part.dtype)
@@ -84,7 +84,8 @@ class TensorFile:
         return array
 
     def read_block(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """The block of a tensor at a slice of every axis, without steps; whole rows are read, one matrix at a time."""
+        """Read a block of a tensor, given a slice without a step for every axis; whole rows are read, one matrix at a
+        time."""
         kind, begin = self._tensors[name]
         fill = 2 - len(kind.shape)
         bounds = [*(range(1),) * fill, *(range(size)[at] for size, at in zip(kind.shape, index, strict=True))]
@@ -110,13 +111,13 @@ class TensorFile:
 
 
 class TensorFileWriter:
-    """A safetensors file of known tensors, whose header is written first and whose tensors come in any order."""
+    """A safetensors file under construction. Its tensors are known in advance and may be written in any order."""
 
     def __init__(self, path: Path, kinds: Mapping[str, Kind], metadata: Mapping[str, str] | None = None):
         self._places: dict[str, tuple[Kind, int]] = {}
         header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
         end = 0
-        # Wide types first, so that every tensor is aligned to its own type.
+        # Wide types come first, so that every tensor is aligned to its own type.
         for name, kind in sorted(kinds.items(), key=lambda item: -item[1].dtype.itemsize):
             self._places[name] = (kind, end)
             header[name] = {
@@ -133,7 +134,7 @@ class TensorFileWriter:
         os.truncate(self._file.fileno(), self._begin + end)
 
     def write(self, name: str, index: tuple[int, ...], array: np.ndarray) -> None:
-        """Put a tensor, or the part of it at ``index`` of its first axes, in its place."""
+        """Write a tensor, or the part of it at ``index`` of its first axes."""
         kind, begin = self._places[name]
         part, offset = _part(kind, index)
         assert array.shape == part.shape, f"{name}{list(index)} has the shape {part.shape}, not {array.shape}"
@@ -141,11 +142,11 @@ class TensorFileWriter:
         _write(self._file.fileno(), _bytes(array), self._begin + begin + offset)
 
     def write_block(self, name: str, start: tuple[int, ...], array: np.ndarray) -> None:
-        """Put a block of a tensor, all of its axes, in its place: its first corner is at ``start``."""
+        """Write a block of a tensor, with all its axes, whose first corner is at ``start``."""
         kind, begin = self._places[name]
         whole = next((n for n in range(len(kind.shape), 0, -1) if array.shape[n - 1] != kind.shape[n - 1]), 1)
         strides = np.cumprod([1, *reversed(kind.shape[1:])])[::-1] if kind.shape else np.array([], int)
-        # Rows that are contiguous here and there: those of the last axis that the block does not span.
+        # Write runs of rows that are contiguous both in the block and in the file.
         for index in np.ndindex(array.shape[: whole - 1]):
             corner = [at + i for at, i in zip(start, (*index, *(0,) * (len(start) - len(index))), strict=True)]
             offset = int(np.dot(corner, strides)) * kind.dtype.itemsize
@@ -153,7 +154,7 @@ class TensorFileWriter:
             _write(self._file.fileno(), _bytes(rows), self._begin + begin + offset)
 
     def close(self) -> None:
-        """Wait until everything is on the disk."""
+        """Flush the file to disk and close it."""
         os.fsync(self._file.fileno())
         self._file.close()
 
@@ -189,7 +190,7 @@ def _placed(entry: Any, name: str, path: Path) -> tuple[Kind, int]:
 
 
 def _part(kind: Kind, index: tuple[int, ...]) -> tuple[Kind, int]:
-    """The part at ``index`` of the first axes, and how many bytes after the tensor's beginning it begins."""
+    """Return the part at ``index`` of the first axes, and its offset in bytes from the start of the tensor."""
     part = Kind(kind.dtype, kind.shape[len(index) :])
     number = 0
     for i, size in zip(index, kind.shape, strict=False):

@@ -1,4 +1,4 @@
-"""Files of a tokenizer, which travel with a model's weights."""
+"""Copy and read tokenizer files, which are stored with a model's weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from moejax.stored import foreign_json, read_bytes
 
 GENERATION = "generation_config.json"
-"""Defaults of generation, which name the tokens that begin and end it."""
+"""File of generation defaults, which names the first and last tokens of a generated text."""
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Special tokens that ``config.json`` and ``generation_config.json`` name."""
+"""Special tokens named in ``config.json`` and ``generation_config.json``."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,7 +31,7 @@ TOKENIZER_FILES = (
 
 
 def carry_tokenizer(source: Path, target: Path) -> list[str]:
-    """Copy the files of a tokenizer; returns the names of those there were."""
+    """Copy the tokenizer files that exist, and return their names."""
     names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
     for name in names:
         shutil.copyfile(source / name, target / name)
@@ -47,7 +47,7 @@ def generation_token_ids(folder: Path) -> dict[str, Any]:
 
 
 def special_token(folder: Path, name: str) -> str | None:
-    """What ``tokenizer_config.json`` says under a name such as ``bos_token``; None if it says nothing."""
+    """Return an entry of ``tokenizer_config.json`` such as ``bos_token``; None if it is missing."""
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return None
