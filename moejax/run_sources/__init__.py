@@ -1,4 +1,4 @@
-"""Runs from where people keep them: a folder or a server of an experiment tracker, as a table of one row a run.
+"""Read runs from folders and servers of experiment trackers into a table with one row per run.
 
 Import from the files here; ``moejax.run_table`` reads them by ``source.read``.
 """

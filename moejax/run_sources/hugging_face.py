@@ -1,4 +1,4 @@
-"""Tables of runs that are data sets of Hugging Face: on its hub, or saved to a folder."""
+"""Read tables of runs that are Hugging Face data sets, on the hub or saved to a folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from moejax.wording import says
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is what ``save_to_disk`` keeps a data set's state in."""
+    """Return whether the file is one in which ``save_to_disk`` stores the state of a data set."""
     return path.name in ("state.json", "dataset_dict.json") and (
         path.name == "dataset_dict.json" or (path.parent / "dataset_info.json").exists()
     )
 
 
 def read(text: str) -> Any:
-    """The data set as a pandas DataFrame, its only split or the one after ``#``.
+    """Return the data set as a pandas DataFrame: its only split, or the split named after ``#``.
 
     Raises:
-      UserError: datasets is not installed, there is no such data set or split, or it has several.
+      UserError: datasets is not installed, the data set or split does not exist, or the split is ambiguous.
     """
     if importlib.util.find_spec("datasets") is None:
         raise UserError("Data sets of Hugging Face need datasets, which is not installed: pip install 'moejax[hf]'.")

@@ -1,6 +1,5 @@
-"""Read MLflow's runs from its database, its files or its server, without MLflow: its own client would bring an older
-database to its version. Nothing is written.
-"""
+"""Read MLflow runs from a database, files or a server, without MLflow, whose client would migrate an older database to
+its version. Nothing is written."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ from moejax.table_file import MOST_BYTES
 from moejax.wording import did_you_mean, says, shown
 
 STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
-"""MLflow's ``RunStatus``, which its files keep as a number."""
+"""MLflow's ``RunStatus``, stored as a number in its files."""
 
 SECONDS = 60
-"""How long a server may take for one answer."""
+"""Timeout of a server request, in seconds."""
 MOST_PAGES = 1_000
-"""Pages of a server's list, each of up to 1,000 items."""
+"""Maximum number of pages of a server's list, each of up to 1,000 items."""
 MOST_META_BYTES = 100_000
-"""Of a ``meta.yaml``, which MLflow writes with a dozen lines."""
+"""Maximum size of a ``meta.yaml``, which MLflow writes with a dozen lines."""
 
 
 def is_file(path: Path) -> bool:
-    """Return whether it is what MLflow keeps an experiment's name in."""
-    # Opening a pipe of this name would block.
+    """Return whether the file is one in which MLflow stores the name of an experiment."""
+    # Opening a named pipe would block.
     if path.name != "meta.yaml" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -46,10 +45,10 @@ def is_file(path: Path) -> bool:
 
 
 def read(text: str) -> Iterable[TrackedRun]:
-    """The runs that are not deleted, of all experiments or of the one after ``#``.
+    """Return the runs that are not deleted, of all experiments or of the one named after ``#``.
 
     Raises:
-      UserError: it is no such store, is of no known version, or has no such experiment.
+      UserError: the store is unreadable, has an unknown version, or lacks the experiment.
     """
     place, _, experiment = text.partition("#")
     if place.startswith(("http://", "https://")):
@@ -67,10 +66,10 @@ def read(text: str) -> Iterable[TrackedRun]:
 
 
 def histories(text: str) -> Iterator[History]:
-    """The metrics by step of the runs that ``read`` reads, from a database or a folder.
+    """Yield the metrics by step of the runs that ``read`` returns, from a database or a folder.
 
     Raises:
-      UserError: as ``read``, or it is a server.
+      UserError: as ``read``, or the store is a server.
     """
     place, _, experiment = text.partition("#")
     if place.startswith(("http://", "https://")):
@@ -116,17 +115,17 @@ def _points_of_files(folder: Path) -> list[tuple[str, int, float]]:
 
 
 def _chosen(experiments: dict[str, str], chosen: str, where: str) -> dict[str, str]:
-    """Names by id, of all experiments or of the chosen one."""
+    """Return names by id, of all experiments or of the chosen one."""
     if chosen and chosen not in experiments.values():
         raise UserError(f"{where} has no experiment {chosen}; {did_you_mean(chosen, sorted(experiments.values()))}")
     return {key: name for key, name in experiments.items() if chosen in ("", name)}
 
 
 def _run(name: str, key: str, experiment: str, status: Any, params: Any, tags: Any, metrics: Any) -> TrackedRun:
-    """A run of any store; ``metrics`` are as that holds them.
+    """Build a run of any store from its parameters, tags and metrics.
 
     Raises:
-      UserError: a metric is no number.
+      UserError: a metric is not a number.
     """
     own = {name: value for name, value in tags.items() if not str(name).startswith("mlflow.")}
     about = {"run_id": key, "experiment": experiment, "status": str(status or "unknown")}
@@ -166,7 +165,7 @@ def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
 
 
 def _folders(path: Path, chosen: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """The folder of every run that is not deleted, what its file says, and its experiment."""
+    """Yield the folder of every run that is not deleted, the contents of its file, and its experiment."""
     of_experiment = [folder for folder in (path, *sorted(path.iterdir())) if (folder / "meta.yaml").is_file()]
     found = {str(folder): about for folder in of_experiment if "name" in (about := _meta(folder))}
     active = {key: str(about["name"]) for key, about in found.items() if about.get("lifecycle_stage") == "active"}
@@ -192,7 +191,8 @@ def _meta(folder: Path) -> dict[str, Any]:
 
     try:
         text = input_file.read_bytes(folder / "meta.yaml", MOST_META_BYTES).decode("utf-8")
-        # Aliases of aliases grow without limit when they are printed, and the time to read nesting with its square.
+        # Nested aliases grow without limit when printed, and the time to read nested values grows with the square of
+        # the depth.
         depth = 0
         for token in yaml.scan(text):
             depth += token.id in ("[", "{", "<block mapping start>", "<block sequence start>")
@@ -208,19 +208,20 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _values(folder: Path) -> dict[str, str]:
-    """Return the texts of a folder's files by name; a part before ``/`` is a folder."""
+    """Return the texts of a folder's files by name; a part of the name before ``/`` is a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     contents = {str(path.relative_to(folder)): input_file.read_bytes(path, MOST_BYTES) for path in files}
     return {name: content.decode("utf-8", errors="replace") for name, content in contents.items()}
 
 
 def _latest(text: str, path: Path) -> float:
-    """The value at the largest step, of several the last written; a line is ``milliseconds value step``."""
+    """Return the value at the largest step, the last one written if there are several; a line is ``milliseconds value
+    step``."""
     return max(_lines(text, path))[2]
 
 
 def _lines(text: str, path: Path) -> list[tuple[int, int, float]]:
-    """Step, milliseconds and value of each line."""
+    """Return step, milliseconds and value of each line."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     try:
         found = [(int(cells[2]) if len(cells) > 2 else 0, int(cells[0]), float(cells[1])) for cells in lines]
@@ -230,10 +231,10 @@ def _lines(text: str, path: Path) -> list[tuple[int, int, float]]:
 
 
 def _number(value: Any, what: str) -> float:
-    """A metric's value; MLflow keeps an infinite one as the largest float in a database, and gives it so.
+    """Return a metric's value. MLflow stores an infinite one as the largest float in a database, and returns it so.
 
     Raises:
-      UserError: it is no number.
+      UserError: the value is not a number.
     """
     try:
         number = float(value)
@@ -258,7 +259,7 @@ def _of_server(address: str, chosen: str) -> Iterator[TrackedRun]:
 
 
 def _pages(address: str, method: str, asked: dict[str, Any], part: str) -> Iterator[dict[str, Any]]:
-    """Yield all of a list that the server gives in pages (MLflow's REST API 2.0)."""
+    """Yield all items of a paged list of the server (MLflow's REST API 2.0)."""
     token = ""
     for _ in range(MOST_PAGES):
         answer = _ask(address, method, {**asked, **({"page_token": token} if token else {})})
@@ -270,10 +271,11 @@ def _pages(address: str, method: str, asked: dict[str, Any], part: str) -> Itera
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: urllib would send the credentials on to any host, and not the question."""
+    """Redirect handler that refuses redirects: urllib would send the credentials to any host, and drop the request
+    body."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        """Follow none, so that the answer is an ``HTTPError``."""
+        """Return None, so that the answer is an ``HTTPError``."""
 
 
 def _ask(address: str, method: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a user names as a table of runs and no file of a table is: trackers' folders and servers, and data sets.
+"""Read a source of runs that is not a table file: folders and servers of trackers, and data sets.
 
 | named as | what is read |
 |---|---|
@@ -31,40 +31,41 @@ DataFrame = Any
 """A ``pandas.DataFrame``."""
 
 NOT_FINITE = "not finite"
-"""In the ``attrs`` of a table of metrics by step."""
+"""Key in the ``attrs`` of a table of metrics by step."""
 MOST_FILES = 200_000
-"""Files of a folder that are looked at to tell what it is."""
+"""Maximum number of files of a folder to inspect for its kind."""
 
 
 @dataclass(frozen=True)
 class SourceKind:
-    """A tracker or a library whose runs are read."""
+    """A tracker or library from which runs can be read."""
 
     title: str
     read: Callable[[str], Iterable[TrackedRun] | DataFrame]
-    """The runs, or a table of them, from what stands after the prefix, or from a path."""
+    """Return the runs, or a table of them, from the text after the prefix or from a path."""
     is_file: Callable[[Path], bool]
-    """Whether a file's name and place show that the folder above is of this kind."""
+    """Return whether a file's name and location identify the folder above as this kind."""
     histories: Callable[[str], Iterable[History]] | None = None
-    """Each run's metrics by step; None where these are not read."""
+    """Return each run's metrics by step; None if this is not supported."""
 
 
 def source(text: str) -> Path | str:
-    """For ``add_argument("runs", type=source)``: a path, or a text with a prefix such as ``wandb:`` as it is.
+    """Convert an argument, as in ``add_argument("runs", type=source)``: a path, or a text with a prefix such as
+    ``wandb:``.
 
-    An address of a database, ``sqlite:///mlflow.db``, is MLflow's.
+    A database address such as ``sqlite:///mlflow.db`` is an MLflow source.
     """
     text = f"mlflow:{text}" if text.startswith("sqlite:") else text
     return text if has_prefix(text) or "://" in text else Path(text)
 
 
 def has_prefix(text: str | Path) -> bool:
-    """Whether it begins with the name of a kind, as ``wandb:`` does."""
+    """Return whether a text begins with the name of a kind, such as ``wandb:``."""
     return bool(_prefix(str(text)))
 
 
 def with_condition(text: str) -> tuple[Path | str, str]:
-    """``RUNS:CONDITION`` as the source and the condition, which is empty if none is given."""
+    """Split ``RUNS:CONDITION`` into the source and the condition, which is empty if not given."""
     text = str(source(text)) if text.startswith("sqlite:") else text
     prefix = f"{_prefix(text)}:" if has_prefix(text) else ""
     address = re.match(r"(https?://[^/:#]+(:\d+)?|sqlite:)?", text.removeprefix(prefix))
@@ -74,7 +75,7 @@ def with_condition(text: str) -> tuple[Path | str, str]:
 
 
 def named(source: Path | str) -> str:
-    """What tables of a source are called in titles and folders: the last part of its name."""
+    """Return the name of a source in titles and folders: the last part of its path."""
     return str(source).partition("#")[0].rstrip("/").rpartition("/")[2] or str(source)
 
 
@@ -85,7 +86,7 @@ def _prefix(text: str) -> str:
 
 @functools.cache
 def kinds() -> Mapping[str, SourceKind]:
-    """Every kind by its prefix; each file imports its library where it reads."""
+    """Return every kind by its prefix; each module imports its library only when it reads."""
     from moejax.run_sources import hugging_face, mlflow, tensorboard, wandb
 
     return {
@@ -97,7 +98,7 @@ def kinds() -> Mapping[str, SourceKind]:
 
 
 def kind_of(source: Path | str) -> str:
-    """The prefix of what a source is: given, or seen in the folder; empty for none.
+    """Return the prefix of a source's kind, given or detected from the folder; empty for none.
 
     Raises:
       UserError: a folder holds runs of several trackers.
@@ -120,7 +121,7 @@ def kind_of(source: Path | str) -> str:
 
 def _files(path: Path) -> list[Path]:
     found: list[Path] = []
-    # Links are not followed: a tracker's `latest-run` is a run that stands there already.
+    # Links are not followed: a tracker's `latest-run` duplicates another run of the folder.
     for folder, _, names in os.walk(path):
         found += [Path(folder, name) for name in names]
         if len(found) > MOST_FILES:
@@ -130,17 +131,17 @@ def _files(path: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=8)
 def _read_once(text: str, prefix: str) -> DataFrame:
-    """A source, read once by a process: some take minutes over a network."""
+    """Read a source once per process, because some take minutes over a network."""
     kind = kinds()[prefix]
     found = kind.read(text.removeprefix(f"{prefix}:"))
     return _table(text, kind, list(found)) if not hasattr(found, "columns") else found
 
 
 def read(source: Path | str) -> DataFrame:
-    """The table of a source that is no file of a table, one row a run; sentences about it are in ``attrs["notes"]``.
+    """Return the table of a source, one row per run; remarks are in ``attrs["notes"]``.
 
     Raises:
-      UserError: it is of no kind, or cannot be read as one.
+      UserError: the source is of no known kind, or cannot be read.
     """
     prefix = kind_of(source)
     if not prefix:
@@ -152,13 +153,13 @@ def read(source: Path | str) -> DataFrame:
 
 
 def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
-    """The name of each run of a tracker, and a table of its metrics, a row a step; those without any are left out.
+    """Return the name of each run of a tracker and a table of its metrics, one row per step; runs without metrics are
+    left out.
 
-    Values that are no finite number are empty, and ``NOT_FINITE`` in its ``attrs`` counts them by metric; "notes" says
-    what is to be known of it.
+    Non-finite values are empty; ``attrs[NOT_FINITE]`` counts them by metric, and ``attrs["notes"]`` has remarks.
 
     Raises:
-      UserError: it is no tracker's, cannot be read, or is of one whose metrics by step are not read.
+      UserError: the source is no tracker, cannot be read, or its metrics by step are not supported.
     """
     import pandas as pd
 
@@ -189,7 +190,7 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
 
 
 def no_runs(folder: Path | str) -> str:
-    """What is said of a folder without runs."""
+    """Return the message for a folder without runs."""
     titles = ", ".join(kind.title for kind in kinds().values())
     return f"{folder} is a folder without runs: it has no runs.parquet of a study, and no files of {titles}."
 
@@ -205,7 +206,7 @@ def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
             f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells at most. Name one experiment."
         )
     frame = pd.DataFrame(rows)
-    # A run called 007 or 1e3 keeps its name.
+    # Keep the text of run names such as 007 or 1e3.
     words = {"run"}.union(*(run.about for run in runs))
     for name in frame.columns:
         frame[name] = frame[name] if name in words else _as_numbers(frame[name])
@@ -222,7 +223,7 @@ def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
 
 
 def _row(run: TrackedRun) -> dict[str, Any]:
-    """A run's cells; where a setting has the name of a metric, it stands under ``config.NAME``."""
+    """Return the cells of a run; a setting with the name of a metric becomes ``config.NAME``."""
     row: dict[str, Any] = {"run": run.name, **run.about, **run.metrics}
     for name, value in flat(run.settings).items():
         row[f"config.{name}" if name in row else name] = value
@@ -230,7 +231,7 @@ def _row(run: TrackedRun) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level, under the names of all levels with a dot between them; lists as their text."""
+    """Flatten nested settings to names joined by dots; lists become text."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -241,7 +242,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _as_numbers(column: Any) -> Any:
-    """A column as numbers, if all that it holds can be read so: trackers keep settings as texts."""
+    """Convert a column to numbers if all its values allow, because trackers store settings as text."""
     import pandas as pd
 
     if not all(value is None or isinstance(value, str | int | float) for value in column):

@@ -1,4 +1,4 @@
-"""TensorBoard's runs: event files, a run for every folder that has some."""
+"""Read TensorBoard runs: event files, one run per folder that has any."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from moejax.run_sources.tracked_run import History, TrackedRun, by_step, taken_b
 
 EVENTS = "events.out.tfevents."
 NUMBERS = {1: ("<f4", "float_val"), 2: ("<f8", "double_val"), 3: ("<i4", "int_val"), 9: ("<i8", "int64_val")}
-"""TensorFlow's types of a number: how NumPy calls it, and the field of a tensor that holds it."""
+"""TensorFlow's numeric types: the NumPy type, and the tensor field with the values."""
 
 
 def is_file(path: Path) -> bool:
-    """Whether it has events."""
+    """Return whether the file is an event file."""
     return path.name.startswith(EVENTS)
 
 
 def read(text: str) -> Iterator[TrackedRun]:
-    """The last value of every scalar, and hyperparameters where they were written; ``step`` is the last step.
+    """Return the last value of every scalar, and the hyperparameters if any; ``step`` is the last step.
 
     Raises:
       UserError: the folder has no events, a file is damaged, or tensorboardX is not installed.
@@ -41,11 +41,11 @@ def read(text: str) -> Iterator[TrackedRun]:
                     if value.metadata.plugin_data.plugin_name == "hparams":
                         settings.update(_hyperparameters(value.metadata.plugin_data.content, path))
                     elif (number := _number(value)) is not None:
-                        # What was written last counts: a training that goes on repeats steps.
+                        # The last value written counts, because a resumed run repeats steps.
                         metrics[value.tag] = number
                         metrics["step"] = event.step
     for place in [place for place, (settings, _) in runs.items() if settings]:
-        # add_hparams of PyTorch writes them, with metrics of their own, into a folder inside the run's.
+        # PyTorch's add_hparams writes hyperparameters, with metrics of their own, into a folder inside the run's.
         if place.parent in runs and not runs[place.parent][0]:
             settings, metrics = runs.pop(place)
             cut |= {place.parent} if place in cut else set()
@@ -67,7 +67,7 @@ def _event_files(text: str) -> tuple[Path, list[Path]]:
 
 
 def histories(text: str) -> Iterator[History]:
-    """Every run's scalars by step, without those that a restart wrote again.
+    """Yield every run's scalars by step, without values that a resumed run overwrote.
 
     Raises:
       UserError: as ``read``.
@@ -89,9 +89,10 @@ def histories(text: str) -> Iterator[History]:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """The events of a file, and None where its end is missing: it was cut, or is being written.
+    """Yield the events of a file, and None if its end is missing because it was truncated or is being written.
 
-    A record is the length of its data, 8 bytes, their sum, 4, the data and their sum (TensorFlow's TFRecord).
+    A record consists of the data length (8 bytes), its checksum (4), the data and their checksum (TensorFlow's
+    TFRecord).
     """
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
@@ -109,7 +110,7 @@ def _events(path: Path) -> Iterator[Any]:
                 yield None
                 return
             content = b"" if wrong else file.read(length + 4)
-            # Sums of pictures and histograms, which are large and not read, are not checked.
+            # Checksums of images and histograms, which are large and not used, are not verified.
             if not wrong and length < 65_536:
                 wrong = masked_crc32c(content[:length]) != struct.unpack("<I", content[length:])[0]
             try:
@@ -122,7 +123,7 @@ def _events(path: Path) -> Iterator[Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A scalar as TensorBoard writes it (``simple_value``) or TensorFlow 2 (a tensor); None for anything else."""
+    """Return a scalar written by TensorBoard (``simple_value``) or TensorFlow 2 (a tensor); None for other values."""
     import numpy as np
 
     if value.HasField("simple_value"):

@@ -1,4 +1,4 @@
-"""A run as a tracker keeps it: what each file here reads, and ``source`` makes a table of."""
+"""Define a run of an experiment tracker, which the modules here read and ``source`` turns into a table."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,18 +7,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class History:
-    """A run's metrics by name, of each the value at a step."""
+    """Metrics of a run by name and step."""
 
     name: str
     metrics: Mapping[str, Mapping[int, float]]
     note: str = ""
-    """What is to be known of it."""
+    """Remark on the run."""
 
 
 def by_step(points: Iterable[tuple[str, int, float]]) -> tuple[dict[str, dict[int, float]], int]:
-    """Metrics by step from points in the order in which they were written, and how many were taken back.
+    """Return metrics by step from points in the order of writing, and the number of discarded points.
 
-    A run that goes on from an earlier step writes its steps again: what it had written from there on is no part of it.
+    A run resumed from an earlier step writes its steps again: the points that it had written from there on are
+    discarded.
     """
     found: dict[str, dict[int, float]] = {}
     last: dict[str, int] = {}
@@ -34,7 +35,7 @@ def by_step(points: Iterable[tuple[str, int, float]]) -> tuple[dict[str, dict[in
 
 
 def taken_back(again: int) -> str:
-    """That points were taken back, in words; empty if none was."""
+    """Return a remark on discarded points; empty if there are none."""
     if not again:
         return ""
     return f"it went on from an earlier step, and {again:,} points that it had written from there on are left out"
@@ -42,14 +43,14 @@ def taken_back(again: int) -> str:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as a tracker keeps it."""
+    """A run of an experiment tracker."""
 
     name: str
     settings: Mapping[str, Any]
-    """What was set before it: parameters, config, hyperparameters; may be nested."""
+    """Settings of the run: parameters, config, hyperparameters; may be nested."""
     metrics: Mapping[str, Any]
-    """The last value of each metric."""
+    """Last value of each metric."""
     about: Mapping[str, str]
-    """Its id, experiment and status, as far as the tracker has them."""
+    """Id, experiment and status, as far as the tracker has them."""
     finished: bool = True
-    """Whether the tracker says that it ended well."""
+    """True if the tracker reports that the run finished successfully."""

@@ -1,4 +1,4 @@
-"""Weights & Biases' runs: of a project by its API, and those of a folder that were logged offline."""
+"""Read Weights & Biases runs: of a project by its API, or of a folder of offline runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from moejax.stored import foreign_json
 from moejax.wording import says
 
 HEADER, BLOCK = b":W&B\xe1\xbe\0", 32_768
-"""How a ``.wandb`` file of the only version begins, and its blocks: a log as of LevelDB, of protobuf records."""
+"""First bytes of a ``.wandb`` file of the only version, and its block size: a LevelDB log of protobuf records."""
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is what W&B keeps a run in."""
+    """Return whether the file is one in which W&B stores a run."""
     return path.suffix == ".wandb" and path.name.startswith("run-")
 
 
 def read(text: str) -> Iterator[TrackedRun]:
-    """The runs of a folder, or of ``ENTITY/PROJECT``.
+    """Return the runs of a folder, or of ``ENTITY/PROJECT``.
 
     Raises:
-      UserError: wandb is not installed, the project cannot be reached, or the folder has no runs or a damaged one.
+      UserError: wandb is missing, the project cannot be reached, or the folder has no runs or a damaged one.
     """
     if importlib.util.find_spec("wandb") is None:
         raise UserError("Runs of Weights & Biases need wandb, which is not installed: pip install 'moejax[wandb]'.")
@@ -58,7 +58,7 @@ def _of_project(project: str) -> Iterator[TrackedRun]:
 
 
 def _own(values: Any) -> dict[str, Any]:
-    """Without what W&B itself keeps among them."""
+    """Return the values without W&B's internal ones."""
     return {name: value for name, value in values.items() if not name.startswith("_") or name == "_step"}
 
 
@@ -91,7 +91,7 @@ def _of_file(path: Path) -> TrackedRun:
 
 
 def _update(values: dict[str, Any], items: Any) -> None:
-    """Take over items of a record, a name or a path of names with its value as JSON."""
+    """Update values from the items of a record, each a name or a path of names with its value as JSON."""
     for item in items:
         *path, last = item.nested_key or [item.key]
         if len(path) > MOST_DEPTH:
@@ -104,10 +104,10 @@ def _update(values: dict[str, Any], items: Any) -> None:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """The records of a file; the last may be missing where a run was killed.
+    """Yield the records of a file; the last may be missing if the run was killed.
 
-    A part of a record is a sum of 4 bytes, a length of 2, a kind of 1 (whole, first, middle, last) and its bytes; no
-    part crosses a block.
+    A part of a record is a checksum of 4 bytes, a length of 2, a type of 1 (full, first, middle, last) and its bytes;
+    no part crosses a block.
     """
     with input_file.opened(path) as file:
         if file.read(len(HEADER)) != HEADER:
