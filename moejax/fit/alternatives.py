@@ -1,8 +1,8 @@
-"""Laws that fit the runs as well as the one that was found, at other ends of its search.
+"""Find other local optima of a fit that fit the runs as well as the best one.
 
-A covariance is that of one optimum. Where all runs have 20 tokens per parameter, A/N^alpha + B/D^beta is a sum of two
-powers of one size: exchanged, they fit alike and predict other losses at any other ratio, and neither optimum's
-curvature sees the other. What such laws answer differently the runs do not tell.
+A covariance describes one optimum. If all runs have 20 tokens per parameter, A/N^alpha + B/D^beta is a sum of two
+powers of the same size. Exchanging the two terms gives an equal fit, but other losses at any other ratio. The curvature
+at one optimum does not show the other optimum. The runs do not determine an answer on which such laws differ.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from moejax.float64 import float64
 from moejax.laws.law import coefficients
 
 LIKELIHOOD_RATIO = 2.706
-"""Twice the log likelihood by which another end may be worse: the 90 % point of chi-squared with one degree."""
+"""Limit on twice the log-likelihood difference of a local optimum: the 90 % point of chi-squared with one degree."""
 EXACT = 1e-12
-"""An objective below this share of that of one loss for all is 0 but for where a search stops."""
+"""Objectives below this share of a constant prediction's objective count as 0; they differ only by when a search stops.
+"""
 MOST = 6
-"""Ends that are kept, the most different ones."""
+"""Maximum number of local optima that are kept; the most different ones are kept."""
 APART = 0.05
-"""E-folds (or units, of a coefficient of either sign) by which another end differs in some coefficient."""
+"""Minimum distance of two local optima in some coefficient, in e-folds (in units for a coefficient of any sign)."""
 STANDARD_ERRORS = 3.0
-"""An answer of another end that is farther from the fit's than this is not one that the fit's interval speaks of."""
+"""Standard errors beyond which an answer of another optimum lies outside what the fit's interval covers."""
 NEGLIGIBLE = 1e-3
-"""Share of an answer by which other ends may differ from it, where the error is smaller still."""
+"""Relative difference that is ignored even if the standard error is smaller."""
 
 
 def alternatives(
@@ -44,15 +45,15 @@ def alternatives(
     values: Float[np.ndarray, " ends"],
     runs: int,
 ) -> tuple[dict[str, float], ...]:
-    """The coefficients of the ends of a search that fit as well as its lowest, the most different ones first.
+    """Return the coefficients of local optima that fit as well as the lowest, the most different ones first.
 
     Args:
       value: the objective at ``point``, in the unit of ``values``.
-      runs: how many count.
+      runs: number of runs with a positive weight.
     """
     with np.errstate(invalid="ignore"):
         worse = left_by(runs, len(point)) * np.log(np.maximum(values, EXACT) / max(value, EXACT))
-    # Of what is at an end of the search, or nearly 0, coordinates say nothing.
+    # Coordinates at a bound of the search, or of coefficients that are nearly 0, are arbitrary, so clip them.
     near, others = (np.clip(at, -objective.widest, objective.widest) for at in (point, ends[worse <= LIKELIHOOD_RATIO]))
     found: list[dict[str, float]] = []
     far = np.abs(others - near).max(axis=1, initial=0.0)
@@ -67,7 +68,7 @@ def alternatives(
 
 
 def laws_of(law: Any, others: Sequence[Mapping[str, float]]) -> Any:
-    """One law whose coefficients have an entry for each of the others."""
+    """Return one law whose coefficients are arrays with an entry per alternative."""
     each = {name: np.array([one.get(name, np.nan) for one in others], np.float64) for name in coefficients(law)}
     return dataclasses.replace(law, **each)
 
@@ -79,11 +80,11 @@ def apart(
     errors: Float[np.ndarray, " answers"] | None,
     scatter: float = 0.0,
 ) -> Bool[np.ndarray, " answers"]:
-    """Whether laws that fit as well give each number of a functional, flat, beyond what its standard error says.
+    """Return whether equally good laws change each number of a functional (flattened) beyond its standard error.
 
     Args:
-      errors: standard errors where other laws are left out of account; None, or NaN, where there are none.
-      scatter: of the runs around the law, by which a number without an error may differ.
+      errors: standard errors that ignore the other laws; None or NaN where unknown.
+      scatter: scatter of the runs around the law; the allowed relative difference of a number without a standard error.
     """
 
     def numbers(one: Any) -> Any:
@@ -101,6 +102,6 @@ def are_apart(
     answers: Float[np.ndarray, "others answers"],
     errors: Float[np.ndarray, " answers"],
 ) -> Any:
-    """The rule of ``apart``; a number that another law does not give is apart."""
+    """Apply the rule of ``apart``; a number that another law does not define counts as different."""
     reach = np.maximum(STANDARD_ERRORS * np.nan_to_num(errors), NEGLIGIBLE * np.abs(middle))
     return ~(np.abs(answers - middle) <= reach).all(axis=0)

@@ -1,8 +1,8 @@
-"""The loss that a training reaches where its learning rate is annealed, from the curve of its constant-rate trunk.
+"""Predict the loss after annealing the learning rate, from the loss curve of the constant-rate trunk.
 
-Branches leave a trunk at several steps, and their learning rates fall to their ends. A law of loss curves fitted to
-trunk and branches says how much lower a branch ends than its trunk lies where it leaves; the trunk's own measurements
-say where that is. How far such a prediction is off is measured: every branch is left out once, and predicted by a fit
+Branches leave a trunk at several steps and decay their learning rates. A law of loss curves is fitted to the trunk and
+its branches. It gives the loss difference between a branch's end and the trunk at the branch point; the trunk's own
+measurements give the level there. Prediction errors are measured: each branch is left out once and predicted by a fit
 to the others.
 """
 
@@ -26,60 +26,60 @@ from moejax.fit.starts import WarmStart
 from moejax.float64 import float64
 
 LEAST_BRANCHES = 3
-"""One is left out, and between two others its loss could be interpolated."""
+"""Minimum number of branches: one is left out, and two others are needed to interpolate its loss."""
 LEVEL = 0.9
-"""Coverage of the ranges."""
+"""Coverage of the prediction ranges."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A training that leaves its trunk and lowers its learning rate to the end."""
+    """A training run that branches off a trunk and decays its learning rate to the end."""
 
     start: int
-    """Updates of the trunk before it."""
+    """Number of trunk updates before the branch."""
     curve: LossCurve
-    """Its schedule from the trunk's first update on, and losses that were measured after it left, the last at its
-    end; none of a branch that was not trained."""
+    """Schedule from the trunk's first update, with the losses measured after branching, the last one at the end of the
+    branch. A branch that was not trained has no losses."""
 
     @property
     def end(self) -> int:
-        """Updates in all."""
+        """Total number of updates."""
         return len(self.curve.rates)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnealedLoss:
-    """What the end of one branch is predicted to lose, nats per token."""
+    """The predicted final loss of one branch, in nats per token."""
 
     loss: float
     low: float
     high: float
     standard_error: float
-    """By the branches that were left out."""
+    """Standard error from the left-out branches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """A trained branch, predicted by a fit to the trunk and the other branches; losses in nats per token."""
+    """A trained branch predicted by a fit to the trunk and the other branches; losses in nats per token."""
 
     name: str
     end: int
-    """Updates in all."""
+    """Total number of updates."""
     measured: float
     predicted: AnnealedLoss
-    """Its range is by the errors of the others."""
+    """Prediction with a range from the errors of the other branches."""
     interpolated: float
-    """Linear in logarithms of loss and updates between the ends of the nearest other branches: no curve is needed."""
+    """Baseline without curves: log-log interpolation between the final losses of the nearest other branches."""
 
     @property
     def inside(self) -> bool:
-        """Whether the measured loss lies in the range."""
+        """True if the measured loss lies in the range."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnealedLosses:
-    """A trunk with its branches, the law of them, and how it predicts branches that were left out."""
+    """A trunk, the law fitted to it and its branches, and predictions of left-out branches."""
 
     trunk: LossCurve
     fit: FitResult
@@ -87,12 +87,12 @@ class AnnealedLosses:
 
     @property
     def errors(self) -> Float[np.ndarray, " branches"]:
-        """Logarithm of predicted over measured loss of each branch that was left out."""
+        """Logarithm of predicted over measured loss of each left-out branch."""
         return np.array([math.log(one.predicted.loss / one.measured) for one in self.left_out])
 
     @property
     def summary(self) -> dict[str, int | float]:
-        """How far off branches that were left out are predicted, nats per token, and how many lie in their ranges."""
+        """Prediction errors of left-out branches in nats per token, and how many lie in their ranges."""
         measured, predicted, interpolated = np.array(
             [(one.measured, one.predicted.loss, one.interpolated) for one in self.left_out]
         ).T
@@ -106,10 +106,10 @@ class AnnealedLosses:
         }
 
     def predict(self, branch: Branch) -> AnnealedLoss:
-        """What a branch that was not trained would reach, with the range of its measured loss.
+        """Predict the final loss of an untrained branch, with a range for its measured loss.
 
         Raises:
-          UserError: it leaves the trunk after the trunk's end.
+          UserError: the branch starts after the trunk's end.
         """
         if branch.start > len(self.trunk.rates):
             raise UserError(
@@ -123,7 +123,7 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
     """Fit a law of loss curves to a trunk and its branches, and predict each branch from the others.
 
     Args:
-      law: its name, or its class.
+      law: name or class of the law.
 
     Raises:
       UserError: there are too few branches, their rates do not fall, a loss is not finite, or a fit has no optimum.
@@ -146,7 +146,7 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
     runs = runs_of(curves)
     named, predicted = np.array(runs.models), []
     for branch in branches:
-        # With weights of 0 every fit is one compiled program.
+        # Weights of 0 keep the shapes, so all fits share one compiled program.
         kept = runs.only(named != branch.curve.name)
         again = fit_law(type(fit.law), kept, starts=WarmStart((fit.law,)), search=EVERY_START, seed=seed)
         found = _at_optimum(again, f"all branches but {branch.curve.name}")
@@ -169,10 +169,10 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
 
 
 def branch_loss(law: Any, trunk: LossCurve, branch: Branch) -> float:
-    """The loss at a branch's end: the law's, by as much higher or lower as the trunk is measured where it leaves.
+    """Return the law's loss at a branch's end, shifted by the trunk's measured offset from the law at the branch point.
 
-    A trunk's losses wander about the law for longer than it takes to anneal, and a branch begins where they are. They
-    are measured over as many steps to either side as the branch takes.
+    A trunk's losses drift around the law for longer than annealing takes, and a branch starts from the trunk's current
+    offset. The offset is averaged over as many steps on each side as the branch takes.
     """
     near = np.abs(trunk.steps - branch.start)
     near = near <= max(branch.end - branch.start, int(near.min()))
@@ -192,7 +192,7 @@ def _at_optimum(fit: FitResult, of: str) -> FitResult:
 
 
 def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss:
-    """A prediction with the range of its measured loss by the errors of predictions that were made alike."""
+    """Return a prediction with a range from the errors of predictions made the same way."""
     deviation = float(np.sqrt(np.mean(errors**2)))
     reach = float(scipy.special.stdtrit(len(errors), (1 + LEVEL) / 2)) * deviation
     return AnnealedLoss(
@@ -201,7 +201,8 @@ def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss
 
 
 def _interpolated(x: np.ndarray, y: np.ndarray, kept: Bool[np.ndarray, " points"], at: float) -> float:
-    """Linear between the two nearest of the kept points, ascending; beyond the last, along the last two."""
+    """Interpolate linearly between the two nearest kept points (x ascending); outside, extrapolate from the two
+    nearest."""
     x, y = x[kept], y[kept]
     right = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
     return float(y[right - 1] + (y[right] - y[right - 1]) * (at - x[right - 1]) / (x[right] - x[right - 1]))

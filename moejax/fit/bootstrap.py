@@ -1,4 +1,4 @@
-"""Bootstrap: fits to resampled runs, and the intervals that they give to coefficients and decisions."""
+"""Bootstrap a fit: refit resampled runs and derive intervals of coefficients and decisions."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class Bootstrap:
     laws: Any
     """One law whose coefficients are arrays with an entry per resample."""
     values: Float[np.ndarray, " resamples"]
-    """Objective of each."""
+    """Objective value of each resample."""
     unfinished: int
-    """Resamples whose search stopped at its limit of iterations."""
+    """Number of resamples whose search reached the iteration limit."""
     by: str
     draws: int
-    """Groups, or runs, that each resample is drawn from."""
+    """Number of groups, or runs, that each resample is drawn from."""
     fit: FitResult | None = None
-    """The fit that was resampled: what it says of directions that no run determines holds for every resample, which
-    stays where it began along them."""
+    """The resampled fit. Its undetermined directions hold for every resample: a resample keeps its starting point along
+    them."""
     vanished: Mapping[str, Bool[np.ndarray, " resamples"]] = field(default_factory=dict)
-    """By coefficient, the resamples whose search pushed it to the lower end of what is searched: as good as 0."""
+    """Per coefficient, the resamples whose search reached the lower bound, so that the coefficient counts as 0."""
 
     def evaluate(self, functional: Callable[[Any], Any]) -> Any:
-        """What a function of a law gives for every resample: its pytree, with a leading axis of resamples."""
+        """Evaluate a function of a law for every resample; the leaves of its pytree get a leading axis of resamples."""
         with float64():
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(functional))(self.laws))
 
     def interval(self, functional: Callable[[Any], Any], level: float = 0.9) -> Any:
-        """Interval of every number that a function of a law gives, in that function's pytree; open where the runs do
-        not tell the number."""
+        """Return the interval of every number of a functional, in its pytree; unbounded where the runs do not determine
+        the number."""
         leaves, tree = jax.tree.flatten(self.evaluate(functional))
         found = [self.interval_of(answers, level) for answers in leaves]
         if self.fit is None:
@@ -64,17 +64,22 @@ class Bootstrap:
 
     @property
     def probes(self) -> Probes | None:
-        """Laws by which to see what the runs do not determine; None where they determine everything."""
+        """Laws that reveal what the runs do not determine; None if they determine everything."""
         return None if self.fit is None else self.fit.probes
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """Interval of an answer, from what it is under every law; NaN where it is not, or where every resample is the
-        table itself, as there is one group."""
+        """Return the interval of an answer from its values under all resampled laws.
+
+        The interval is NaN if there is only one group, because every resample is then the table itself.
+        """
         return interval(answers, level) if self.draws > 1 else UNKNOWN
 
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
-        """Interval of every coefficient; one that vanished in a resample counts as 0 there, and one that the runs do
-        not determine has an open one."""
+        """Return the interval of every coefficient.
+
+        A coefficient that vanished in a resample counts as 0 there. One that the runs do not determine has an unbounded
+        interval.
+        """
         lost = frozenset() if self.fit is None else self.fit.without_error - {*self.fit.fixed}
         return {
             name: OPEN
@@ -85,10 +90,10 @@ class Bootstrap:
 
 
 def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Float[np.ndarray, "count runs"]:
-    """Weights of ``count`` resamples, with replacement, of the runs or of whole groups.
+    """Return the weights of ``count`` resamples, with replacement, of runs or of whole groups.
 
-    Runs of one architecture share its luck (seed, trunk, data order): resampling them one by one makes intervals too
-    narrow, so groups are the default.
+    Runs of one architecture share a random effect (seed, trunk, data order). Resampling them individually makes
+    intervals too narrow, so groups are the default.
     """
     labels, drawn = RESAMPLED[by](runs), np.zeros((count, len(runs)))
     kept = runs.weight > 0
@@ -97,29 +102,29 @@ def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Flo
 
 
 def group_draws(labels: Int[np.ndarray, " runs"], count: int, seed: int = 0) -> Float[np.ndarray, "count runs"]:
-    """How often each run is drawn in ``count`` resamples of its groups, with replacement."""
+    """Return how often each run is drawn in ``count`` resamples of its groups, with replacement."""
     present, place = np.unique(labels, return_inverse=True)
     draws = np.random.default_rng(seed).multinomial(len(present), np.full(len(present), 1 / len(present)), size=count)
     return draws[:, place].astype(np.float64)
 
 
 BLOCK = 256
-"""Resamples between two savings."""
+"""Number of resamples per saved block."""
 
 RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
     "group": lambda runs: runs.group,
     "run": lambda runs: np.arange(len(runs)),
 }
-"""What is drawn, as a label per run."""
+"""Units of resampling, as functions that return a label per run."""
 
 
 def draws_of(runs: Runs, by: str) -> int:
-    """How many groups, or runs, take part in a fit."""
+    """Return the number of groups, or runs, in a fit."""
     return len(np.unique(RESAMPLED[by](runs)[runs.weight > 0]))
 
 
 def too_few(result: FitResult, draws: int, by: str) -> str:
-    """That a fit has no more draws than coefficients, as the start of a sentence; empty otherwise."""
+    """Return a clause stating that a fit has no more draws than coefficients; empty if it has more."""
     return "" if draws > result.free else f"{counted(draws, by)} cannot carry {counted(result.free, 'coefficient')}"
 
 
@@ -134,11 +139,11 @@ def bootstrap(
     progress: Progress | None = None,
     kept: Path | None = None,
 ) -> Bootstrap:
-    """Fit the law again to resamples of the runs it was fitted to, each from the fit's optimum.
+    """Refit the law to resamples of its runs, each starting from the fit's optimum.
 
     Args:
-      kept: a file (.npz) that finished resamples are kept in; called again after an interruption, or with a larger
-        ``count``, only what is missing is fitted. A file of another fit is written over.
+      kept: a file (.npz) that stores finished resamples. A later call, after an interruption or with a larger
+        ``count``, fits only the missing ones. A file of another fit is overwritten.
 
     Raises:
       UserError: the runs are not those of the fit, or ``count`` or ``by`` make no sense.
@@ -150,11 +155,11 @@ def bootstrap(
     data = data_of(objective, runs, result.fixed)
     with float64():
         start = np.asarray(objective.point_of(result.law, data))
-    # At the end of what is searched no slope leads back, and the resamples could not tell otherwise.
+    # The gradient is 0 at a bound of the search, so move the start away from it; otherwise no resample could leave it.
     start = np.where(objective.at_an_end(start), np.sign(start) * objective.widest / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()
-    # The data's hash has no groups: its coefficients do not depend on them, and what is drawn does.
+    # The data hash excludes groups, because coefficients do not depend on them. The draws do, so the key includes them.
     key = f"reparametrised {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
     points, values, iterations = _read(kept, key, len(start))
     while (done := len(points)) < count:
@@ -183,14 +188,14 @@ def bootstrap(
 
 
 def _read(kept: Path | None, key: str, free: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points, values and iterations of the resamples that a file holds of this fit."""
+    """Return points, values and iterations of this fit's resamples stored in a file."""
     if kept is not None and kept.is_file():
         try:
             with np.load(kept) as file:
                 if str(file["key"]) == key:
                     return file["points"], file["values"], file["iterations"]
         except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
-            pass  # Not a file that we wrote: it holds no resample of this fit.
+            pass  # A foreign or damaged file has no resamples of this fit, so start from none.
     return np.zeros((0, free)), np.zeros(0), np.zeros(0, int)
 
 
@@ -201,7 +206,7 @@ def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, 
 
 
 def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
-    """Intervals as plain data; what is not finite is null."""
+    """Return the intervals as plain data; non-finite numbers become null."""
     intervals = {
         name: finite(interval) | {"uninformative": interval.uninformative}
         for name, interval in resampled.coefficients(level).items()

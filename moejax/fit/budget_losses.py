@@ -1,10 +1,10 @@
-"""The loss that a family of runs reaches at each budget: the least over model sizes, without luck where it can be.
+"""Estimate the lowest loss that a family of runs reaches at each budget, without selection bias where possible.
 
-The run of lowest loss is lucky, and the luckier the more runs it is the lowest of. Near the best size, log loss is a
-quadratic in log size. Its curvature, and where it is least, change along with the log budget; its level is each
-budget's own. So three sizes of each are enough, where a quadratic through each alone would pass through their luck,
-and a budget of one size has its minimum by the quadratics of the others. A budget whose sizes all lie on one side of
-the best one has a higher loss than the least there is: it is left out where enough others are.
+The run of lowest loss is biased downwards by noise, and the more so the more runs it is chosen from. Near the best
+size, log loss is a quadratic in log size. Its curvature and its minimum change with the log budget; its level is
+separate for each budget. Three sizes per budget are therefore enough, although a quadratic through three sizes alone
+would fit their noise. A budget with one size gets its minimum from the quadratics of the others. If all sizes of a
+budget lie on one side of the best size, its estimate is too high. Such a budget is left out if enough others remain.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from moejax.fit.runs import Runs, budgets, sums_by_group
 from moejax.laws.design import known
 
 NEAR_LOSS = 0.03
-"""Share of a budget's lowest loss above which a run is not near it. Of sizes that differ by a factor of 2, three lie
-nearer, and the minima are those of Chinchilla's law within .0003."""
+"""Runs with a loss above (1 + this) times the budget's lowest are not near it. Of sizes that differ by a factor of 2,
+three are nearer, and the minima agree with Chinchilla's law within 0.0003."""
 SIZES = ("params_active", "params_total", "tokens")
-"""What a budget is split by, the first that a table has: at one budget the tokens say the size too."""
+"""Size variables in order of preference; at a fixed budget, tokens determine the size too."""
 LEAST_BUDGETS = 4
-"""A loss-compute curve has three coefficients."""
+"""Minimum number of budgets: a loss-compute curve has three coefficients."""
 AROUND = 1.5
-"""A minimum this many times outside the sizes near it is still between what was tried: the quadratic bends by a few
-tenths of a percent there."""
+"""Factor by which a minimum may lie outside the sizes near it and still count as within the swept range. The quadratic
+bends by a few tenths of a percent over this factor."""
 CERTAIN = 0.95
-"""How sure it must be that the loss still falls at the end of what was tried for a budget to be left out."""
+"""Confidence that the loss still falls at the end of the swept sizes, required to leave a budget out."""
 MIXTURES = ("num_experts", "top_k", "num_shared_experts")
-"""Runs that differ in these are no sweep over sizes."""
+"""Fields in which the runs of one size sweep must not differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLosses:
-    """One loss for each budget of a family, from the smallest budget."""
+    """One loss for each budget of a family, in ascending order of budget."""
 
     runs: Runs
-    """A run for each: the minimum of its quadratic, or the run of lowest loss."""
+    """One run per budget: the minimum of its quadratic, or the run of lowest loss."""
     counts: Int[np.ndarray, " budgets"]
-    """Runs that were trained."""
+    """Number of trained runs per budget."""
     near: Int[np.ndarray, " budgets"]
-    """How many of them have a loss near the lowest (``NEAR_LOSS``)."""
+    """Number of runs per budget whose loss is near the lowest (``NEAR_LOSS``)."""
     size: str
-    """What the quadratics are in; empty where no size is known."""
+    """Size variable of the quadratics; empty if no size is known."""
     smoothed: Bool[np.ndarray, " budgets"]
-    """Whether the loss is a quadratic's."""
+    """True if the loss is the minimum of a quadratic."""
     at_an_end: Bool[np.ndarray, " budgets"]
-    """Whether that is least at the smallest or the largest size that was tried: a better one may lie beyond."""
+    """True if the minimum lies at the smallest or largest size, so that a better size may exist beyond it."""
     own: Float[np.ndarray, " budgets"]
-    """Variance of log loss by the luck of a budget's own level, over that of one run's."""
+    """Variance of log loss from the budget's own level, relative to the variance of one run."""
     shared: Float[np.ndarray, "budgets budgets"]
-    """Covariance of log loss by the luck of what all quadratics share, in the same unit."""
+    """Covariance of log loss from the coefficients that all quadratics share, in the same unit."""
     residual: float
     """Weighted sum of squares of log loss around the quadratics."""
     degrees_of_freedom: int
     left_out: Float[np.ndarray, " others"]
-    """FLOPs of budgets whose best size lies beyond the sizes that were tried."""
+    """FLOPs of budgets whose best size lies beyond the swept sizes."""
 
     def _only(self, rows: Int[np.ndarray, " kept"]) -> BudgetLosses:
         parts = ("counts", "near", "smoothed", "at_an_end", "own")
@@ -70,16 +70,17 @@ class BudgetLosses:
 
     @property
     def lowest_of(self) -> float:
-        """Of how many runs near each other a budget's loss is the lowest, in mean; a quadratic's counts as of one."""
+        """Mean number of runs near the lowest loss from which a budget's loss is chosen; 1 for the minimum of a
+        quadratic."""
         return float(np.where(self.smoothed, 1, self.near).mean())
 
 
 def budget_losses(runs: Runs) -> BudgetLosses:
-    """The losses of a family whose runs say what they spent; runs of weight 0 are left out.
+    """Return the lowest losses of a family of runs with known FLOPs; runs of weight 0 are left out.
 
-    A budget's loss is a quadratic's where at least three sizes of one kind of model lie near some budgets' lowest loss,
-    and runs are left that say how far they scatter around the quadratics. The budgets whose minima lie within the sizes
-    that were tried are then enough, if there are ``LEAST_BUDGETS`` of them.
+    Quadratics are used if some budgets have at least three sizes of one kind of model near their lowest loss. Degrees
+    of freedom must also remain to estimate the scatter. If at least ``LEAST_BUDGETS`` budgets have their minima within
+    the swept sizes, only those are returned.
     """
     runs = runs.where(runs.weight > 0)
     design = known(runs.design)
@@ -111,7 +112,7 @@ def budget_losses(runs: Runs) -> BudgetLosses:
         rows = np.concatenate([one for one, is_taken in zip(near, taken, strict=True) if is_taken])
         return _valleys(runs.where(rows), size, number[rows], around)
 
-    # Of one budget alone nothing says how the quadratics change along with it.
+    # A single budget does not determine how the quadratics change with the budget.
     taken = swept | (swept.sum() > 1)
     found = minima(taken, AROUND)
     if found is not None and (kept := found.inside).sum() >= LEAST_BUDGETS:
@@ -133,7 +134,7 @@ def _with_minima(
     found: _Valleys,
     flops: Float[np.ndarray, " budgets"],
 ) -> BudgetLosses:
-    """The minima in place of the runs of lowest loss, where there are some."""
+    """Replace the runs of lowest loss by the minima of the quadratics where they exist."""
     spent = np.where(swept, flops, lowest.runs.design.flops)
     loss, own, shared = (part.copy() for part in (lowest.runs.loss, lowest.own, lowest.shared))
     loss[swept], own[swept] = found.loss, found.own
@@ -150,19 +151,18 @@ def _with_minima(
 
 
 def _is_one_kind(design: Mapping[str, np.ndarray], rows: np.ndarray) -> bool:
-    """Whether runs of one budget are of one kind of model."""
     return all(len(np.unique(design[name][rows])) == 1 for name in MIXTURES if name in design)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Valleys:
-    """The minima of the quadratics of some budgets, as ``BudgetLosses`` has them."""
+    """The minima of quadratics for some budgets, with fields as in ``BudgetLosses``."""
 
     loss: np.ndarray
     log_size: np.ndarray
-    """Where they lie."""
+    """Log sizes of the minima, clipped to the allowed range."""
     inside: np.ndarray
-    """Whether within the sizes that were tried and a little around them, as far as luck tells."""
+    """False if the loss still falls significantly at the end of the allowed sizes."""
     own: np.ndarray
     shared: np.ndarray
     residual: float
@@ -170,27 +170,27 @@ class _Valleys:
 
 
 def _valleys(runs: Runs, size: str, number: np.ndarray, around: float) -> _Valleys | None:
-    """The minima by weighted least squares; None where no run is left that says how far runs scatter.
+    """Fit the quadratics by weighted least squares; return None if no degrees of freedom remain.
 
     Args:
-      around: how many times outside the sizes of a budget its minimum may lie; farther out it is at the end.
+      around: factor by which a minimum may lie outside a budget's sizes; a minimum farther out is clipped.
     """
     _, budget = np.unique(number, return_inverse=True)
     weight = runs.weight
 
     def mean(values: np.ndarray) -> np.ndarray:
-        """Of every budget, from values of runs."""
+        """Return the weighted mean per budget of values per run."""
         sums = sums_by_group((values.T * weight).T, budget)
         return (sums.T / sums_by_group(weight, budget)).T
 
     x, z = np.log(known(runs.design)[size]), np.log(runs.design.flops)
-    # The best size goes about with the root of the budget: along that, quadratics are nearly one.
+    # The best size scales roughly with the square root of the budget; relative to that, the quadratics nearly coincide.
     middle = mean(z) / 2 + x.mean() - z.mean() / 2
     x = x - middle[budget]
     z = (mean(z) - z.mean())[budget]
     root = np.sqrt(weight)
     terms, logs = _terms(x, z), np.log(runs.loss)
-    # Less the means of each budget: what is left knows nothing of its level, whose luck is then that of its mean.
+    # Subtracting each budget's mean removes its level. The error of the level is then that of the budget's mean.
     matrix, y = root[:, None] * (terms - mean(terms)[budget]), root * (logs - mean(logs)[budget])
     scale = np.linalg.norm(matrix, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -211,14 +211,14 @@ def _valleys(runs: Runs, size: str, number: np.ndarray, around: float) -> _Valle
         quadratic = Polynomial([0.0, *(slopes.reshape(2, 2) @ [1.0, spent])])
         roots = quadratic.deriv().roots() if quadratic.coef[2] > 0 else np.zeros(0)
         at.append(min((low, high, *np.clip(roots, low, high)), key=quadratic))
-        # How steeply the loss still falls towards what was not tried, and how far that is luck.
+        # Compare the remaining slope at the bound with its standard error.
         steep = 0.0
         if at[-1] in (low, high):
             outwards = (1.0 if at[-1] == high else -1.0) * np.array([1.0, spent, 2 * at[-1], 2 * at[-1] * spent])
             luck = np.sqrt(noise * outwards @ covariance @ outwards)
             steep = -outwards @ slopes / max(luck, 1e-300)
         inside.append(bool(steep < certain))
-    # To first order a minimum moves with the quadratic where it lies, and not with where it lies.
+    # To first order, a minimum's value depends on the quadratic at the minimum, not on the position of the minimum.
     moves = _terms(np.array(at), mean(z)) - mean(terms)
     return _Valleys(
         loss=np.exp(mean(logs) + moves @ slopes),
@@ -232,5 +232,5 @@ def _valleys(runs: Runs, size: str, number: np.ndarray, around: float) -> _Valle
 
 
 def _terms(size: np.ndarray, budget: np.ndarray) -> Float[np.ndarray, "runs terms"]:
-    """What a quadratic in log size is made of whose slope and curvature change along with the log budget."""
+    """Return the terms of a quadratic in log size whose slope and curvature depend on the log budget."""
     return np.column_stack([size, size * budget, size**2, size**2 * budget])

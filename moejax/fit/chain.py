@@ -1,4 +1,4 @@
-"""Two fits as one: a law of the loss and a law of the score from the loss, with what is uncertain in either."""
+"""Chain a fit of the loss and a fit of the score given the loss, with the uncertainty of both."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from moejax.laws.chained_law import chained_law
 
 
 def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
-    """The fit of a score by the sizes of a run, from the fit of its loss and the fit of the score by the loss.
+    """Return the fit of a score as a function of sizes, by composing a fit of the loss and a fit of the score.
 
-    The two fits are taken for independent: the score is fitted to measured losses, so that what the law of the loss
-    misses is no part of what the law of the score misses, also where both are of the same runs. The objective, AICc and
-    BIC are sums of the two.
+    The two fits are treated as independent, even if both use the same runs. The score is fitted to measured losses, so
+    it does not depend on the residuals of the loss law. The objective, AICc and BIC are sums of both.
 
     Args:
-      loss_fit: with its uncertainty, as ``moejax.fit`` gives it.
-      score_fit: the same of a law that reads the loss alone.
-      runs: designs with all that the law of the loss reads, and their scores.
+      loss_fit: a fit with its uncertainty, as returned by ``moejax.fit``.
+      score_fit: the same for a law that reads only the loss.
+      runs: designs with all inputs of the loss law, and their scores.
 
     Raises:
       UserError: the laws cannot be chained, or a fit holds no uncertainty.
@@ -65,11 +64,12 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
 
 
 def _both(loss_fit: FitResult, score_fit: FitResult) -> StoredUncertainty:
-    """The uncertainty of both: independent axes of each, side by side."""
+    """Return the uncertainty of both fits as independent axes, concatenated."""
     fits = (loss_fit, score_fit)
     each: Sequence[Any] = [fit.uncertainty for fit in fits]
     known = all(one.axes for one in each)
-    # Along its axes every draw's residuals are of one size: what a unit of an axis adds is measured in the fit's own.
+    # A step along an axis is measured in units of its own fit's scatter. Scaling gives the residuals of both fits one
+    # size.
     sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in fits]
     axes = [
         {name: step * size for name, step in axis.items()}
@@ -103,11 +103,11 @@ def _both(loss_fit: FitResult, score_fit: FitResult) -> StoredUncertainty:
 
 
 def with_loss_design(loss_runs: Runs, loss_rows: np.ndarray, score_runs: Runs, score_rows: np.ndarray) -> Runs:
-    """The runs that have a score, with what the law of the loss reads of them.
+    """Return the runs with a score, with the inputs of the loss law.
 
     Args:
-      loss_rows: rows of the table that the runs with a loss are of.
-      score_rows: the same of the runs with a score.
+      loss_rows: table rows of the runs with a loss.
+      score_rows: table rows of the runs with a score.
 
     Raises:
       UserError: a run with a score is not among those with a loss.

@@ -1,5 +1,7 @@
-"""Columns of run tables: other projects' names for ours, columns that follow from others by ``Design``, and what the
-names in a formula are by them: columns, their meanings, or coefficients.
+"""Resolve the columns of run tables and the names in formulas.
+
+The module maps other projects' column names to ours and derives columns with ``Design``. It classifies each name in a
+formula as a column, a field or a coefficient.
 """
 
 from __future__ import annotations
@@ -71,22 +73,22 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "schedule": ("lr_schedule", "lr_scheduler", "scheduler"),
     "model": ("name", "run_name", "model_name", "run"),
 }
-"""Columns of ``run_table.COLUMNS`` by what others call them, in lower case with one underscore between words."""
+"""Synonyms of each column of ``run_table.COLUMNS``, in lower case with one underscore between words."""
 
 ONE_SIZE = (
     *("params", "n_params", "num_params", "parameters", "num_parameters", "n_parameters", "param_count"),
     *("parameter_count", "model_size", "model_params"),
 )
-"""Names of the one size of a table of dense models, whose active and total parameters are the same."""
+"""Names of the only size column in a table of dense models, whose active and total parameters are equal."""
 
 BATCH = ("batch_size", "bs", "bsz", "global_batch_size", "batch")
-"""Names of a batch that is counted in tokens or in sequences."""
+"""Names of a batch size in tokens or in sequences."""
 
 LETTERS = {"N": "params", "D": "tokens", "C": "flops", "L": "loss"}
-"""The papers' letters, in upper case only."""
+"""Letters that papers use as column names, in upper case only."""
 
 FEWEST_BATCH_TOKENS = 32_768
-"""A batch below this many is counted in sequences: batches of runs that laws are fitted to are not smaller."""
+"""Batch sizes below this count as sequences, because runs that laws are fitted to have no smaller batches in tokens."""
 
 UNITS = {
     **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
@@ -94,7 +96,7 @@ UNITS = {
     **dict.fromkeys(("b", "bn", "billion", "billions"), 1e9),
     **dict.fromkeys(("t", "tn", "trillion", "trillions"), 1e12),
 }
-"""What a last word of a column's name multiplies its numbers with: ``params_b``, ``tokens (billions)``."""
+"""Factors of unit suffixes in column names: ``params_b``, ``tokens (billions)``."""
 
 COUNTED = ("params_active", "params_total", "params_embedding", "tokens", "unique_tokens", "flops")
 """Columns whose names may end in a unit."""
@@ -106,24 +108,23 @@ class Named:
 
     frame: Any
     read_from: Mapping[str, str]
-    """For every column that was added, the expression on theirs that gives it."""
+    """For every added column, the expression on the original columns that it is read from."""
     said: tuple[str, ...]
-    """What is read from what, in a sentence."""
+    """Sentences that list which column is read from which expression."""
     undecided: tuple[str, ...]
-    """Names that could be read from several columns, with the option that decides."""
+    """Messages about names that could be read from several columns, with the option that decides."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All that must be said."""
+        """All messages to show."""
         return (*self.said, *self.undecided)
 
 
 def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()) -> Named:
-    """The table with the columns of ours that it has under other names, theirs kept.
+    """Add our column names for columns that the table has under other names; the original columns are kept.
 
-    A name is taken only where one column of the table bears it; columns that are there under our name, those that the
-    user maps, and those in ``given``, are left alone. Nothing is taken in silence: the notes say what is read from
-    what, and what could be several.
+    A name is added only if exactly one column matches it. Columns already under our name, columns that the user maps
+    and columns in ``given`` are left alone. The notes list every column that is read this way and every ambiguity.
     """
     mapping = dict(mapping or {})
     taken = {*map(str, frame.columns), *mapping, *given}
@@ -145,7 +146,7 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
             notes.append(f"{name} could be read from {names}; say which: {option}.")
             continue
         read[name] = columns[0]
-    # A count that several columns bear is there too, though which of them is asked first.
+    # An ambiguous count also counts as present, although the user must choose the column first.
     there = {*taken, *candidates}
     if len(sizes) == 1 and not {"params_active", "params_total"} & there:
         if sign := _sign_of_experts(frame, read, mapping):
@@ -167,13 +168,13 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
 
 
 def our_name(column: str) -> str:
-    """What we call a column that others have under this name; its own name if we have no other."""
+    """Return our name of a column; its own name if we have none."""
     name = next((name for name, _ in _meanings(column)), column)
     return "batch_tokens" if name == "batch" else name
 
 
 def _meanings(column: str) -> list[tuple[str, float]]:
-    """Our names for a column, with the size of its unit: none, or one."""
+    """Return our names of a column with the factor of its unit; the list is empty or has one entry."""
     if column in run_table.COLUMNS:
         return []
     if column in LETTERS:
@@ -183,7 +184,7 @@ def _meanings(column: str) -> list[tuple[str, float]]:
     if plain in BATCH:
         return [("batch", 1.0)]
     if plain not in _BY_SYNONYM and "." in column:
-        # A tracker's nested setting: model.num_layers.
+        # Experiment trackers flatten nested settings: model.num_layers.
         return _meanings(column.partition(".")[2]) or _itself(column.rpartition(".")[2])
     if (name := _BY_SYNONYM.get(plain)) is not None:
         return [(name, 1.0)]
@@ -201,12 +202,13 @@ _LIKE = {
     "num_experts": ({"n", "num", "number", "count", "total"}, {"exp", "exps", "expert", "experts"}),
     "tokens": ({"token", "tokens", "tok", "toks"}, None),
 }
-"""Fields by words of which a column's name has one of each set, if the table gives the field under no name of ours."""
+"""Word sets per field. A column's name resembles the field if it has a word of each set; used if no known name matches.
+"""
 _NO_TOTALS = {"per", "batch", "step", "seq", "sequence", "second", "sec", "shared", "active", "act"}
 
 
 def looks_like(column: str, missing: Iterable[str]) -> str | None:
-    """Return the field among ``missing`` that a column's name looks like."""
+    """Return the field among ``missing`` that a column's name resembles; None if there is none."""
     words = {*_plain(column).split("_")}
     for name in missing:
         if name in _LIKE and not words & _NO_TOTALS and all(words & one for one in _LIKE[name] if one is not None):
@@ -215,7 +217,7 @@ def looks_like(column: str, missing: Iterable[str]) -> str | None:
 
 
 def said_unit(column: str) -> float | None:
-    """How many of ours a unit holds that a column's name ends in: 1e9 for ``seen (B)``; None if it ends in none."""
+    """Return the factor of the unit that a column's name ends in: 1e9 for ``seen (B)``; None without a unit."""
     return _stem_and_unit(_plain(column))[1]
 
 
@@ -230,7 +232,7 @@ def _plain(column: str) -> str:
 
 _BY_SYNONYM = {other: name for name, others in SYNONYMS.items() for other in others}
 _BY_SYNONYM |= dict.fromkeys(ONE_SIZE, "one_size")
-# Ours too, however they are written: "Learning Rate", "numExperts".
+# Our own names also match in other spellings: "Learning Rate", "numExperts".
 _BY_SYNONYM |= {name: name for name in run_table.COLUMNS}
 
 
@@ -243,7 +245,7 @@ def _sign_of_experts(
         if name in ours.columns:
             known[name] = ours[name]
         if name in mapping:
-            # What cannot be computed is said where the table is mapped.
+            # Mapping the table later reports expressions that cannot be computed.
             with suppress(UserError):
                 known[name] = pd.Series(evaluate(mapping[name], ours))
     mapped = {name for expression in mapping.values() for name in re.findall(r"\w+", expression)}
@@ -270,7 +272,7 @@ def _which_size(column: str, unit: float, sign: ExpertSign) -> str:
 
 
 def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dict[str, str], notes: list[str]) -> None:
-    """Read a batch size as tokens, or as sequences where their length is known; else say what is missing."""
+    """Read a batch size as tokens, or as sequences if their length is known; otherwise add a note."""
     try:
         values = run_table.numbers(frame[column]).to_numpy(np.float64)
         length = added.get("sequence_length", frame.get("sequence_length"))
@@ -292,7 +294,7 @@ def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dic
 
 
 def _times(series: Any, unit: float) -> Any:
-    """A column in plain counts; text that is no number stays for the checks of a table to name."""
+    """Convert a column to plain counts; non-numeric text is kept for the table checks to report."""
     try:
         return run_table.numbers(series) * unit
     except ValueError:
@@ -304,33 +306,34 @@ def _expression(column: str, unit: float) -> str:
 
 
 def written(factor: float) -> str:
-    """A factor as an expression writes it: ``1e9``, ``1000``, ``8.64e19``."""
+    """Return a factor as written in an expression: ``1e9``, ``1000``, ``8.64e19``."""
     mantissa, _, power = f"{factor:g}".partition("e")
     return f"{mantissa}e{int(power)}" if power else mantissa
 
 
 def quoted(column: str) -> str:
-    """A column's name as ``--map`` and ``--where`` read it."""
+    """Return a column's name as ``--map`` and ``--where`` read it, with backticks if needed."""
     return column if column.isidentifier() and not keyword.iskeyword(column) else f"`{column}`"
 
 
 def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]:
-    """What ``--map`` gives, as it stands inside another expression, and the column, if it is that alone."""
-    # A whole name is read as one even without backticks.
+    """Return a ``--map`` expression for use inside another expression, and the column if the expression is a single
+    one."""
+    # A full column name is accepted even without backticks.
     names = (expression, expression.removeprefix("`").removesuffix("`"))
     column = next((name for name in columns if name in names), None)
     return (f"({expression})" if column is None else quoted(column)), column
 
 
 def map_option(name: str, expression: str) -> str:
-    """The option that reads a column of ours from an expression on theirs, quoted for a shell."""
+    """Return the shell-quoted option that reads one of our columns from an expression on the table's columns."""
     return command("--map", f"{name}={expression}")
 
 
 def with_derived(table: DataFrame) -> DataFrame:
-    """The table with the columns of ``DERIVED`` that it lacks and its others give.
+    """Add the missing columns of ``DERIVED`` that follow from the table's other columns.
 
-    FLOPs that it lacks are 6 · active parameters · tokens.
+    Missing FLOPs are computed as 6 · active parameters · tokens.
     """
     arrays = {name: table[name].to_numpy(dtype=np.float64) for name in FIELDS if name in table}
     with float64(), np.errstate(divide="ignore", invalid="ignore"):
@@ -354,11 +357,11 @@ _INVERSES: tuple[dict[str, str], ...] = (
     {"expert_hidden": "2 * model_dim / granularity"},
     {"flops": "6 * params_active * tokens"},
 )
-"""Fields of a Design by columns that ``Design`` derives from them, as ``--map`` computes them."""
+"""Expressions for ``--map`` that recover fields of a Design from columns that ``Design`` derives."""
 
 
 def inverses(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """What a table lacks that follows from the columns it has, by arithmetic on them."""
+    """Return expressions for missing columns that follow from the existing ones; empty if there are none."""
     missing, columns = {*missing}, {*columns}
     for each in _INVERSES:
         read = {name for expression in each.values() for name in re.findall(r"[a-z_]{3,}", expression)} - {"round"}
@@ -368,16 +371,16 @@ def inverses(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
 
 
 MISSPELT, SLIP = 4, 0.8
-"""A name of this many letters or more that has this share in common with a column is taken for a slip."""
+"""Minimum length, and minimum similarity to a column, of a name that counts as a misspelled column."""
 
 
 def is_formula(text: str) -> bool:
-    """Whether what names a law is a formula."""
+    """Return whether the text that selects a law is a formula."""
     return "=" in text
 
 
 OUTPUTS = frozenset(output for law in LAWS.values() for output in law.outputs) - {"loss"}
-"""What laws predict besides a loss. A column of one of these names holds it, and is no loss."""
+"""Outputs of laws other than the loss. A column with one of these names holds that output, not a loss."""
 
 
 def law_of_formula(
@@ -389,17 +392,17 @@ def law_of_formula(
     signs: Mapping[str, Sign] | None = None,
     budget: str = "",
 ) -> type[FormulaLaw]:
-    """The law of a formula on a table's columns, whatever these are called there.
+    """Return the law of a formula on a table's columns, under any of their names.
 
     Args:
-      frame: the table as it is.
-      mapping: our column by theirs or by arithmetic on theirs, as ``read_runs`` has it.
-      loss: the column that holds the loss, where it is named.
-      signs: of coefficients, where they are not as the formula suggests.
-      budget: what two of the columns cost, as ``formula_law`` has it.
+      frame: the table before columns are renamed.
+      mapping: expressions on the table's columns by our column name, as in ``read_runs``.
+      loss: name of the column that holds the loss.
+      signs: signs of coefficients that differ from those that the formula suggests.
+      budget: cost of two of the columns, as in ``formula_law``.
 
     Raises:
-      UserError: as ``formula_law``, or a name could be several columns, or is nearly one.
+      UserError: as ``formula_law``; or a name matches several columns, or is close to a column's name.
     """
     mapping = dict(mapping or {})
     ours = with_our_names(frame, mapping)
@@ -428,19 +431,19 @@ def law_of_formula(
 
 
 def _columns(ours: Named, mapping: Mapping[str, str], loss: str) -> dict[str, str]:
-    """What every name that is of the table is called in a Design; the loss, under whichever name, is ``loss``."""
+    """Map every name of the table to its name in a Design; the loss maps to ``loss``."""
     found = [*map(str, ours.frame.columns), *mapping]
     columns = {name: name for name in found if name not in DERIVED}
     columns |= {name: name for name, fields in DERIVED.items() if set(fields) <= set(found)}
     read_from = {**ours.read_from, **mapping}
-    # A dense table's one size is params_active and params_total; the laws of dense models read the first.
+    # The only size column of a dense table is both params_active and params_total; laws of dense models read the first.
     for field in sorted(FIELDS, key=lambda name: name != "params_active"):
         theirs = read_from.get(field, "")
         for name in found:
             same = mapping.get(name, name)
             if theirs in (same, quoted(same)) and columns.get(name) == name and name not in FIELDS:
                 columns[name] = field
-    # What a law predicts besides a loss is no loss, also where it is named as what is fitted.
+    # A column of another output is not a loss, even if it is named as the fitted column.
     losses = {read_from.get("loss"), None if our_name(loss) in OUTPUTS else loss}
     columns |= {name: "loss" for name in found if name in losses}
     letters = {letter: field for letter, field in FORMULA_LETTERS.items() if field in (*found, "loss")}

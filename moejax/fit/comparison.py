@@ -1,4 +1,4 @@
-"""Every law that a table allows on the same runs, tested on the same held-out runs: errors, and which one to trust."""
+"""Compare all laws that a table supports: fit them to the same runs and test them on the same held-out runs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def compare(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Fit every law to all runs and to what each split leaves.
+    """Fit every law to all runs and to the remaining runs of each split.
 
     Args:
-      fixed: coefficients that are given, to every law that has them.
+      fixed: coefficients to hold fixed, in every law that has them.
 
     Raises:
-      UserError: nothing is held out, a given coefficient is in no law, or no law can be fitted to these runs; the
-        sentence has every law's reason.
+      UserError: nothing is held out, a fixed coefficient is in no law, or no law can be fitted to these runs. The
+        message lists each law's reason.
     """
     splits, fixed = list(splits), dict(fixed or {})
     if not splits:
@@ -72,7 +72,7 @@ def compare(
 
 
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:
-    """The laws that predict a loss, or those that are named."""
+    """Return the named laws; without names, the laws that predict a loss."""
     return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
 
 
@@ -82,34 +82,34 @@ def _listed(names: Iterable[Iterable[str]]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Laws by their held-out error, the best first, and the laws that could not be fitted with the reason."""
+    """Laws in ascending order of held-out error, and the laws that could not be fitted with the reason."""
 
     laws: tuple[Compared, ...]
     left_out: dict[str, str]
     splits: tuple[Split, ...]
     beyond: dict[str, float]
-    """How many times larger the largest held-out run is than the largest fitted one, by size or ratio, where it is."""
+    """Ratio of the largest held-out run to the largest fitted run, per size or ratio, where it is above 1."""
     fixed: Mapping[str, float] = field(default_factory=dict)
-    """Coefficients that were given, to every law that has them."""
+    """Coefficients that were held fixed, in every law that has them."""
     seed: int = 0
 
     def behind(self, law: Compared, level: float = 0.9) -> Interval:
-        """By how much a law's held-out RMSE exceeds the best law's, in ``unit``, with its interval."""
+        """Return the difference between a law's held-out RMSE and the best law's, in ``unit``, with its interval."""
         return behind(law, self.laws[0], level)
 
     @functools.cached_property
     def selection(self) -> ModelSelection:
-        """The law to extrapolate with, or why these runs name none."""
+        """The law to extrapolate with, or the reason why these runs select none."""
         return choose(self.laws, self.beyond)
 
     @property
     def unit(self) -> str:
-        """What errors are in: nats per token, for a loss."""
+        """Unit of the errors: nats per token for a loss."""
         return unit_of_errors(self.laws[0].fit.output)
 
     @property
     def verdict(self) -> str:
-        """Which law to trust for extrapolation, and why, in sentences."""
+        """Sentences that recommend a law for extrapolation and give the reasons."""
         best = self.laws[0]
         nats = " nats" if best.fit.output == "loss" else ""
         equal = [law.name for law in as_low(self.laws)]
@@ -120,7 +120,7 @@ class Comparison:
         )
 
     def _pride(self) -> list[str]:
-        """The law that fits best, if that is not one to trust."""
+        """Return a sentence about the law that fits best if its held-out errors are much larger than the best."""
         proud = min(self.laws, key=lambda law: law.fit.metrics.rmse_of(law.fit.output))
         tested = not any(split.left_open for split in proud.held_out)
         if proud.rmse <= AS_GOOD * self.laws[0].rmse or not tested:
@@ -134,7 +134,7 @@ class Comparison:
         ]
 
     def _luck(self) -> list[str]:
-        """The laws that were not tested, though they have errors."""
+        """Return a sentence about laws whose predictions of held-out runs the remaining runs do not determine."""
         untested = [law.name for law in self.laws if any(split.left_open for split in law.held_out)]
         if not untested:
             return []
@@ -159,11 +159,11 @@ class Comparison:
 
     @property
     def next_law(self) -> str:
-        """The law to fit next: the trusted one; else what is preferred of those that cannot be told apart."""
+        """The law to fit next: the trusted law, or the preferred one if laws cannot be distinguished."""
         return self.selection.trusted or self.selection.preferred
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not finite is null."""
+        """Return plain data; non-finite numbers become null."""
         laws = [
             {
                 "name": law.name,
@@ -186,10 +186,11 @@ class Comparison:
 
 
 def summary(found: Comparison, title: str, verbose: bool = False) -> Result:
-    """Return a row per law, the best first; what was held out and given, the laws left out, and which law to trust.
+    """Return a table with a row per law, the best first, the held-out runs, fixed coefficients, omitted laws and the
+    verdict.
 
     Args:
-      verbose: whether to give the reason for each law that is left out.
+      verbose: True to list the reason for each omitted law.
     """
     columns = (
         Column("law"),

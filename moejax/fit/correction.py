@@ -1,4 +1,4 @@
-"""One coefficient of a fitted law, refitted alone to larger runs."""
+"""Refit a single coefficient of a fitted law to larger runs."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from moejax.wording import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """A coefficient by the proxies alone, and by larger runs with the others as the proxies set them."""
+    """A coefficient as fitted to the proxies, and as refitted to larger runs with the others held fixed."""
 
     name: str
     symbol: str
     before: float
     fit: FitResult
-    """The law with the coefficient refitted; the others are held."""
+    """Fit with the coefficient refitted; the others are held fixed."""
     low: float
     high: float
-    """Ends of its 90 % interval; NaN where the proxies give no covariance."""
+    """Ends of its 90 % confidence interval; NaN if the proxies give no covariance."""
     miss_before: float
     miss_after: float
-    """Predicted minus measured loss of the larger run that is missed most, nats per token."""
+    """Predicted minus measured loss of the larger run with the largest error, in nats per token."""
 
     @property
     def after(self) -> float:
-        """The coefficient as refitted."""
+        """The refitted coefficient."""
         return self.fit.coefficients[self.name]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; an end that is not known is null."""
+        """Return plain data; unknown ends become null."""
         ends = finite({"low": self.low, "high": self.high})
         misses = {"miss_before": self.miss_before, "miss_after": self.miss_after}
         return {"name": self.name, "before": self.before, "after": self.after, **ends, **misses}
 
 
 def coefficient_named(law: Any, name: str) -> str:
-    """The field of a law that is called so, by its name or its letter.
+    """Return the field of a coefficient, given its name or its symbol.
 
     Raises:
-      UserError: it has none.
+      UserError: the law has no such coefficient.
     """
     cls = law if isinstance(law, type) else type(law)
     letters = {f.metadata["symbol"]: f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")}
@@ -70,17 +70,17 @@ def coefficient_named(law: Any, name: str) -> str:
 
 
 def correct(proxies: FitResult, larger: Runs, name: str) -> Correction:
-    """Refit one coefficient by least squares of log loss to larger runs, all others as the proxies set them.
+    """Refit one coefficient to larger runs by least squares of log loss, with all others fixed at the proxies' values.
 
-    The interval holds what the proxies leave open of the other coefficients, to first order, and the luck of the larger
-    runs: every group's is a draw of the proxies' scatter, for one group shows none of its own.
+    The interval includes the uncertainty of the other coefficients, to first order, and the noise of the larger runs.
+    Each group's random effect has the proxies' scatter, because one group does not show its own.
 
     Args:
       proxies: a fit with its uncertainty.
-      name: a coefficient, by its name or its letter.
+      name: name or symbol of a coefficient.
 
     Raises:
-      UserError: the law has no such coefficient, or it moves the loss of none of the larger runs.
+      UserError: the law has no such coefficient, or the coefficient does not affect any of the larger runs.
     """
     name = coefficient_named(proxies.law, name)
     larger = larger.where(larger.weight > 0)
@@ -106,36 +106,36 @@ def correct(proxies: FitResult, larger: Runs, name: str) -> Correction:
 
 
 def worst_miss(fit: FitResult, runs: Runs) -> float:
-    """Predicted minus measured loss of the run that a law misses most, of those that count, nats per token."""
+    """Return the largest error (predicted minus measured loss, nats per token) among the runs with a
+    positive weight."""
     misses = (predict(fit.law, runs, fit.output) - runs.loss)[runs.weight > 0]
     return float(misses[np.argmax(np.abs(misses))])
 
 
 def _slopes(law: Any, runs: Runs, name: str, output: str) -> np.ndarray:
-    """How the predicted loss of every run goes with a coefficient."""
+    """Return the derivative of every run's predicted loss in a coefficient."""
     with float64():
         value = jnp.asarray(getattr(law, name), jnp.float64)
         return np.asarray(jax.jacfwd(lambda one: _predicted(law, name, one, runs, output))(value))
 
 
 def _predicted(law: Any, name: str, value: Any, runs: Runs, output: str) -> Any:
-    """What a law gives every run with another value of a coefficient."""
     return outputs(dataclasses.replace(law, **{name: value}), runs.design, output)
 
 
 def _with_uncertainty(
     proxies: FitResult, fit: FitResult, larger: Runs, name: str
 ) -> tuple[FitResult, tuple[float, float]]:
-    """The refitted law with what the proxies leave open of it, and the ends of the coefficient's 90 % interval."""
+    """Return the refitted law with its uncertainty, and the ends of the coefficient's 90 % interval."""
     known = proxies.uncertainty
-    # A handful of runs through one coefficient show no scatter of their own.
+    # A few runs and one coefficient do not estimate a scatter.
     fit = dataclasses.replace(fit, noise=proxies.scatter)
     if known is None or not known.axes:
         return fit, (math.nan, math.nan)
     at = fit.coefficients[name]
 
     def refitted(law: Any, log_loss: Any) -> Any:
-        """A Newton step from where the misfit is least: it goes with its arguments as the coefficient itself does."""
+        """Take a Newton step from the least misfit; its derivatives are those of the refitted coefficient."""
 
         def misfit(value: Any) -> Any:
             predicted = _predicted(law, name, value, larger, proxies.output)

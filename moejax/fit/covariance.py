@@ -1,4 +1,4 @@
-"""Standard errors of coefficients and decisions from the curvature at the optimum, without resampling."""
+"""Compute standard errors of coefficients and decisions from the curvature at the optimum, without resampling."""
 
 from __future__ import annotations
 
@@ -39,22 +39,24 @@ from moejax.wording import command, counted, some
 Matrix = Float[np.ndarray, "free free"]
 
 NO_LUCK = 1e-12
-"""Share of the largest variance, of axes that are orthonormal over the runs, below which one is of rounding."""
+"""Share of the largest variance, along axes that are orthonormal over the runs, below which a variance is rounding
+error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """What every draw (a group of runs, or a run) adds to a fit, along axes that are orthonormal over the runs."""
+    """The contribution of each draw (a group of runs, or a run) to a fit, along axes orthonormal over the runs."""
 
     axes: Float[np.ndarray, "axes free"]
-    """What a unit along each axis adds to the coordinates; turned so that the fit's covariance has no others' share."""
+    """Step of the coordinates per unit of each axis, rotated so that the fit's covariance is diagonal."""
     deviations: Float[np.ndarray, " axes"]
     """Standard deviation of the fit along each axis."""
     leverages: Leverages
 
     @property
     def seen(self) -> float:
-        """Directions in which some draw has a residual; where it has in none, nothing is known of how draws differ."""
+        """Number of directions in which some draw has a residual; without a residual the variance between draws is
+        unknown."""
         return len(self.axes) - float(np.trace(alone(self.leverages, len(self.axes))))
 
     @property
@@ -65,37 +67,38 @@ class Draws:
 
 
 def draws_at(at: FitDerivatives, labels: Any, hidden: Any = 0.0) -> Draws:
-    """The cluster-robust covariance of Bell and McCaffrey (2002), CR2, of the fit's linear form at its optimum.
+    """Return the cluster-robust covariance CR2 (Bell and McCaffrey 2002) of the fit, linearised at its optimum.
 
-    B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹, with B the expected Hessian and g the slope that a group's runs add, their
-    psi multiplied by (I - H_gg)^(-1/2). H_gg is the group's block of the hat matrix: a group that pulls the fit
-    towards itself has residuals that are too small, and by how much is known. Psi is linear in what is fitted to
-    first order, so what holds for least squares holds for it.
+    The covariance is B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹. B is the expected Hessian and g a group's gradient, with
+    psi multiplied by (I - H_gg)^(-1/2). H_gg is the group's block of the hat matrix: a group with leverage pulls the
+    fit towards itself, so its residuals are too small by a known factor. Psi is linear in the fitted values to first
+    order, so the result for least squares applies.
 
-    Where a group sets a direction alone it has no residual, and its luck there is taken for that of the others.
+    If a group alone determines a direction, it has no residual there. Its variance in that direction is taken from the
+    other groups.
 
     Args:
-      hidden: variance of every run's psi that no residual shows, independent between runs.
+      hidden: variance of every run's psi that residuals do not show, independent between runs.
     """
     root = np.sqrt(at.weight)
     rows, psi = root[:, None] * at.jacobian, root * at.psi
-    # Columns that are orthonormal over the runs: H = Q·Qᵀ.
+    # Basis with orthonormal columns over the runs: H = Q·Qᵀ.
     size, turned = np.linalg.svd(rows, full_matrices=False)[1:]
     kept = ~undetermined(size)
     basis = rows @ turned[kept].T / size[kept]
     slopes, leverages = [], []
     for own in _rows_by_label(labels, at.weight > 0):
         left, leverage, right = np.linalg.svd(basis[own], full_matrices=False)
-        # Qᵀ·(I - H_gg)^(-1/2)·psi, without the matrix of runs by runs.
+        # Compute Qᵀ·(I - H_gg)^(-1/2)·psi without a runs-by-runs matrix.
         slopes.append(right.T @ (leverage * stretch(leverage) * (left.T @ psi[own])))
         leverages.append(leverage[:, None] * right)
     seen, lost = np.stack(slopes).T @ np.stack(slopes), alone(leverages, int(kept.sum()))
-    # Of runs that follow a grid to the last digit nothing would be left.
+    # Runs that follow a grid exactly have no residuals; without this their variance would be 0.
     seen = seen + (basis.T * (at.weight * hidden)) @ basis
     like_others = np.trace(seen) / max(int(kept.sum()) - np.trace(lost), WHOLE)
     variances, ways = np.linalg.eigh(seen + like_others * lost)
-    # Fewer groups than coefficients leave ways without any luck: rounding would leave them 1e-24 of it, and all that is
-    # asked along them would be divided by that.
+    # With fewer groups than coefficients, some directions have no variance. Rounding would leave about 1e-24 of it
+    # there, and later steps would divide by that.
     variances = np.where(variances > NO_LUCK * variances.max(), variances, 0.0)
     there = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
     return Draws(
@@ -106,26 +109,27 @@ def draws_at(at: FitDerivatives, labels: Any, hidden: Any = 0.0) -> Draws:
 
 
 def _rows_by_label(labels: Any, kept: Bool[np.ndarray, " runs"]) -> list[np.ndarray]:
-    """The numbers of the kept rows of every label, in the order of labels."""
+    """Return the indices of the kept rows of every label, in the order of labels."""
     rows = np.flatnonzero(kept)
     rows = rows[np.argsort(labels[rows], kind="stable")]
     return np.split(rows, np.flatnonzero(np.diff(labels[rows])) + 1)
 
 
 def gauss_newton(at: FitDerivatives, hidden: Any = 0.0) -> Matrix:
-    """B⁻¹ · dispersion, with B the expected Hessian: right if residuals are independent and alike.
+    """Return B⁻¹ · dispersion, with B the expected Hessian; valid if residuals are independent and identically
+    distributed.
 
     Args:
-      hidden: as of ``draws_at``.
+      hidden: as in ``draws_at``.
     """
     inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
     return inverse * at.dispersion + inverse @ (at.jacobian.T * (at.weight * hidden)) @ at.jacobian @ inverse
 
 
 def hidden_share(result: FitResult, runs: Runs) -> float:
-    """Share of the variance by a grid (``Runs.resolution``) that residuals do not show; 0 where nothing was on a grid.
+    """Return the share of the grid's variance (``Runs.resolution``) that residuals do not show; 0 without a grid.
 
-    Models whose best settings share a value of the grid follow any law of these to the last digit.
+    If the best settings of all models share grid values, residuals of a law fitted to them can be exactly 0.
     """
     if not runs.coarseness:
         return 0.0
@@ -134,7 +138,7 @@ def hidden_share(result: FitResult, runs: Runs) -> float:
 
 
 def _hidden(result: FitResult, runs: Runs, at: FitDerivatives) -> Any:
-    """Variance of every run's psi by a grid, as far as residuals do not show it."""
+    """Return the variance of every run's psi from a grid that residuals do not show."""
     if runs.resolution is None:
         return 0.0
     size = runs.loss if result.penalty.residual == "nats" else 1.0
@@ -142,30 +146,31 @@ def _hidden(result: FitResult, runs: Runs, at: FitDerivatives) -> Any:
 
 
 CLUSTERED = ("sandwich",)
-"""Those that take the runs of a group for one draw."""
+"""Covariances that treat the runs of a group as one draw."""
 
 COVARIANCES = (*CLUSTERED, "gauss_newton")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """The covariance of a fit's coordinates, and how heavy the tails of what is estimated by it are."""
+    """The covariance of a fit's coordinates, with degrees of freedom of the estimates."""
 
     result: FitResult
     at: FitDerivatives
     covariance: Matrix
-    """NaN where there is one draw, or no residual to see the luck of draws by."""
+    """NaN if there is one draw, or no residual to estimate the variance between draws."""
     draws: Draws | None
-    """None where the covariance does not take a draw's runs together, or is not known."""
+    """None if the covariance does not group runs into draws, or is unknown."""
     degrees_of_freedom: int
-    """Degrees of freedom without draws: runs less coefficients, at least 1."""
+    """Degrees of freedom without draws: runs minus coefficients, at least 1."""
     why_none: str = ""
-    """Why there is no covariance, as part of a sentence; empty if there is one."""
+    """Reason for a missing covariance, as a clause; empty if there is one."""
 
     def spread(self, functional: Functional) -> tuple[Spread, Callable[[Any], Any]]:
-        """Uncertainty of a functional's numbers, flat, by the delta method, and how to put numbers into its pytree.
+        """Return the uncertainty of a functional's numbers (flattened) by the delta method, and the function that
+        restores its pytree.
 
-        A number has no error where ``FitResult.unknown`` says why.
+        A number has no standard error if ``FitResult.unknown`` gives a reason.
         """
         slopes = self.at.slopes(functional)
         variance = np.einsum("af,fg,ag->a", slopes, self.covariance, slopes)
@@ -181,7 +186,7 @@ class Uncertainty:
 
 
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
-    """What standard errors and their intervals are made of.
+    """Estimate the covariance of a fit, from which standard errors and intervals follow.
 
     Raises:
       UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
@@ -192,7 +197,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         )
     at, labels = derivatives(result, runs, past_zero=True), RESAMPLED[by](runs)
     count = draws_of(runs, "run")
-    # A law that overflows at some run has slopes that are no numbers, and no standard errors.
+    # A law that overflows at some run has non-finite slopes, and so no standard errors.
     finite = bool(np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all())
     hidden = _hidden(result, runs, at)
     draws, why_none = None, ""
@@ -237,12 +242,12 @@ def _apart(by: str, several: bool) -> str:
 
 
 def _itself(law: Any) -> Any:
-    """Every coefficient; one function, so that what is compiled for it serves every fit of a objective."""
+    """Return the law itself; one shared function, so that its compiled derivatives serve every fit of an objective."""
     return law
 
 
 def coefficient_slopes(at: FitDerivatives) -> dict[str, np.ndarray]:
-    """Derivatives of every coefficient that was searched in the coordinates."""
+    """Return the derivatives of every free coefficient in the coordinates."""
     slopes, names = at.slopes(_itself), [*at.objective.signs]
     return {name: slopes[names.index(name)] for name in at.objective.free}
 
@@ -257,11 +262,13 @@ def confidence_interval(
     kind: str = "sandwich",
     by: str = "group",
 ) -> tuple[Any, Any]:
-    """Both ends of every number of a functional, each in its pytree: Student's t with that number's degrees of freedom.
+    """Return both ends of every number's confidence interval, in the functional's pytree.
+
+    Intervals are from Student's t with each number's own degrees of freedom.
 
     Args:
-      one_sign: whether the numbers keep their sign, as sizes, tokens and losses do (see ``intervals.ends``); one for
-        all, or one for each in the order of the pytree's leaves.
+      one_sign: True if the numbers keep their sign, as sizes, tokens and losses do (see ``intervals.ends``); one value
+        for all, or one per number in the order of the pytree's leaves.
 
     Raises:
       UserError: as ``standard_errors``, or the level is not between 0 and 1.
@@ -272,13 +279,13 @@ def confidence_interval(
 
 
 FEW = 2.0
-"""Degrees of freedom below which a coefficient's error rests on hardly more than one draw."""
+"""Degrees of freedom below which a coefficient's standard error depends on little more than one draw."""
 UNSEEN = 0.01
-"""Share of a coefficient that one draw sets alone, from which that is said."""
+"""Share of a coefficient's variance, determined by one draw alone, above which a warning is given."""
 
 
 def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by: str) -> tuple[str, ...]:
-    """Sentences about the coefficients whose standard errors rest on one draw, by the draw that they rest on."""
+    """Return warnings about coefficients whose standard errors depend on one draw, grouped by draw."""
     if estimated.why_none:
         return (f"Standard errors are not known: {estimated.why_none}.",)
     if estimated.draws is None:
@@ -321,7 +328,7 @@ def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by:
 
 
 def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
-    """That residuals do not show how coarse a grid is; nothing where they do."""
+    """Return a warning if residuals do not show the coarseness of a grid."""
     if not hidden_share(result, runs):
         return ()
     return (
@@ -333,12 +340,14 @@ def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
 
 
 FAR_FROM_0 = 2.5
-"""Standard errors that a coefficient of one sign lies from 0 at least where its sign needs no word."""
+"""Distance from 0, in standard errors, below which a coefficient with an assumed sign gets a warning."""
 
 
 def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
-    """Sentences about coefficients near 0 whose sign is the formula's suggestion: with the other a fit may be better,
-    and an interval cannot hold 0."""
+    """Return warnings about coefficients near 0 whose sign the formula only suggests.
+
+    The other sign may fit better, and an interval that keeps the sign cannot contain 0.
+    """
     described = {field.name: field.metadata for field in dataclasses.fields(result.law)}
     if not isinstance(result.law, FormulaLaw):
         return ()
@@ -355,7 +364,7 @@ def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
         f"{abs(result.coefficients[name]) / errors[name]:.2g} standard errors from 0. "
         f"{command('--either', name)} tests whether it differs from 0 at all."
         for name, sign in assumed.items()
-        # How far a scale is from 0 depends on the unit of its columns, where their exponents are fitted.
+        # The distance of a scale from 0 depends on the units of its columns if their exponents are fitted.
         if all(map(is_power, described[name]["dimension"].values()))
         and name not in result.without_error
         and abs(result.coefficients[name]) < FAR_FROM_0 * errors[name]
@@ -365,7 +374,7 @@ def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
 def standard_errors(
     result: FitResult, runs: Runs, functional: Functional, *, kind: str = "sandwich", by: str = "group"
 ) -> Any:
-    """Standard error of every number of a functional, in its pytree, by the delta method; NaN with a single draw.
+    """Return the standard error of every number of a functional, in its pytree, by the delta method; NaN with one draw.
 
     Raises:
       UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
@@ -377,7 +386,7 @@ def standard_errors(
 def with_uncertainty(
     result: FitResult, runs: Runs, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
 ) -> FitResult:
-    """The fit with what its file must hold, so that whoever reads it needs no runs.
+    """Return the fit with stored uncertainty, so that its file can be used without the runs.
 
     Raises:
       UserError: the runs are not those of the fit.
@@ -402,7 +411,7 @@ def with_uncertainty(
         degrees_of_freedom=estimated.degrees_of_freedom,
         axes=tuple(moved[number] for number in told),
         deviations=tuple(float(deviations[number]) for number in told),
-        # Unrounded: a leverage of 1 must stay one.
+        # Not rounded, because a leverage of 1 must stay exactly 1.
         leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
         draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
         why_none=estimated.why_none,
@@ -418,6 +427,6 @@ def with_uncertainty(
 
 
 def _shares(law: Any, slopes: Mapping[str, np.ndarray], axes: Any) -> list[dict[str, float]]:
-    """What a unit along each axis of the coordinates adds to every fitted coefficient, as a share of its value."""
+    """Return the step of every fitted coefficient per unit of each axis, as a share of its value."""
     values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
     return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]

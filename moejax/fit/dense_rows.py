@@ -1,7 +1,7 @@
-"""Fill what a table leaves empty in the rows of dense models: counts of experts, and totals that are active parameters.
+"""Fill empty cells of dense models: expert counts, and total parameters that equal the active ones.
 
-A table that pandas joined of mixtures and dense models has empty cells of experts for the dense ones. If these were
-unknown, the fit would lose its baseline.
+A pandas join of mixtures and dense models leaves the expert columns of dense models empty. If these counted as unknown,
+the fit would lose its baseline.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from moejax.wording import listed
 
 EXPERTS = ("num_experts", "top_k", "num_shared_experts")
 EMPTY = NO_EXPERTS - {"0", "1", "false"} | {"–", "—", "n/a"}
-"""Text that a column of experts has where a model has none, in lower case."""
+"""Texts in expert columns that mean "no experts", in lower case."""
 EQUAL = 1.005
-"""Counts as printed in papers are rounded to a few digits."""
+"""Tolerance for equal counts, because papers print a few digits."""
 
 
 def with_dense_rows(frame: Any, rows_in_words: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return the table with the empty cells of dense models filled, and a sentence about them.
+    """Return the table with the empty cells of dense models filled, and a message about them.
 
-    A row is dense if it has 0 experts or 1. It is dense, too, if all its counts of experts are empty and its total is
-    empty or equal to its active parameters, provided that other rows have experts or its total is known.
+    A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total is empty
+    or equal to its active parameters. In that case another row must have experts, or the row's total must be known.
 
     Args:
-      rows_in_words: names some rows of the index.
+      rows_in_words: function that describes rows of the index.
     """
     columns = {}
     for name in (*EXPERTS, "params_active", "params_total"):
@@ -37,7 +37,7 @@ def with_dense_rows(frame: Any, rows_in_words: Any) -> tuple[Any, tuple[str, ...
             try:
                 columns[name] = run_table.numbers(cells).to_numpy(np.float64)
             except ValueError:
-                # The checks of the table name what is no number.
+                # The table checks report non-numeric cells.
                 return frame, ()
     experts = {name: values for name, values in columns.items() if name in EXPERTS}
     if not experts:

@@ -1,4 +1,4 @@
-"""Whether constants that somebody fitted are an optimum of the runs they were fitted to."""
+"""Check whether published constants are an optimum of the runs they were fitted to."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from moejax.float64 import float64
 from moejax.laws.law import coefficients
 
 SAME = 1e-5
-"""A coefficient within this share of a starting value, to which the papers print them, never left it."""
+"""Relative difference from a starting value, within printed precision, below which a coefficient never moved."""
 WORSE = 1e-3
-"""An objective higher by more than this share is not the optimum's."""
+"""Relative excess of the objective above which a law is not an optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """A law that was given, beside the best one for the same runs and penalty."""
+    """A given law compared with the best fit to the same runs and penalty."""
 
     value: float
-    """Sum of penalties of the law that was given."""
+    """Sum of penalties of the given law."""
     best: FitResult
     excess: float
-    """Share by which that is higher than the optimum's."""
+    """Relative excess of the given law's objective over the optimum's."""
     at_start: dict[str, float]
-    """Coefficients that are, digit for digit, a value their search started from."""
+    """Coefficients that equal a starting value of their search to printed precision."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The findings, in words; none if the law is an optimum."""
+        """Findings as sentences; empty if the law is an optimum."""
         said = []
         if self.excess > WORSE:
             said.append(f"The objective is {self.excess:.1%} above the optimum's: the search stopped early.")
@@ -48,10 +48,10 @@ class Diagnosis:
 
 
 def diagnose(law: Any, runs: Runs, *, penalty: Penalty | None = None, grid: Grid | None = None) -> Diagnosis:
-    """Hold a law with constants against the best one for the same runs.
+    """Compare a law with constants to the best fit to the same runs.
 
     Args:
-      grid: where the law's own search started, if that is known.
+      grid: starting points of the law's own search, if known.
     """
     penalty = penalty or Huber()
     best = fit_law(law, runs, penalty=penalty)

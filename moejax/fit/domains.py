@@ -1,4 +1,4 @@
-"""A law for every domain of a mixture, aggregated by the domains' shares, beside one law of the aggregate.
+"""Fit a law per domain of a mixture, aggregate them by the domains' shares, and compare with one law of the aggregate.
 
 Book chapter "MoE Scaling Laws" (chapter 002), Engineering Reality, 3: "Production teams carry a separate beta_i per
 domain and aggregate; treating beta as a single number is a 0.02-nat mispredict."
@@ -33,41 +33,42 @@ if TYPE_CHECKING:
 Each = Float[np.ndarray, " runs"]
 
 LOSS, SHARE = "loss_", "share_"
-"""What the columns of a domain's loss and of its share of the validation targets begin with."""
+"""Prefixes of the columns with a domain's loss and its share of the validation targets."""
 MISPREDICTED_NATS = 0.02
-"""What the chapter says one beta for all mispredicts."""
+"""Error of a single beta for all domains according to the chapter, in nats."""
 AGGREGATE = "aggregate"
-"""What the law of the aggregate is called among those of the domains."""
+"""Name of the aggregate's law among those of the domains."""
 ONE_LAW, BY_DOMAIN = "aggregate, one law", "aggregate, law per domain"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain of every run."""
+    """Loss and share of one domain, per run."""
 
     loss: Each
-    """Nats per token of the domain."""
+    """Loss in nats per token of the domain."""
     share: Each
-    """Its share of the validation targets; all domains' sum to 1. 0 for a domain that is only measured by itself."""
+    """Share of the validation targets; the shares of all domains sum to 1. 0 for a domain that is only evaluated
+    separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DomainLaws:
-    """One law for the aggregate and one for every domain, fitted to the runs that were not held out."""
+    """One law for the aggregate and one per domain, fitted to the runs that are not held out."""
 
     runs: Runs
-    """Their loss is the aggregate."""
+    """Runs whose loss is the aggregate."""
     held_out: Split
     domains: Mapping[str, Domain]
     single: FitResult
     fits: Mapping[str, FitResult]
-    """By domain."""
+    """Fits by domain."""
     notes: tuple[str, ...] = ()
 
     @property
     def aggregated(self) -> Each:
-        """What the domains' laws give every run together."""
+        """Aggregate of the domain laws' predictions for every run."""
         return sum(
             (self.domains[name].share * predict(fit.law, self.runs) for name, fit in self.fits.items()),
             np.zeros(len(self.runs)),
@@ -75,7 +76,8 @@ class DomainLaws:
 
     @property
     def mispredicted(self) -> float:
-        """The farthest that one law for all is from the domains' laws together at a held-out run, nats per token."""
+        """Largest difference between the single law and the aggregated domain laws at a held-out run, in nats per
+        token."""
         gap = np.abs(predict(self.single.law, self.runs) - self.aggregated)
         return float(gap[self._held_out].max())
 
@@ -84,7 +86,7 @@ class DomainLaws:
         return self.held_out.held_out & (self.runs.weight > 0)
 
     def errors(self) -> dict[str, dict[str, Metrics]]:
-        """Errors of the aggregate by one law and by the domains' laws, on fitted and on held-out runs."""
+        """Return the errors of the single law and of the aggregated domain laws, on fitted and held-out runs."""
         kept = self.runs.weight > 0
         parts = {"fitted": kept & ~self.held_out.held_out, "held_out": self._held_out}
         predicted = {ONE_LAW: predict(self.single.law, self.runs), BY_DOMAIN: self.aggregated}
@@ -94,11 +96,12 @@ class DomainLaws:
         }
 
     def all_fits(self) -> dict[str, FitResult]:
-        """Every fit by its name: the domains', and that of the aggregate."""
+        """Return every fit by name: the aggregate's and the domains'."""
         return {AGGREGATE: self.single, **self.fits}
 
     def table(self) -> pd.DataFrame:
-        """Every run and domain: measured and predicted loss, and how much of the latter more tokens would take off."""
+        """Return measured and predicted loss per run and domain, and the predicted loss that unlimited tokens would
+        remove."""
         import pandas as pd
 
         role = np.where(self.held_out.held_out, "held out", "fitted")
@@ -131,7 +134,7 @@ class DomainLaws:
         return pd.concat(every, ignore_index=True)
 
     def summary(self) -> Result:
-        """Coefficients by domain, the errors of both ways, and what one law for all mispredicts."""
+        """Return the coefficients by domain, the errors of both methods, and the difference between them."""
         found = self.errors()
         columns = (
             Column("aggregate predicted by"),
@@ -168,7 +171,7 @@ class DomainLaws:
         return Table("Coefficients by domain", columns, rows, [note] if note else [], key="domains")
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "recipe": "domains",
             "held_out": self.held_out.name,
@@ -180,14 +183,14 @@ class DomainLaws:
 
 
 EXPONENT = "tokens_exponent"
-"""The coefficient that laws call beta."""
+"""Field of the coefficient beta."""
 
 
 def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> dict[str, Domain]:
-    """The domains of a table's runs: columns ``loss_NAME`` and ``share_NAME``, or the shares that are given.
+    """Return the domains of a table, from columns ``loss_NAME`` and ``share_NAME`` or from the given shares.
 
     Raises:
-      UserError: there are fewer than two, a share has no losses, or a number is none.
+      UserError: there are fewer than two domains, a share has no loss column, or a number is missing or invalid.
     """
     losses = [str(name).removeprefix(LOSS) for name in frame.columns if str(name).startswith(LOSS)]
     names = [*shares] if shares else [name for name in losses if f"{SHARE}{name}" in frame.columns]
@@ -233,7 +236,7 @@ def _column(frame: DataFrame, name: str, *, or_zero: bool = False) -> Each:
 
 
 OFF = 1e-3
-"""Nats by which the aggregate may be off the column loss before that is said: sums are rounded."""
+"""Difference between the aggregate and the column loss, in nats, below which no note is given; sums are rounded."""
 
 
 def domain_laws(
@@ -246,14 +249,14 @@ def domain_laws(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> DomainLaws:
-    """Fit a law to the aggregate of the domains' losses by their shares, and to every domain's losses.
+    """Fit a law to the aggregate of the domains' losses, weighted by their shares, and to every domain's losses.
 
     Args:
       domains: losses and shares of the same runs.
-      dropped: which rows of the table were left out, and why.
+      dropped: messages about omitted table rows, with the reasons.
 
     Raises:
-      UserError: the law cannot be fitted to what is not held out.
+      UserError: the law cannot be fitted to the runs that are not held out.
     """
     aggregate = sum((one.share * one.loss for one in domains.values()), np.zeros(len(runs)))
     together = dataclasses.replace(runs, loss=aggregate)
@@ -273,7 +276,7 @@ def domain_laws(
 
 
 def _beside_the_loss(aggregate: Each, runs: Runs, domains: Mapping[str, Domain]) -> tuple[str, ...]:
-    """What sets the aggregate apart from the column loss: other shares, or a loss that no shares give."""
+    """Return a note if the aggregate differs from the column loss: the shares differ, or no shares give that loss."""
     off = np.where(runs.weight > 0, np.abs(aggregate - runs.loss), 0.0)
     if off.max() <= OFF:
         return ()

@@ -1,4 +1,4 @@
-"""Estimands: what one may ask of a fitted law by name, its coefficients, its decisions, its prediction of a run."""
+"""Define the estimands of a fitted law by name: coefficients, decisions and predictions of a run."""
 
 from __future__ import annotations
 
@@ -24,45 +24,47 @@ from moejax.wording import did_you_mean, listed
 
 @dataclass(frozen=True, kw_only=True)
 class Estimand:
-    """One number of a law, and how to take it from any law of its form."""
+    """One number of a law, with the function that computes it from any law of the same form."""
 
     name: str
     symbol: str
     given: Mapping[str, float]
-    """Where it is asked; nothing for a coefficient."""
+    """Given quantities; empty for a coefficient."""
     functional: Functional
     rule: DecisionRule | None = None
-    """The rule that decides it; None for a coefficient or a prediction."""
+    """Rule that decides it; None for a coefficient or a prediction."""
 
     @property
     def magnitude(self) -> Estimand:
-        """Its size, which has a logarithm whatever the sign."""
+        """Absolute value of the estimand, which has a logarithm for any sign."""
         return replace(self, name=f"|{self.name}|", symbol=f"|{self.symbol}|", functional=SizeOf(self.functional))
 
     @property
     def title(self) -> str:
-        """The name with its letter, and where it is asked: ``optimal_tokens (D*) at flops = 1e24``."""
+        """Name, symbol and given quantities: ``optimal_tokens (D*) at flops = 1e24``."""
         at = where_in_words(self.given)
         return f"{self.name} ({self.symbol})" + (f" at {at}" if at else "")
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies between 0 and 1, as the exponent of the best size does: the tokens have the rest."""
+        """True if it lies between 0 and 1, as the exponent of the best size does; tokens have the remaining
+        exponent."""
         return self.name.startswith("optimal_") and self.name.endswith(("sparsity", "_share", "_exponent"))
 
     def answers(self, output: str) -> bool:
-        """Whether it is a number of an output of the law: what that predicts of a run, or what a decision brings."""
+        """Return whether it is in the unit of a law's output: a prediction of that output, or the output at
+        a decision."""
         return self.name in (output, f"optimal_{output}")
 
 
 def where_in_words(given: Mapping[str, float]) -> str:
-    """What is given, as people write it: ``flops = 1e+24, expansion = 16``."""
+    """Return given quantities in readable form: ``flops = 1e+24, expansion = 16``."""
     return ", ".join(f"{name} = {format(v) if 1e-3 <= v < 1e15 else f'{v:.4g}'}" for name, v in given.items())
 
 
 @dataclass(frozen=True)
 class CoefficientOf:
-    """The functional that is one coefficient; equal for equal names, so that it is compiled once."""
+    """The functional of one coefficient; equal for equal names, so that it is compiled once."""
 
     name: str
 
@@ -72,7 +74,7 @@ class CoefficientOf:
 
 @dataclass(frozen=True)
 class SizeOf:
-    """The functional without its sign; equal for equal functionals, so that it is compiled once."""
+    """The absolute value of a functional; equal for equal functionals, so that it is compiled once."""
 
     functional: Functional
 
@@ -81,13 +83,14 @@ class SizeOf:
 
 
 def above_0(law: type, estimands: Iterable[Estimand]) -> list[Estimand]:
-    """The coefficients, and of those that may be below 0 their size: what is planned for has a logarithm."""
+    """Return the estimands, with those that may be negative replaced by their absolute value, as planning uses
+    logarithms."""
     signs = {f.name: f.metadata.get("sign", "+") for f in fields(law)}
     return [one if signs.get(one.name, "+") == "+" else one.magnitude for one in estimands]
 
 
 def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand]:
-    """The coefficients that are fitted."""
+    """Return the fitted coefficients as estimands."""
     return [
         Estimand(name=f.name, symbol=f.metadata["symbol"], given={}, functional=CoefficientOf(f.name))
         for f in fields(law)
@@ -96,10 +99,10 @@ def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand
 
 
 def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> list[Estimand]:
-    """What a law decides where some quantities are given; without any, what it decides by its coefficients alone.
+    """Return what a law decides for given quantities; without any, what its coefficients alone decide.
 
     Raises:
-      UserError: a quantity cannot be, or these quantities decide nothing; the sentence has what would.
+      UserError: a quantity is invalid, or these quantities decide nothing. The message lists the quantities to give.
     """
     given = dict(given or {})
     _check(given)
@@ -115,18 +118,18 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
 
 
 def rules_of(law: type) -> tuple[DecisionRule, ...]:
-    """What a law decides by: the catalogue's rules, or the budget of a formula."""
+    """Return the decision rules of a law: those of the catalogue, or the budget of a formula."""
     return law.decides if issubclass(law, (FormulaLaw, ChainedLaw)) else DECISIONS.get(law, ())
 
 
 def prediction_estimand(law: Any, given: Mapping[str, float], output: str | None = None) -> Estimand:
-    """What a law predicts of one run, of which some quantities are given.
+    """Return the estimand of a law's prediction for one run with the given quantities.
 
     Args:
-      output: which of the law's; its first, if not given.
+      output: output of the law; the first one by default.
 
     Raises:
-      UserError: a quantity is none of a Design, cannot be, or one that the law reads is missing.
+      UserError: a quantity is not a field of Design or is invalid, or one that the law reads is missing.
     """
     names = dict.fromkeys((*law.inputs, *FIELDS))
     if unknown := [name for name in given if name not in names]:
@@ -145,14 +148,14 @@ def prediction_estimand(law: Any, given: Mapping[str, float], output: str | None
 
 
 LETTERS = {"loss": "L", "efficiency_leverage": "EL"}
-"""Letters of what laws predict."""
+"""Symbols of laws' outputs."""
 
 
 def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
-    """The estimands of that name or letter, one for every place at which it is asked.
+    """Return the estimands with this name or symbol, one per set of given quantities.
 
     Raises:
-      UserError: there is none; the sentence has the known ones and what would make more.
+      UserError: there is none. The message lists the known names and what else could be given.
     """
     if named := [one for one in estimands if name in (one.name, one.symbol)]:
         return named
@@ -161,13 +164,13 @@ def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
 
 
 def also_needed(rule: DecisionRule, given: Container[str]) -> str:
-    """What a rule needs beside what is given, with what that is of: ``expansion (of params_total and …)``."""
+    """Return the quantities that a rule still needs, with their definitions: ``expansion (of params_total and …)``."""
     missing = [name for name in rule.given if name not in given]
     return listed(f"{name} (of {listed(DERIVED[name])})" if name in DERIVED else name for name in missing)
 
 
 def what_is_decided(law: type) -> str:
-    """What a law decides and what must be given for it, in a sentence."""
+    """Return a sentence about what a law decides and which quantities it needs."""
     parts: dict[str, list[str]] = {}
     for rule in rules_of(law):
         where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"

@@ -1,4 +1,4 @@
-"""Estimates: what is asked of a fitted law, with standard errors and intervals, and how far it lies beyond the runs."""
+"""Estimate numbers of a fitted law, with standard errors, intervals and the distance from the fitted runs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ class Estimate:
 
     estimand: Estimand
     value: float
-    """NaN if the law gives no number there."""
+    """Value under the fitted law; NaN if undefined."""
     error: float
-    """Standard deviation of what the interval is of; 0 where no coefficient moves it, as at a bound; NaN where the runs
-    give none."""
+    """Standard error. 0 if no coefficient affects the value, as at a bound; NaN if the runs do not determine it."""
     interval: Interval | None
-    """Over resampled fits if there are any, else by the standard error; None where there is neither."""
+    """Interval from resampled fits if there are any, else from the standard error; None without either."""
     by: str
-    """Where the interval is from."""
+    """Source of the interval."""
     degrees_of_freedom: float = math.nan
-    """Degrees of freedom of the interval's Student's t; NaN where it is of resamples."""
+    """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
-    """Why the interval is not of the resamples that there are."""
+    """Reason why existing resamples are not used for the interval."""
     reason: str = ""
-    """Why there is no value, or neither error nor interval; empty if there are."""
+    """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
     at_a_bound: bool = False
-    """Whether it, or what is decided with it, lies where the search for it ends."""
+    """True if the value, or another one of the same decision, lies at a bound of its search."""
 
 
 def estimate(
@@ -55,19 +54,19 @@ def estimate(
     resampled: Bootstrap | None = None,
     level: float = 0.9,
 ) -> list[Estimate]:
-    """Every estimand under the fitted law, with its standard error and its interval.
+    """Return every estimand under the fitted law, with its standard error and its interval.
 
-    The value is always that of the fitted law. Where the runs do not tell it (``FitResult.unknown``), or it lies at a
-    bound of the search, it has neither, and the reason stands in their place.
+    The value is always that of the fitted law. An estimate has a reason instead of an error and an interval if the runs
+    do not determine it (``FitResult.unknown``) or it lies at a bound of the search.
 
-    Resamples of no more draws than there are coefficients give intervals that are too small: those of standard errors
-    stand in their place, whose Student's t knows how few draws there are.
+    Intervals from resamples are too small if there are no more draws than coefficients. Intervals from standard errors
+    are then used, whose Student's t accounts for the number of draws.
 
     Args:
-      runs: those of the fit; None for a fit whose own covariance serves.
+      runs: the runs of the fit; None to use the fit's stored covariance.
 
     Raises:
-      UserError: the runs are not those of the fit, it holds no covariance, or an option makes no sense.
+      UserError: the runs are not those of the fit, the fit holds no covariance, or an option is invalid.
     """
     known, estimates = None if runs is None else uncertainty(result, runs, kind=covariance, by=by), []
     few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)
@@ -86,7 +85,7 @@ def estimate(
             reason = spread.unknown[0] or bounds.get(number, "")
         if spread is not None and not reason:
             error = float(spread.errors[0])
-            # What a law decides is above 0: a size, a cost, a loss, or a share.
+            # Decisions are positive: sizes, costs, losses or shares.
             is_share = estimand.is_share or (result.is_share and estimand.answers(result.output))
             (low,), (high,) = spread.share_ends(level) if is_share else spread.ends(level, True)
             if error > 0:
@@ -115,7 +114,7 @@ def estimate(
 
 
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
-    """Why a law gives no number; empty where it does."""
+    """Return the reason why a law gives no valid number; empty if it does."""
     if np.isfinite(value) and result.is_share and estimand.answers(result.output) and not 0 < value < 1:
         return f"the law gives {value:.4g}, and a share of answers lies between 0 and 1"
     if np.isfinite(value):
@@ -127,7 +126,7 @@ def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
 
 
 def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int, str]:
-    """By number of the estimand: that what is decided by its rule at its place lies at an end of the search."""
+    """Return, by index of the estimand, a sentence if its decision lies at a bound of the search."""
     said: dict[tuple[int, ...], str] = {}
     keys = [(id(one.rule), *map(hash, one.given.items())) for one in estimands]
     for key, one, value in zip(keys, estimands, values, strict=True):
@@ -140,7 +139,7 @@ STANDARD, RESAMPLES = "standard errors", "resamples"
 
 
 def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
-    """What is given or decided, in the words of a Design."""
+    """Return given and decided quantities by their names in Design."""
     decided_values = {
         one.estimand.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)
     }
@@ -153,19 +152,20 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
 
 
 def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) -> dict[str, float]:
-    """How far some numbers of a design lie outside those of the fitted runs, as ``extrapolation.outside`` says."""
+    """Return the factors by which quantities of a design lie outside the fitted runs, as in
+    ``extrapolation.outside``."""
     return outside(values, where_decided(runs, reads))
 
 
 def beyond_each(decided: Sequence[Estimate], runs: Runs) -> list[dict[str, Any]]:
-    """For every place where something is decided outside the runs, as plain data: ``given``, ``times``."""
+    """Return, as plain data (``given``, ``times``), the given quantities whose decisions lie outside the runs."""
     blocks = {tuple(one.estimand.given.items()): one.estimand.given for one in decided}.values()
     far = [(given, beyond(reach(given, [d for d in decided if d.estimand.given == given]), runs)) for given in blocks]
     return [{"given": dict(given), "times": times} for given, times in far if times]
 
 
 def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, Any]]:
-    """As plain data; what is not finite is null."""
+    """Return plain data; non-finite numbers become null."""
     return [
         {
             "name": one.estimand.name,

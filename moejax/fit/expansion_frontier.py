@@ -1,4 +1,4 @@
-"""The frontier of chapter 002 from runs: which of them none with as little compute beats, and what their law says."""
+"""Compute the frontier of chapter 002: the runs that no run with as little compute beats, and the law's prediction."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
 INPUTS = EffectiveParams.inputs
 CELLS = 41, 31
-"""Points of the grid along active parameters and along G."""
+"""Grid points along active parameters and along G."""
 COLUMNS = ("part", "params_active", "expansion", "flops", "loss")
 
 
 def frontier_table(runs: Runs, held_out: Split | None = None, law: EffectiveParams | None = None) -> pd.DataFrame:
-    """Every run with its compute 6·N_act·D (``part`` is ``run``), and a law's losses at the largest run's compute on a
-    grid of active parameters and G as wide as the runs (``law``).
+    """Return every run with its compute 6·N_act·D (``part`` is ``run``), and the law's losses on a grid (``part`` is
+    ``law``).
+
+    The grid covers the runs' range of active parameters and G, at the largest run's compute.
 
     Args:
-      law: fitted to the runs that are not held out, if not given.
+      law: the law; fitted to the runs that are not held out by default.
 
     Raises:
-      UserError: the law cannot be fitted to them.
+      UserError: the law cannot be fitted to these runs.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""What in a table of runs says that its models have experts, so that one size of theirs is not both counts."""
+"""Find signs in a run table that its models have experts, so that total and active parameters differ."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ MORE_THAN_DENSE = {
     "granularity": 1,
     **dict.fromkeys(("top_k", "num_shared_experts", "active_experts", "sparsity", "shared_share"), 0),
 }
-"""Columns that say of a model that it has experts, by a number above this."""
+"""Columns that indicate experts if their value is above this threshold."""
 
 EXPERT_WORDS = frozenset({"expert", "experts", "moe", "router", "routed", "routing", "E"})
-"""Words in the names of other columns that are about experts; the papers' letter only where it is the whole name."""
+"""Words in names of other columns about experts; the papers' letter E only as the whole name."""
 ACTIVE_WORDS = frozenset({"active", "activated", "act", "na", "nact", "nactive"})
-"""Words in the names of other columns that count active parameters."""
+"""Words in names of other columns that count active parameters."""
 NO_EXPERTS = frozenset({"", "0", "1", "none", "no", "false", "dense", "nan", "-"})
-"""What a column about experts says, in lower case, of a dense model."""
+"""Values of a column about experts, in lower case, for a dense model."""
 
 
 @dataclass(frozen=True)
 class ExpertSign:
-    """Why one size of a table cannot be taken for both counts of its models' parameters."""
+    """Evidence that a table's only size cannot be both total and active parameters."""
 
     reason: str
     active: str | None = None
-    """The column that looks like active parameters, if there is one."""
+    """Column that looks like active parameters, if any."""
 
 
 def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozenset[str], Any]]) -> ExpertSign | None:
-    """The first sign of experts; None if there is none.
+    """Return the first sign of experts; None if there is none.
 
-    A dense model has 0 experts, or 1, whatever other columns say of it.
+    A model with 0 or 1 experts is dense, regardless of other columns.
 
     Args:
-      known: the columns of ``MORE_THAN_DENSE`` that are known, by our names.
-      unread: the columns that nothing reads, with the words of their names.
+      known: the available columns of ``MORE_THAN_DENSE``, by our names.
+      unread: the columns that are not read, with the words of their names.
     """
     dense = np.zeros(1, bool)
     if (experts := known.get("num_experts")) is not None:
@@ -68,7 +68,7 @@ def _looks_active(words: frozenset[str], values: Any) -> bool:
 
 
 def _numbers(values: Any, *, if_text: float) -> Float[np.ndarray, " rows"]:
-    """A column's numbers; all of them ``if_text`` if there is text in it that is no number."""
+    """Return a column's numbers, or ``if_text`` in every row if the column has non-numeric text."""
     try:
         return run_table.numbers(values).to_numpy(np.float64)
     except ValueError:

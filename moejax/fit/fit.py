@@ -1,4 +1,4 @@
-"""``moejax.fit(runs, law)``: a law fitted to runs, in one call."""
+"""Provide ``moejax.fit(runs, law)``: fit a law to runs in one call."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from moejax.wording import listed, shown
 
 
 def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResult:
-    """Fit a law to runs; intervals and ranges of the result are by group.
+    """Fit a law to runs. Intervals and prediction ranges of the result are clustered by group.
 
     Args:
-      runs: what ``moejax.read_runs`` returns; or a file or DataFrame, which it then reads: what is left out or
-        doubtful is said on stderr.
-      law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, a law's class, or a law,
-        whose coefficients are one more start.
-      loss_law: for a law of scores, the law of the loss that it stands on, fitted to the same file or DataFrame: the
-        result then says what a run of any size scores (``moejax.fit.chain``).
-      options: of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``; of
-        ``moejax.read_runs``, such as ``best_by=["lr"]``, where a file or DataFrame is given; and ``penalty="squared"``,
-        ``residual`` and ``delta`` as ``moejax fit`` has them.
+      runs: the result of ``moejax.read_runs``; or a file or DataFrame to read, with messages about omitted or doubtful
+        rows on stderr.
+      law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, or a law's class. The
+        coefficients of a law instance are an additional start.
+      loss_law: for a law of scores, the law of the loss that it is chained to, fitted to the same file or DataFrame.
+        The result then predicts the score of a run of any size (``moejax.fit.chain``).
+      options: options of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``; for a
+        file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
+        ``residual`` and ``delta`` as in ``moejax fit``.
 
     Raises:
-      UserError: there is no such law or option, or the runs cannot be read for it or cannot set it.
+      UserError: there is no such law or option, or the runs cannot be read for the law or do not determine it.
     """
     reading, options = _sorted(options)
     if loss_law is not None:
@@ -68,7 +68,7 @@ def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:
 
 
 def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options that say how a table is read, and those of the fit."""
+    """Split options into those of reading a table and those of the fit."""
     reading, fitting, penalty = ({*inspect.signature(one).parameters} for one in (read_runs, fit_law, named_penalty))
     reading -= {"path", "law"}
     fitting -= {"law", "runs"}
@@ -90,7 +90,7 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _chained(runs: Any, law: Any, loss_law: Any, reading: dict[str, Any], options: dict[str, Any]) -> FitResult:
-    """The fit of a score through the loss, from one table."""
+    """Fit a score through the loss, from one table."""
     if isinstance(runs, ReadRuns | Runs):
         raise UserError(
             "A law of scores on a law of the loss reads a table twice, once for each; give the file or DataFrame."

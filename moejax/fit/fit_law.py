@@ -1,8 +1,9 @@
-"""Fit a law to runs: many starts, screened and thinned out, the survivors followed to the bottom.
+"""Fit a law to runs: screen many starts, discard most of them in rounds, and polish the rest.
 
-Near an optimum a search goes on in coordinates in which all coefficients weigh alike. In centred coordinates the
-five-factor law's directions still differ by a factor of 1e4 in how far they move the losses, and L-BFGS then crawls
-along its valley: of 200 resamples none ended within 500 steps, and all stayed where they began.
+Near an optimum, the search continues in coordinates in which all coefficients have equal weight. In centred
+coordinates, the directions of the five-factor law still differ by a factor of 1e4 in their effect on the losses. L-BFGS
+then makes no progress along the narrow valley: of 200 resamples none finished within 500 steps, and all stayed at their
+starting point.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from moejax.laws.design import value_of
 from moejax.wording import counted, shown
 
 FLATTEST = 1e-6
-"""Share of the steepest direction's slope below which a direction is not stretched further."""
+"""Share of the largest singular value below which a direction is not rescaled further."""
 
 
 @dataclass(frozen=True)
 class Reparametrised:
-    """A fit's objective as a function of the offset from a start, along principal directions of the losses' slopes."""
+    """A fit's objective as a function of the offset from a start, along principal directions of the losses'
+    Jacobian."""
 
     objective: FitObjective
 
@@ -47,7 +49,7 @@ class Reparametrised:
 
 
 def unchanged(data: Any, free: int) -> dict[str, Any]:
-    """What makes ``Reparametrised`` its objective, in the coordinates as they are."""
+    """Return the data with which ``Reparametrised`` equals its objective in the original coordinates."""
     return {"start": np.zeros(free), "rotation": np.eye(free), "data": data}
 
 
@@ -61,10 +63,10 @@ def minimise_reparametrised(
     tolerance: float,
     max_iterations: int,
 ) -> minimise.Lanes:
-    """Minimise an objective from one start for every row of ``weights``; its points are the objective's.
+    """Minimise an objective from one start for every row of ``weights``; points are in the objective's coordinates.
 
     Args:
-      base: weights of the runs by which the directions are found.
+      base: weights of the runs that determine the principal directions.
     """
     with float64():
         slopes = np.asarray(slopes_of_log_loss(objective, start, data)[1])
@@ -81,32 +83,33 @@ def minimise_reparametrised(
 
 
 AGREES = 1e-4
-"""An end within this share of the lowest objective counts as the same optimum."""
+"""Relative difference from the lowest objective below which a local optimum counts as the same."""
 
 EXACT = 1e-9
-"""So does one whose penalty is this share of that of predicting one loss for all: the runs follow the law exactly."""
+"""Objective, relative to a constant prediction's, below which the runs follow the law exactly and optima count as the
+same."""
 
 CONVERGED = 1e-6
-"""Gradient norm below which a fit is at its optimum, relative to an objective above 1."""
+"""Gradient norm below which a fit has converged, relative to the objective if that is above 1."""
 
 Progress = Callable[[str, int, int], None]
-"""``progress(stage, done, total)``."""
+"""Callback ``progress(stage, done, total)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How starts are thinned out before the survivors are polished."""
+    """The schedule by which starts are discarded before the rest is polished."""
 
     screened: int | None = 256
-    """Kept after the objective was computed at every start; None keeps all of them."""
+    """Number of starts kept after evaluating the objective at each; None keeps all."""
     rounds: tuple[tuple[int, int], ...] = ((25, 96), (75, 32))
-    """Iterations of each that is left, and how many are kept after them (successive halving)."""
+    """Rounds of successive halving: iterations per remaining start, and how many starts are kept afterwards."""
     max_iterations: int = 2000
     tolerance: float = 1e-6
 
 
 EVERY_START = Search(screened=None, rounds=())
-"""Follow every start to its end, as the published grids do."""
+"""Polish every start, as the published grids do."""
 
 
 def fit_law(
@@ -121,18 +124,18 @@ def fit_law(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FitResult:
-    """The coefficients of a law that minimise the sum of penalties over runs.
+    """Find the coefficients of a law that minimise the sum of penalties over runs.
 
     Args:
-      law: a law class, or any law of it (its coefficients are then one more start).
-      penalty: Huber with delta 1e-3 on log loss, if not given.
-      starts: 2,048 points scaled by the data, if not given; or a number of them.
-      fixed: coefficients that are given, in the law's own parameterisation.
-      output: which of the law's outputs ``runs.loss`` holds; what ``runs`` says, if not given.
+      law: a law class, or a law, whose coefficients are then an additional start.
+      penalty: the penalty; by default Huber with delta 1e-3 on log loss.
+      starts: starting points, or their number; by default 2,048 points scaled by the data.
+      fixed: coefficients to hold fixed, in the law's own parameterisation.
+      output: the law's output that ``runs.loss`` holds; by default the output of ``runs``.
 
     Raises:
-      UserError: the runs hold no output of the law or lack a field that it reads, a fixed coefficient is unknown, or
-        no start has a finite objective.
+      UserError: the runs hold no output of the law or lack an input, a fixed coefficient is unknown, or no start has a
+        finite objective.
     """
     if not (isinstance(seed, int) and seed >= 0):
         raise UserError(f"seed is {shown(seed)}; give a whole number from 0 on.")
@@ -154,7 +157,7 @@ def fit_law(
         points = np.concatenate([WarmStart((law,))(objective, data), points])
     lanes, began = _search(objective, data, runs, points, search or Search(), progress or (lambda *_: None))
     best = int(np.argmin(lanes.values))
-    # Along a long valley a search in the coordinates crawls: it goes on where all directions weigh alike.
+    # In a long narrow valley the search stalls in the original coordinates, so it continues in rescaled ones.
     reparametrised = minimise_reparametrised(
         objective, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
     )
@@ -164,7 +167,7 @@ def fit_law(
 
 
 def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search: Search | None = None) -> np.ndarray:
-    """The objective where every polished start of a fit's search ends, lowest first: the search, made again."""
+    """Repeat a fit's search and return the objective at the end of every polished start, in ascending order."""
     objective = objective_of(result)
     data = data_of(objective, runs, result.fixed)
     points = (starts or Sobol(seed=result.seed))(objective, data)
@@ -174,10 +177,10 @@ def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search:
 
 
 def objective_of(result: FitResult) -> FitObjective:
-    """The compiled form that a fit was made with.
+    """Return the compiled objective of a fit.
 
     Raises:
-      UserError: it is two fits, chained.
+      UserError: the fit is a chain of two fits.
     """
     if isinstance(result.law, ChainedLaw):
         raise UserError(
@@ -190,7 +193,7 @@ def objective_of(result: FitResult) -> FitObjective:
 def _search(
     objective: FitObjective, data: Any, runs: Runs, points: np.ndarray, search: Search, progress: Progress
 ) -> tuple[minimise.Lanes, np.ndarray]:
-    """The polished lanes, and where each of them started."""
+    """Return the polished lanes, and the starting point of each."""
     began = points
     if search.screened is not None and len(points) > search.screened:
         values = minimise.values(objective, points, data, runs.weight, progress=lambda *n: progress("screening", *n))
@@ -219,8 +222,8 @@ def _descend(
     progress: Progress,
     stage: str,
 ) -> minimise.Lanes:
-    # In its own coordinates through the reparametrisation that changes nothing: the reparametrised search from the best
-    # end is then the same compiled program, and compiling it is most of the time that a small table takes.
+    # Use the identity reparametrisation, so that the reparametrised search from the best start reuses the compiled
+    # program. Compilation takes most of the time for a small table.
     return minimise.minimise_lanes(
         Reparametrised(objective),
         points,
@@ -247,7 +250,7 @@ def _result(
 ) -> FitResult:
     with float64():
         law = jax.tree.map(float, law_at(objective, point, data))
-        # In centred units: in those of the table a law that fits may overflow.
+        # Use centred units, because a law that fits may overflow in the table's units.
         centred = np.asarray(objective.predicted(point, data))
     predicted = predict(law, runs, objective.output)
     _check_above_0(objective, centred[runs.weight > 0])
@@ -289,7 +292,7 @@ def _result(
 
 
 def _check_above_0(objective: FitObjective, predicted: np.ndarray) -> None:
-    """Raise ``UserError`` where a fit predicts what has no logarithm: every error and range is of logarithms."""
+    """Raise ``UserError`` if a prediction is not positive: all errors and ranges are in logarithms."""
     if wrong := int((~(np.isfinite(predicted) & (predicted > 0))).sum()):
         remedy = "give more --starts, or another law"
         if getattr(objective.penalty, "residual", "log") != "log":
@@ -339,7 +342,7 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
         )
     for name in objective.law.inputs:
         values = np.asarray(value_of(runs.design, name))
-        # A column may hold many numbers of each run, as the drops of a schedule.
+        # A column may hold several numbers per run, such as the drops of a schedule.
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if (wrong := np.flatnonzero(~finite & (runs.weight > 0))).size:
             first = values[wrong[0]].ravel()
@@ -372,7 +375,7 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
 
 
 def _no_start(objective: FitObjective, data: Any, runs: Runs, point: np.ndarray) -> str:
-    """Why no start has a finite objective."""
+    """Return the message that explains why no start has a finite objective."""
     with float64():
         wrong = np.flatnonzero(~np.isfinite(np.asarray(objective.penalties(point, data))))
     if not len(wrong):

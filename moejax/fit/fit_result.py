@@ -1,4 +1,4 @@
-"""The result of a fit: coefficients, how far to trust it, and how to get it back from a file."""
+"""Represent the result of a fit: coefficients, diagnostics and uncertainty, and their storage in a file."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ NO_COVARIANCE = (
 )
 
 ALSO_FITS = "laws that fit the runs as well give others"
-"""Why a number has no error where another end of the search fits as well."""
+"""Reason for a missing standard error if another local optimum fits as well."""
 
 MEDIANS = 3.0
-"""Times Huber's delta above which the noise leaves hardly any run in its quadratic part."""
+"""Ratio of noise to Huber's delta above which hardly any run is in the quadratic range."""
 EFFICIENT = 1.345
-"""Standard deviations of normal noise at which Huber's delta loses 5 % of what least squares take from it."""
+"""Huber's delta, in standard deviations of normal noise, at which it loses 5 % of the efficiency of least squares."""
 
 COVARIANCES = {
     "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
     "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
 }
-"""What a covariance is, by its name."""
+"""Descriptions of the covariances by name."""
 
 
 class CoefficientRow(NamedTuple):
-    """A coefficient, and how far it may be off."""
+    """A coefficient with its standard error and interval."""
 
     name: str
     symbol: str
@@ -81,54 +81,57 @@ class CoefficientRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """A fitted law and the uncertainty about the fit."""
+    """A fitted law and the uncertainty of the fit."""
 
     law: Any
-    """The law, in its own parameterisation; call it on a Design."""
+    """Fitted law in its own parameterisation; call it on a Design."""
     penalty: Penalty
     output: str
-    """Which of the law's outputs was fitted."""
+    """Output of the law that was fitted."""
     value: float
     """Weighted sum of the penalties over the runs."""
     gradient_norm: float
     """Norm of the gradient of ``value`` / ``scale`` per e-fold of every coefficient; 0 at an optimum."""
     converged: bool
     starts: int
-    """Starting points whose objective was computed."""
+    """Number of starting points whose objective was computed."""
     polished: int
-    """Starting points that were followed to their end."""
+    """Number of starting points that were polished."""
     agreeing: float
-    """Share of the polished whose end is within 0.01 % of the lowest objective."""
+    """Share of the polished starts that end within 0.01 % of the lowest objective."""
     fixed: dict[str, float]
-    """Coefficients that were given, not fitted."""
+    """Coefficients that were held fixed."""
     unidentified: dict[str, str]
-    """Coefficients that the data did not set, and why."""
+    """Coefficients that the data do not determine, with the reason."""
     condition_number: float
-    """Condition number of the normal matrix in centred coordinates; above 1e10 a direction is lost in rounding."""
+    """Condition number of the normal matrix in centred coordinates; above 1e10 a direction is lost to rounding."""
     unidentified_directions: tuple[str, ...]
-    """What the table does not determine, in sentences."""
+    """Directions that the table does not determine, as sentences."""
     aicc: float
-    """Akaike's criterion for Gaussian residuals of log loss, alike within groups, corrected for few runs; infinite if
-    there are too few; see ``information_criteria``."""
+    """Akaike information criterion for Gaussian log-loss residuals, corrected for few runs, with clusters by group;
+    infinite if there are too few runs. See ``information_criteria``."""
     bic: float
     metrics: Metrics
     data_hash: str
     seed: int
     versions: dict[str, str]
     uncertainty: StoredUncertainty | None = None
-    """Ranges, covariance and omissions, so that the fit is asked without its runs; None if it was fitted without."""
+    """Ranges, covariance and omitted rows, so that the fit can be used without its runs; None if it was
+    fitted without."""
     noise: float = math.nan
-    """Robust standard deviation of log loss around the fit, by its degrees of freedom."""
+    """Robust standard deviation of log loss around the fit, corrected for the degrees of freedom."""
     outliers: tuple[Outlier, ...] = ()
-    """The runs whose residual is out of the others' family, the farthest first."""
+    """Outliers, in descending order of the residual."""
     undetermined: tuple[Mapping[str, float], ...] = ()
-    """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
+    """Directions along which no prediction of a run changes, as steps of the coefficients
+    (``undetermined.directions_of``)."""
     alternatives: tuple[Mapping[str, float], ...] = ()
-    """Coefficients of laws that fit the runs as well, at other ends of the search (``moejax.fit.alternatives``)."""
+    """Coefficients of other local optima that fit the runs as well (``moejax.fit.alternatives``)."""
     is_share: bool = False
-    """Whether what was fitted is a share of answers, between 0 and 1 in every run."""
+    """True if the fitted output is a share of answers, between 0 and 1 in every run."""
     loss_scatter: float = 0.0
-    """Robust standard deviation of log loss around its law, for a score chained to the loss; 0 for any other fit."""
+    """Robust standard deviation of log loss around the loss law, for a score chained to the loss; 0 for any
+    other fit."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
@@ -137,25 +140,25 @@ class FitResult:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Which rows were left out of the fit, and why, in sentences."""
+        """Messages about rows left out of the fit, with the reasons."""
         return () if self.uncertainty is None else self.uncertainty.dropped
 
     @property
     def scatter(self) -> float:
-        """Standard deviation of log loss around the fit; for a file without the robust one, by all residuals alike."""
+        """Standard deviation of log loss around the fit; not robust for files without the robust one."""
         if math.isfinite(self.noise):
             return self.noise
         return self.metrics.rmse_log * math.sqrt(self.metrics.runs / self._degrees_of_freedom)
 
     @property
     def free(self) -> int:
-        """Coefficients that were fitted."""
+        """Number of fitted coefficients."""
         return len({*self.coefficients} - {*self.fixed, *self.without_effect})
 
     @property
     def without_effect(self) -> frozenset[str]:
-        """Coefficients on which what was fitted does not depend, as the batch's where it is the learning rate: they are
-        NaN, but where they were given."""
+        """Coefficients that do not affect the fitted output, such as the batch size's for the learning rate. They are
+        NaN unless held fixed."""
         return frozenset(without_effect(type(self.law), self.output)) - {*self.fixed}
 
     @property
@@ -163,7 +166,7 @@ class FitResult:
         return left_by(self.metrics.runs, self.free)
 
     def scatter_at(self, design: Design) -> Any:
-        """``scatter`` of runs at a design of arrays; a score chained to the loss has its loss's scatter too."""
+        """Return ``scatter`` for a design of arrays; a score chained to the loss includes the scatter of the loss."""
         if not isinstance(self.law, ChainedLaw):
             return self.scatter
         with float64():
@@ -177,7 +180,7 @@ class FitResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before believing the coefficients, worst first."""
+        """Warnings about the coefficients, the most serious first."""
         said = []
         if not self.converged:
             said.append(
@@ -205,12 +208,13 @@ class FitResult:
 
     @property
     def remedy(self) -> str:
-        """The warning that names options of ``moejax fit`` for what the runs leave open; empty if that is nothing."""
+        """Warning that names ``moejax fit`` options for coefficients that the runs do not determine; empty
+        without any."""
         left = " ".join([*self.unidentified, *self.unidentified_directions])
         return how_to_determine(self.law, [name for name in self.coefficients if re.search(rf"\b{name}\b", left)])
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; infinities and NaN are written as null."""
+        """Return plain data; infinities and NaN become null."""
         cls, others = type(self.law), ("law", "penalty", "uncertainty")
         return {
             "schema": SCHEMA,
@@ -222,10 +226,10 @@ class FitResult:
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write the JSON file that ``load`` reads; a fit that is there is replaced.
+        """Write the JSON file that ``load`` reads; an existing fit is replaced.
 
         Raises:
-          UserError: there is something else, or no such folder.
+          UserError: the path holds something other than a fit, or its folder does not exist.
         """
         path = Path(path)
         if path.is_dir():
@@ -241,9 +245,9 @@ class FitResult:
         return path
 
     def summary(self, level: float = 0.9) -> Result:
-        """The fit, what not to believe of it, and its coefficients with standard errors and intervals at ``level``.
+        """Return the fit, its warnings, and its coefficients with standard errors and intervals at ``level``.
 
-        ``moejax.fit.summary.summary`` says the same with what was found besides, such as decisions.
+        ``moejax.fit.summary.summary`` adds further results, such as decisions.
         """
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return Result(
@@ -256,13 +260,13 @@ class FitResult:
 
     @property
     def not_determined(self) -> tuple[str, ...]:
-        """Coefficients that move along a direction along which no run does, or that laws which fit as well have
-        otherwise."""
+        """Coefficients that the runs do not determine: they change along an undetermined direction or between equally
+        good laws."""
         moved = {name for names in coefficients_along(self.law, self.undetermined) for name in names}
         return tuple(name for name in self.coefficients if name in moved or name in self._apart)
 
     def _others_in_words(self) -> list[str]:
-        """That other laws fit as well, with what they have otherwise."""
+        """Return a warning that other laws fit as well, with their coefficients."""
         names = [name for name in self.coefficients if name in self._apart]
         if not names:
             return []
@@ -278,7 +282,7 @@ class FitResult:
 
     @functools.cached_property
     def _apart(self) -> frozenset[str]:
-        """Coefficients that laws which fit as well have otherwise."""
+        """Coefficients that differ between equally good laws."""
         if not self.alternatives:
             return frozenset()
 
@@ -290,12 +294,13 @@ class FitResult:
 
     @property
     def without_error(self) -> frozenset[str]:
-        """Coefficients that have no standard error: those given, those that no run sets, and all without an optimum."""
+        """Coefficients without a standard error: those fixed, those that no run determines, and all if the fit did not
+        converge."""
         every = self.coefficients if not self.converged else ()
         return frozenset({*self.fixed, *self.without_effect, *self.unidentified, *self.not_determined, *every})
 
     def state(self, name: str) -> str:
-        """What a coefficient is called that has no standard error for a reason of its own; empty for the others."""
+        """Return the reason, as a label, why a coefficient has no standard error; empty if there is none."""
         said = {
             NOT_SET: self.unidentified,
             "given": self.fixed,
@@ -307,13 +312,14 @@ class FitResult:
     def unknown(
         self, functional: Callable[[Any], Any], count: int, errors: Float[np.ndarray, " answers"] | None = None
     ) -> tuple[str, ...]:
-        """Why the runs do not tell each of ``count`` numbers of a functional, flat; empty words where they do.
+        """Return for each of the ``count`` numbers of a functional (flattened) why the runs do not determine it; empty
+        if they do.
 
-        The one rule of what has a standard error: a number has none where the fit is at no optimum, where the number
-        moves along a direction along which no run does, or where a law that fits as well gives another.
+        This is the only rule for missing standard errors. A number has none if the fit did not converge or the number
+        changes along an undetermined direction. It also has none if an equally good law gives another number.
 
         Args:
-          errors: the standard errors that are in question, as those of resamples; by the fit's covariance if not given.
+          errors: standard errors to compare with, such as those of resamples; by default those of the fit's covariance.
         """
         if not self.converged:
             return (f"the search did not converge (gradient norm {self.gradient_norm:.2g})",) * count
@@ -331,14 +337,14 @@ class FitResult:
         return tuple(said)
 
     def _differ(self, functional: Callable[[Any], Any], errors: Any = None) -> Any:
-        """Whether laws that fit as well give each number of a functional, flat, beyond its error."""
+        """Return whether equally good laws change each number of a functional (flattened) beyond its standard error."""
         if errors is None and self.uncertainty is not None:
             errors = self.uncertainty.spread(self.law, functional).errors
         return apart(self.law, self.alternatives, functional, errors, self.scatter)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:
-        """How far every number of a functional, flat, may be off by the covariance that the fit holds; NaN where there
-        is none.
+        """Return the uncertainty of every number of a functional (flattened) from the fit's covariance; NaN where
+        undetermined.
 
         Raises:
           UserError: the fit holds no covariance.
@@ -349,20 +355,20 @@ class FitResult:
         return found.without(self.unknown(functional, len(found.middle), found.errors))
 
     def drawn(self, count: int = 200) -> Drawn | None:
-        """Laws as uncertain as the fit is; None if it holds no covariance, or is at no optimum."""
+        """Return laws drawn from the fit's uncertainty; None without a covariance or if the fit did not converge."""
         if self.uncertainty is None or not self.uncertainty.axes or not self.converged:
             return None
         return replace(self.uncertainty.draws(self.law, count), probes=self.probes)
 
     @property
     def probes(self) -> Probes | None:
-        """Laws by which to see what the runs do not determine; None where they determine everything."""
+        """Laws that reveal what the runs do not determine; None if they determine everything."""
         known = not (self.undetermined or self.alternatives)
         return None if known else Probes(self.law, self.undetermined, self.alternatives)
 
     @classmethod
     def load(cls, path: str | Path) -> FitResult:
-        """The FitResult that ``save`` or ``moejax fit --out`` wrote.
+        """Load a FitResult written by ``save`` or ``moejax fit --out``.
 
         Raises:
           UserError: there is no such file, it holds something else, or its law is not one of moejax's.
@@ -371,19 +377,19 @@ class FitResult:
 
     @property
     def has_covariance(self) -> bool:
-        """Whether it holds what standard errors, intervals and ranges are made of."""
+        """True if the fit holds a covariance, from which standard errors, intervals and ranges follow."""
         return self.uncertainty is not None and bool(self.uncertainty.axes)
 
     @property
     def why_no_covariance(self) -> str:
-        """A sentence for a fit that has none."""
+        """Sentence that explains a missing covariance."""
         why = "" if self.uncertainty is None else self.uncertainty.why_none
         return f"The fit has no standard errors and no intervals: {why}." if why else NO_COVARIANCE
 
     def conf_int(self, level: float = 0.9) -> DataFrame:
-        """Coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
+        """Return coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
 
-        One that was given, or that the runs do not determine, has none (NaN).
+        A fixed or undetermined coefficient has NaN errors and intervals.
 
         Raises:
           UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
@@ -404,20 +410,20 @@ class FitResult:
         *,
         weight: Any = 1.0,
     ) -> PredictionIntervals:
-        """Ranges that hold the measured losses of new runs with a probability, if the law's form holds there.
+        """Return ranges that contain the measured losses of new runs with a probability, if the law's form holds there.
 
-        The variance of log loss is that of the coefficients and, added to it, what the law leaves of the runs it was
-        fitted to (lack of fit and noise between seeds). With few runs the range is a Student-t's. Ends are in the
-        logarithm, of a share in that of its odds.
+        The variance of log loss is the coefficients' part plus the residual variance of the fitted runs (lack of fit
+        and seed noise). With few runs the range is from Student's t. Intervals are symmetric in the logarithm, or in
+        log odds for a share.
 
         Args:
           design: fields with one entry per new run.
-          spread: how far the numbers of a functional may be off by the coefficients; by the fit's own covariance, if
-            not given.
-          weight: of how many runs each measured number is the mean, as weights of fitted runs are.
+          spread: function that returns the uncertainty of a functional due to the coefficients; by default from the
+            fit's covariance.
+          weight: number of runs that each measured number is the mean of, like the weights of fitted runs.
 
         Raises:
-          UserError: ``level`` is not between 0 and 1, or the fit holds no covariance and is given none.
+          UserError: ``level`` is not between 0 and 1, or there is neither a covariance nor ``spread``.
         """
         level = check_level(level)
         count = max(len(np.atleast_1d(value_of(design, name))) for name in type(self.law).inputs)
@@ -439,13 +445,13 @@ class FitResult:
             predicted = np.where(above, predicted, np.nan)
         by_coefficients = by_coefficients.without(unknown)
         moved, left = np.square(by_coefficients.errors), np.square(self.scatter_at(new.design)) / weight
-        # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
+        # Welch-Satterthwaite degrees of freedom of a sum of two estimated variances.
         total = np.maximum(moved + left, 1e-300)
         each = moved**2 / by_coefficients.degrees_of_freedom + left**2 / self._degrees_of_freedom
         degrees_of_freedom = np.maximum(total**2 / np.maximum(each, 1e-300), 1.0)
         reach = scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2) * np.sqrt(moved + left)
         with np.errstate(over="ignore"):
-            # A range may have no end.
+            # A range may be unbounded.
             middle = np.exp(middle)
             low, high = share_ends(middle, middle * reach) if self.is_share else ends(middle, middle * reach, True)
         ranged = np.isfinite(moved)
@@ -454,16 +460,16 @@ class FitResult:
         return PredictionIntervals(low=low, loss=predicted, high=high, from_coefficients=share, unknown=unknown)
 
     def predict(self, design: Design, level: float = 0.9) -> DataFrame:
-        """What new runs should reach, a row each.
+        """Predict new runs, with a row for each.
 
-        Columns: the design's; the loss; ``low`` and ``high``, between which that share of such runs fall; ``beyond``,
-        the fields that lie outside the fitted runs and by what factor.
+        Columns: the design's; the loss; ``low`` and ``high``, the range that contains the share ``level`` of such runs;
+        ``beyond``, the fields outside the fitted runs with their factors.
 
         Args:
-          design: its fields are numbers or arrays with an entry per run.
+          design: fields are numbers, or arrays with an entry per run.
 
         Raises:
-          UserError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
+          UserError: the design lacks an input of the law or is invalid, or the fit holds no covariance.
         """
         import pandas as pd
 
@@ -473,7 +479,7 @@ class FitResult:
         require_inputs(self.law, given)
         columns = dict(zip(given, np.broadcast_arrays(*map(np.atleast_1d, given.values())), strict=True))
         rows = np.stack([*columns.values()], axis=1).astype(np.float64).tolist()
-        # They also refuse what cannot be.
+        # These calls also reject invalid designs.
         beyond = [predict_one(self, design_from(dict(zip(columns, row, strict=True)))).extrapolated for row in rows]
         predicted = self.prediction_intervals(design_from(columns), level)
         words = ["; ".join(f"{name} {factor:.3g}×" for name, factor in one.items()) for one in beyond]
@@ -482,7 +488,7 @@ class FitResult:
         )
 
     def coefficient_table(self, level: float = 0.9) -> Table:
-        """Coefficients, with standard errors and intervals where the fit holds a covariance."""
+        """Return coefficients, with standard errors and intervals if the fit holds a covariance."""
         columns = (
             Column("coefficient"),
             Column("symbol"),
@@ -499,7 +505,7 @@ class FitResult:
         return Table("Coefficients", columns, rows, key="coefficients")
 
     def to_latex(self, level: float = 0.9) -> str:
-        """Coefficients with intervals as a tabular of LaTeX, for booktabs."""
+        """Return coefficients with intervals as a LaTeX tabular for booktabs."""
         about = f"{type(self.law).__name__}, {self.metrics.runs} runs, data {self.data_hash}"
         rows = [
             (one.symbol, one.value, (one.low, one.high) if math.isfinite(one.error) else self.state(one.name) or "--")
@@ -508,7 +514,7 @@ class FitResult:
         return latex.tabular(about, level, rows)
 
     def coefficient_rows(self, level: float) -> list[CoefficientRow]:
-        """Every coefficient with its standard error and interval; these are NaN where not known."""
+        """Return every coefficient with its standard error and interval; NaN where unknown."""
         found = self.conf_int(level).to_dict("index") if self.has_covariance else {}
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         rows = []
@@ -539,18 +545,18 @@ class FitResult:
         return Table("Fit", (Column(""), Column("")), cells, key="fit")
 
     def _how_errors(self) -> list[str]:
-        """How standard errors came about, or why there is none."""
+        """Return a note about the method of the standard errors, or why there are none."""
         if self.uncertainty is None:
             return []
         if not self.converged:
             return ["Standard errors: none, as the search did not converge."]
         if not self.uncertainty.axes:
-            # A warning gives the reason, but in files of an older moejax.
+            # A warning already gives the reason, except for files of an older moejax.
             return [] if self.uncertainty.why_none else ["Standard errors: none, as these runs give no covariance."]
         return [self._covariance_in_words(), *self._of_medians()]
 
     def _of_medians(self) -> list[str]:
-        """That the penalty is linear in most residuals, and what would use the runs better."""
+        """Return a note if the penalty is linear in most residuals, with a more efficient option."""
         penalty = self.penalty
         if not (isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta):
             return []
@@ -567,7 +573,7 @@ class FitResult:
 
 
 def load(path: str | Path) -> FitResult:
-    """The FitResult that ``save`` wrote; its law is callable.
+    """Load a FitResult written by ``save``; its law is callable.
 
     Raises:
       UserError: there is no such file, it holds something else, or its law is not one of moejax's.
@@ -579,7 +585,7 @@ def load(path: str | Path) -> FitResult:
 
 
 def load_of_runs(path: str | Path) -> FitResult:
-    """The same of a law of runs; a law of loss curves reads a schedule, which those that ask of runs do not have.
+    """Load a fit of a law of runs; laws of loss curves need a schedule, which callers of this function do not have.
 
     Raises:
       UserError: as ``load``, or the fit is of loss curves.
@@ -594,7 +600,7 @@ def load_of_runs(path: str | Path) -> FitResult:
 
 
 def read_plain(path: Path) -> dict[str, Any]:
-    """The plain data of a file that ``save`` or ``moejax fit --out`` wrote, with what stands beside the fit.
+    """Read the plain data of a file written by ``save`` or ``moejax fit --out``, with entries besides the fit.
 
     Raises:
       UserError: there is no such file, or it holds something else.
@@ -606,7 +612,7 @@ def read_plain(path: Path) -> dict[str, Any]:
 
 
 def are_runs_of(result: FitResult, runs: Runs) -> bool:
-    """Whether these are the runs that a fit was made to."""
+    """Return whether these are the runs of a fit."""
     return runs.data_hash == result.data_hash
 
 
@@ -618,10 +624,10 @@ def check_runs_of(result: FitResult, runs: Runs) -> None:
 
 @contextlib.contextmanager
 def read_by_this_version(path: Path) -> Iterator[None]:
-    """What a file of a fit holds and this version cannot read, as a sentence: another may have written other entries.
+    """Convert errors from reading a fit's file into a UserError, as another version may have written other entries.
 
     Raises:
-      UserError: an entry is missing, or of another kind.
+      UserError: an entry is missing or invalid.
     """
     try:
         yield
@@ -632,7 +638,8 @@ def read_by_this_version(path: Path) -> Iterator[None]:
 
 
 def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Types of the entries of a fit's file: what is not finite is null there, and what has a default may be absent."""
+    """Return the types of the entries of a fit's file. Non-finite numbers are null there, and entries with a default
+    may be absent."""
     old = {f.name for f in dataclasses.fields(FitResult) if f.default is not dataclasses.MISSING}
     hints = {k: hint for k, hint in typing.get_type_hints(FitResult).items() if k in plain or k not in old}
     hints |= {"uncertainty": Any} if "uncertainty" in hints else {}
@@ -652,7 +659,7 @@ _REMEDY = "fit anew with moejax fit --out or FitResult.save, and change no coeff
 
 
 def from_json(plain: Mapping[str, Any]) -> FitResult:
-    """The inverse of ``FitResult.to_json``.
+    """Restore a FitResult from ``FitResult.to_json``.
 
     Raises:
       UserError: an entry is missing or of another type, or the law is not one of moejax's.
@@ -664,7 +671,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     if kind not in PENALTIES:
         raise UserError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
     fields = {f.name: entries[f.name] for f in dataclasses.fields(FitResult) if f.name in entries}
-    # Null, and so not known, are those of other outputs alone: any other that is missing is refused.
+    # Only coefficients without effect on the fitted output may be null; any other missing one is an error.
     known = {name: one for name, one in entries["law"]["coefficients"].items() if one is not None}
     absent = dict.fromkeys(without_effect(law, entries["output"]), math.nan)
     fields |= {"law": law(**absent | known), "penalty": build(PENALTIES[kind], penalty, "penalty")}
@@ -679,7 +686,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
 
 
 def _named(cls: type) -> dict[str, Any]:
-    """What a law's class is found by again: its place, its formula, or the two that are chained."""
+    """Return a reference to a law's class: its module and name, its formula, or the two laws of a chain."""
     if issubclass(cls, ChainedLaw):
         of_loss, of_score = cls.links
         return {"loss_law": _named(of_loss), "score_law": _named(of_score)}
@@ -689,7 +696,7 @@ def _named(cls: type) -> dict[str, Any]:
 
 
 def _law_of(named: Mapping[str, Any]) -> type:
-    """The inverse of ``_named``."""
+    """Return the class for a reference from ``_named``."""
     if "loss_law" in named:
         return chained_law(_law_of(named["loss_law"]), _law_of(named["score_law"]))
     if "formula" in named:

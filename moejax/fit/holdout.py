@@ -1,4 +1,5 @@
-"""Runs held out, by a rule or by any column of their table, and the errors on them: what says if a law extrapolates."""
+"""Hold out runs, by a rule or a column of their table, and compute errors on them to test whether a law
+extrapolates."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from moejax.wording import counted, did_you_mean, told
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Which runs are held out, and in what words."""
+    """A set of held-out runs with a description."""
 
     name: str
     held_out: Bool[np.ndarray, " runs"]
@@ -36,26 +37,29 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """A law fitted to the rest, and its errors on what was held out."""
+    """A law fitted to the remaining runs, and its errors on the held-out runs."""
 
     name: str
     fit: FitResult
-    """Its ``metrics`` are the errors on the runs that were fitted."""
+    """Fit to the remaining runs; its ``metrics`` are the errors on those."""
     metrics: Metrics
-    """Errors on the runs that were held out."""
+    """Errors on the held-out runs."""
     held_out: Bool[np.ndarray, " runs"]
-    """Which of all runs were held out and count."""
+    """Mask, over all runs, of the held-out runs with a positive weight."""
     fitted: Runs
-    """All runs, those that were held out with a weight of 0."""
+    """All runs, with a weight of 0 for the held-out runs."""
     runs: Runs
-    """The runs that were held out."""
+    """Held-out runs."""
     predicted: Float[np.ndarray, " held_out"]
-    """What the law gives them."""
+    """Predictions for the held-out runs."""
 
     @functools.cached_property
     def left_open(self) -> str:
-        """Why the fitted runs do not tell what the law gives some held-out one, whose error is then luck; empty if
-        they do: with two values of tokens left, E + B/D^beta is what one likes at a third."""
+        """Reason why the fitted runs do not determine the prediction of some held-out run; empty if they determine all.
+
+        The error on such a run is arbitrary. With two distinct values of tokens, for example, E + B/D^beta can take any
+        value at a third.
+        """
         if not (self.fit.undetermined or self.fit.alternatives):
             return ""
         given = functools.partial(outputs, design=self.runs.design, output=self.fit.output)
@@ -63,10 +67,11 @@ class HeldOut:
 
 
 def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None = None) -> Split:
-    """The runs that are largest in a quantity of Design: those at or above a value, or a share of the distinct values.
+    """Hold out the runs that are largest in a quantity of Design: at or above a value, or a share of the distinct
+    values.
 
     Raises:
-      UserError: the runs do not have the field, or nothing would be left to fit or to hold out.
+      UserError: the runs do not have the field, or no run would remain to fit or to hold out.
     """
     values = _derived(runs, field)
     if values is None:
@@ -77,11 +82,11 @@ def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None =
 def at_least(
     runs: Runs, name: str, values: Float[np.ndarray, " runs"], above: float | None = None, *, share: float = 0.2
 ) -> Split:
-    """As ``largest``, by any number of each run."""
+    """Hold out the largest runs as in ``largest``, by any value per run."""
     levels = np.unique(values[runs.weight > 0])
     if above is None:
         above = float(levels[-max(1, round(share * len(levels)))])
-    # A quantity that is worked out, such as 1 - 1/50, may fall a rounding short of how it is written.
+    # A computed quantity such as 1 - 1/50 may differ from its written value by rounding.
     return split_of(runs, f"{name} ≥ {above:.4g}", values >= above - ROUNDING * abs(above))
 
 
@@ -89,10 +94,10 @@ ROUNDING = 1e-9
 
 
 def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Split:
-    """The split of that name.
+    """Return a split with this name.
 
     Raises:
-      UserError: it would leave no run to fit or none to hold out.
+      UserError: the split would leave no run to fit or none to hold out.
     """
     marked = held_out[runs.weight > 0]
     if marked.all() or not marked.any():
@@ -101,7 +106,7 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
 
 
 def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
-    """How far the largest held-out run lies beyond the fitted ones in each size and ratio, where it does."""
+    """Return the ratio of the largest held-out to the largest fitted run, per size and ratio, where it is above 1."""
     farthest: dict[str, float] = {}
     for split in splits:
         far = _beyond(*(runs.only(kept) for kept in (~split.held_out, split.held_out)))
@@ -115,7 +120,7 @@ def _beyond(fitted: Runs, held_out: Runs) -> dict[str, float]:
 
 
 def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
-    """``count`` disjoint parts of the groups, each held out once."""
+    """Split the groups into ``count`` disjoint folds, each held out once."""
     present = np.unique(runs.group[runs.weight > 0])
     if not 2 <= count <= len(present):
         raise UserError(f"{count} folds of {len(present)} groups; give at least 2 and at most as many as groups.")
@@ -125,7 +130,7 @@ def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
 
 
 def each_group(runs: Runs) -> Iterator[Split]:
-    """Every group (architecture) held out once."""
+    """Hold out every group (architecture) once."""
     for group in np.unique(runs.group[runs.weight > 0]):
         yield Split(name=f"group {group}", held_out=runs.group == group)
 
@@ -133,13 +138,13 @@ def each_group(runs: Runs) -> Iterator[Split]:
 def hold_out(
     law: Any, runs: Runs, splits: Iterable[Split], *, progress: Progress | None = None, **options: Any
 ) -> list[HeldOut]:
-    """Fit a law to what each split leaves, with the options of ``fit_law``, and test it on the rest.
+    """Fit a law to the remaining runs of each split, with the options of ``fit_law``, and test it on the held-out runs.
 
     Args:
-      progress: told of every split that is fitted, of how many.
+      progress: callback that is called for every split.
 
     Raises:
-      UserError: the law cannot be fitted to what a split leaves.
+      UserError: the law cannot be fitted to the remaining runs of a split.
     """
     return hold_out_of(lambda split: fit_law(law, runs.only(~split.held_out), **options), runs, splits, progress)
 
@@ -147,10 +152,10 @@ def hold_out(
 def hold_out_of(
     fit_without: Callable[[Split], FitResult], runs: Runs, splits: Iterable[Split], progress: Progress | None = None
 ) -> list[HeldOut]:
-    """The same of any fit to what a split leaves.
+    """Test any kind of fit to the remaining runs of each split, as ``hold_out`` does.
 
     Raises:
-      UserError: as ``fit_without``, with the split.
+      UserError: as ``fit_without``; the message names the split.
     """
     tested_splits, splits = [], list(splits)
     for number, split in enumerate(splits):
@@ -162,7 +167,7 @@ def hold_out_of(
         except ValueError as error:
             raise UserError(f"With {split.name} held out: {told(error)}") from error
         tested = runs.where(held_out)
-        # All runs, as the fit was asked for: another number of runs would be another program.
+        # Predict all runs, as in the fit, because another number of runs would compile another program.
         predicted = predict(fit.law, runs, fit.output)[held_out]
         missed = errors(predicted, tested.loss, tested.weight)
         tested_splits.append(
@@ -180,7 +185,7 @@ def hold_out_of(
 
 
 def pooled(splits: Iterable[HeldOut]) -> Metrics:
-    """Errors over all held-out runs together; a run that is held out twice counts twice."""
+    """Return the errors over all held-out runs; a run that is held out twice counts twice."""
     splits = list(splits)
     return errors(
         np.concatenate([h.predicted for h in splits]),
@@ -190,7 +195,7 @@ def pooled(splits: Iterable[HeldOut]) -> Metrics:
 
 
 def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
-    """Errors of each split as plain data; what is not finite is null."""
+    """Return the errors of each split as plain data; non-finite numbers become null."""
     return [
         {
             "name": h.name,
@@ -206,25 +211,25 @@ def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
 
 
 MISSES = 1.5
-"""Times the RMSE on fitted runs from which the RMSE on held-out ones says that a law does not extrapolate."""
+"""Ratio of held-out to fitted RMSE above which a law does not extrapolate."""
 
 
 FEW = 3
-"""Of fewer held-out runs than this, all must lie twice as far as their ranges reach."""
+"""Number of held-out runs below which all must lie at twice their half-range for a warning."""
 
 
 def warnings(
     splits: Iterable[Mapping[str, Any]], fitted: float, output: str = "loss", runs: Iterable[Mapping[str, Any]] = ()
 ) -> list[str]:
-    """A sentence about the split that a law misses most, if it misses any, and about those whose error is luck; of what
-    ``to_json`` gives.
+    """Return a warning about the split with the largest error, and one about splits with arbitrary errors, from
+    ``to_json``.
 
-    A split is missed where its RMSE is 1.5 times the fitted and half of its runs lie outside their 90 % ranges: those
-    that remain may leave coefficients open, and the ranges know it.
+    A split gets a warning if its RMSE is 1.5 times the fitted RMSE and half of its runs lie outside their 90 % ranges.
+    The ranges matter because the remaining runs may leave coefficients undetermined, which the ranges include.
 
     Args:
-      fitted: RMSE of the fit to all runs, for files whose splits do not have that of theirs.
-      runs: the held-out runs (``moejax.fit.held_out_runs.to_json``), where they are known.
+      fitted: RMSE of the fit to all runs, used for files whose splits do not store their fitted RMSE.
+      runs: the held-out runs (``moejax.fit.held_out_runs.to_json``), if known.
     """
     away: dict[str, list[float]] = {}
     for run in runs:
@@ -255,17 +260,18 @@ def warnings(
 
 
 DERIVED = tuple(name for name, member in vars(Design).items() if isinstance(member, property))
-"""What a Design works out of its fields, such as ``sparsity`` and ``granularity``."""
+"""Quantities that a Design derives from its fields, such as ``sparsity`` and ``granularity``."""
 
 
 def split_by(read: ReadRuns, text: str) -> Split:
-    """The runs that ``text`` holds out.
+    """Return the split that ``text`` describes.
 
-    ``tokens`` is the largest fifth of its distinct values, ``sparsity:0.98`` what is at least that, and
-    ``router_type=S-Base`` what equals it. The name is a column of the table, else a quantity of ``Design``.
+    ``tokens`` holds out the largest fifth of its distinct values, ``sparsity:0.98`` all values of at least 0.98, and
+    ``router_type=S-Base`` all equal values. The name is a column of the table, or else a quantity of ``Design``.
 
     Raises:
-      UserError: there is no such column, it holds no numbers where they are compared, or one side would be empty.
+      UserError: there is no such column, it is not numeric where a comparison needs numbers, or one side would be
+        empty.
     """
     if _knows(read, text):
         return at_least(read.runs, text, _numbers(read, text))
@@ -277,10 +283,10 @@ def split_by(read: ReadRuns, text: str) -> Split:
 
 
 def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
-    """Every value of a column held out once; ``group`` is every architecture, if the table has no such column.
+    """Hold out every value of a column once; ``group`` means every architecture, if the table has no such column.
 
     Raises:
-      UserError: there is no such column, or it has one value only.
+      UserError: there is no such column, or it has only one value.
     """
     if column == "group" and column not in read.frame.columns:
         yield from each_group(read.runs)
@@ -309,7 +315,7 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
     except ValueError:
         known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else "numbers"
         raise UserError(f"No run has {name} = {value}; {name} has {known}.") from None
-    # A derived quantity such as 1 - 1/E is rounded; a printed one has a few digits.
+    # Derived quantities such as 1 - 1/E are rounded, and printed ones have a few digits.
     return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
 
 
@@ -318,7 +324,7 @@ def _knows(read: ReadRuns, name: str) -> bool:
 
 
 def _derived(runs: Runs, name: str) -> np.ndarray | None:
-    """A quantity of the runs' designs; None if there is none or what it is worked out of is not known."""
+    """Return a quantity of the runs' designs; None if it does not exist or its inputs are unknown."""
     try:
         with float64():
             value = getattr(runs.design, name, None)
@@ -336,7 +342,7 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
 
 
 def _full(name: str, values: Any) -> Any:
-    """A column, or an error where cells of it are empty: they are no value that could be held out."""
+    """Return a column, or raise UserError if it has empty cells, which cannot be held out by value."""
     if empty := int(values.isna().sum()):
         raise UserError(
             f"{name} is empty in {counted(empty, 'row')}; hold out by a column that is full, or leave those rows out "

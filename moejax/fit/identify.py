@@ -1,4 +1,4 @@
-"""Identifiability: which coefficients of a law, and combinations of them, a table of runs determines."""
+"""Determine which coefficients of a law, and which combinations of them, a table of runs identifies."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from moejax.float64 import float64
 from moejax.laws.design import value_of
 
 NO_EFFECT = 1e-7
-"""A coefficient is lost when an e-fold of it (a unit, if it may have either sign) moves no log loss by more."""
+"""Change of log loss per e-fold (per unit, for a coefficient of any sign) below which a coefficient has no effect."""
 NOT_MOVED = 1e-9
-"""A coefficient is unidentified when the search leaves it this close to where it started."""
+"""Distance from the starting point below which the search did not move a coefficient, so that it is unidentified."""
 PARTICIPATES = 0.3
-"""Share of a unit direction above which a coefficient is named as part of it."""
+"""Component of a unit direction above which a coefficient is named as part of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identified:
-    """Conditioning of a fit at its optimum."""
+    """The conditioning and identifiability of a fit at its optimum."""
 
     condition_number: float
-    """Condition number of J'WJ, with J the slope of log loss in the coordinates that were searched."""
+    """Condition number of J'WJ, with J the Jacobian of log loss in the coordinates of the search."""
     unidentified: dict[str, str]
-    """Coefficients that the data did not set, and why."""
+    """Coefficients that the data do not determine, with the reason."""
     sentences: tuple[str, ...]
-    """The directions that the table does not determine, in words."""
+    """Directions that the table does not determine, as sentences."""
     undetermined: tuple[dict[str, float], ...]
-    """Those along which no prediction of a run moves (``undetermined.directions_of``)."""
+    """Directions along which no prediction of a run changes (``undetermined.directions_of``)."""
 
 
 def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
-    """Which coefficients the runs determine at a point that was searched from ``start``."""
+    """Return which coefficients the runs determine at an optimum reached from ``start``."""
     with float64():
         predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))
     kept = np.asarray(weights) > 0
@@ -51,8 +51,8 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
     flat = undetermined(sizes)
     scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(objective.free))
-    # One e-fold along such a direction changes the predictions by less than the scatter that is left. Of several that
-    # the same coefficients make up, the last is the widest.
+    # An e-fold along such a direction changes the predictions by less than the residual scatter. If several directions
+    # involve the same coefficients, the last and widest one is kept.
     open_ones = {
         _parts(objective, direction): np.inf if still else scatter / max(size, 1e-300)
         for size, direction, still in zip(sizes, directions, flat, strict=True)
@@ -65,7 +65,7 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
             for name in objective.law.inputs
             if np.ptp(np.asarray(value_of(data["design"], name))[kept]) == 0
         ]
-    # Of a coefficient that has vanished the size may be 1e-200.
+    # The singular value of a vanished coefficient may be 1e-200.
     with np.errstate(over="ignore"):
         condition = (
             float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")
@@ -81,7 +81,7 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
 
 
 def _parts(objective: FitObjective, direction: Any) -> tuple[str, ...]:
-    """Coefficients that take part in a direction."""
+    """Return the coefficients that take part in a direction."""
     return tuple(name for name, share in zip(objective.free, direction, strict=True) if abs(share) > PARTICIPATES)
 
 
@@ -93,6 +93,6 @@ def _in_words(parts: Sequence[str], spread: float) -> str:
 
 
 def slopes_of_log_loss(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
-    """Log of what a fit predicts of every run, and its slopes in the coordinates."""
-    # Of losses of 1, the residuals are the predictions: one program serves both.
+    """Return the log prediction of every run, and its Jacobian in the coordinates."""
+    # With losses of 1, residuals equal log predictions, so one compiled program serves both.
     return slopes_of_residuals(objective, "log", point, {**data, "loss": np.ones_like(data["loss"])})

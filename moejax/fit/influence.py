@@ -1,4 +1,5 @@
-"""Which runs decide an estimate, by differentiating through the optimum: no refit, exact to first order."""
+"""Compute the influence of runs on an estimate by differentiating through the optimum, without refits, to
+first order."""
 
 from __future__ import annotations
 
@@ -21,43 +22,44 @@ from moejax.json_text import finite
 
 @dataclass(frozen=True, kw_only=True)
 class Influence:
-    """How every run moves one number."""
+    """The influence of every run on one number."""
 
     value: float
     per_nat: Float[np.ndarray, " runs"]
-    """What the number gains per nat more in a run's loss; 0 for a run that Huber's penalty treats as an outlier."""
+    """Derivative of the number in each run's loss (per nat); 0 for a run that Huber's penalty treats as an outlier."""
     if_removed: Float[np.ndarray, " runs"]
-    """What the number gains, to first order, if the run had not been trained."""
+    """First-order change of the number if the run is removed."""
 
     def most(self, count: int = 3) -> list[int]:
-        """Numbers of the runs whose removal moves the number most."""
+        """Return the indices of the runs whose removal changes the number most."""
         return [int(i) for i in np.argsort(-np.abs(self.if_removed))[:count]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
-    """The runs that decide a number most, and what it is without them, fitted again."""
+    """The most influential runs of a number, and the number refitted without them."""
 
     value: float
     runs: tuple[int, ...]
-    """Numbers of the runs, the most decisive first."""
+    """Indices of the runs, the most influential first."""
     predicted: tuple[float, ...]
-    """The number without each of them, to first order."""
+    """First-order prediction of the number without each of these runs."""
     refitted: tuple[float, ...]
-    """The number by a fit without each of them."""
+    """The number from a refit without each of these runs."""
     without_all: float
-    """The number by a fit without all of them."""
+    """The number from a refit without all of these runs."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not finite is null."""
+        """Return plain data; non-finite numbers become null."""
         return {name: value for name, value in finite(self).items() if name != "runs"}
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
-    """The ``count`` runs whose removal moves one number most, by implicit differentiation, checked by refits.
+    """Find the ``count`` runs whose removal changes one number most by implicit differentiation, and check them by
+    refits.
 
     Raises:
-      UserError: the functional is more than one number, the runs do not tell it, or too few would be left to fit.
+      UserError: the functional has more than one number, the runs do not determine it, or too few runs would remain.
     """
     influences = influence(result, runs, functional)
     if len(influences) != 1 or not np.isfinite(influences[0].value):
@@ -93,10 +95,10 @@ def deciding(result: FitResult, runs: Runs, functional: Functional, count: int =
 
 
 def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Influence]:
-    """Influence of every run on every number of a functional, in the order of its leaves.
+    """Return the influence of every run on every number of a functional, in the order of its leaves.
 
-    At an optimum the slope of the objective is 0 whatever the losses are; differentiating that in the losses gives
-    du/dL = -H⁻¹ · ∂²F/∂u∂L, and in the weights du/dw = -H⁻¹ · ∂F_i/∂u (the implicit function theorem).
+    At an optimum, the gradient of the objective is 0 for all losses and weights. By the implicit function theorem,
+    du/dL = -H⁻¹ · ∂²F/∂u∂L for the losses, and du/dw = -H⁻¹ · ∂F_i/∂u for the weights.
     """
     at = derivatives(result, runs)
     values, _ = at.evaluate(functional)

@@ -1,12 +1,12 @@
-"""Intervals: degrees of freedom of a standard error, ends of confidence intervals, ranges of runs that are not yet
-trained.
+"""Compute intervals: degrees of freedom of standard errors, ends of confidence intervals, and prediction ranges.
 
-Degrees of freedom are how many draws (groups of runs, or runs) one number's standard error rests on. A table may have
-forty groups and one of them alone vary what a coefficient describes; that coefficient's error then rests on one draw,
-and Student's t must say so. Satterthwaite's degrees of freedom, by Bell and McCaffrey (2002), are those of a
-chi-squared with the mean and variance that the estimated variance has where residuals are independent and alike.
+The degrees of freedom measure how many draws (groups of runs, or runs) determine one number's standard error. A table
+may have forty groups of which only one varies the quantity that a coefficient describes. That coefficient's error
+depends on one draw, and Student's t must account for this. Satterthwaite's degrees of freedom match a chi-squared
+variable to the mean and variance of the variance estimate, for independent and identically distributed residuals (Bell
+and McCaffrey 2002).
 
-Ends are linear for numbers of either sign, in the logarithm of the size for others, of the odds for shares.
+Intervals are linear for numbers of any sign, logarithmic for numbers that keep their sign, and in log odds for shares.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ Numbers = Float[np.ndarray, " answers"]
 
 
 def keeps_sign(law: Any) -> dict[str, bool]:
-    """Whether a law's coefficients have a sign of their own, by name; one that is declared ``any`` may be 0.
+    """Return whether each coefficient of a law keeps its sign, by name; one declared ``any`` may be 0.
 
     Args:
-      law: a law, or its class.
+      law: a law or its class.
     """
     return {f.name: f.metadata["sign"] != "any" for f in dataclasses.fields(law) if not f.metadata.get("static")}
 
 
 def ends(middle: Numbers, reach: Numbers, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
-    """Both ends of the intervals of some numbers.
+    """Return both ends of the intervals of some numbers.
 
-    A number that keeps its sign is spread in the logarithm of its size, in which a law is more nearly linear, so that
-    its interval keeps it too. Any other is spread as it is: its interval may hold 0.
+    The interval of a number that keeps its sign is symmetric in the logarithm of its absolute value. A law is more
+    nearly linear in it, and the interval keeps the sign. Any other interval is symmetric on the linear scale and may
+    contain 0.
 
     Args:
       middle: the numbers.
       reach: standard errors times Student's t.
-      one_sign: whether each of them keeps its sign.
+      one_sign: True for each number that keeps its sign.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         factor = np.exp(reach / np.abs(middle))
@@ -54,7 +55,7 @@ def ends(middle: Numbers, reach: Numbers, one_sign: bool | Bool[np.ndarray, " an
 
 
 def share_ends(middle: Numbers, reach: Numbers) -> tuple[Numbers, Numbers]:
-    """Both ends of the intervals of shares, between 0 and 1: those of the odds, share over rest, in their logarithm."""
+    """Return both ends of the intervals of shares between 0 and 1, symmetric in the log odds."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         odds_ends = ends(middle / (1 - middle), reach / (1 - middle) ** 2, True)
         low, high = (1 / (1 + 1 / odds) for odds in odds_ends)
@@ -63,23 +64,23 @@ def share_ends(middle: Numbers, reach: Numbers) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How far some estimated numbers may be off."""
+    """The uncertainty of some estimated numbers."""
 
     middle: Numbers
     errors: Numbers
-    """Standard errors; NaN where there are none."""
+    """Standard errors; NaN where unknown."""
     degrees_of_freedom: Numbers
-    """Degrees of freedom of Student's t, of each number's own error."""
+    """Degrees of freedom of Student's t for each number."""
     unknown: tuple[str, ...] = ()
-    """Why each number has no error (``FitResult.unknown``), empty words where it has one; no entries if all have."""
+    """Reason why each number has no error (``FitResult.unknown``), empty if it has one; no entries if all have one."""
 
     def without(self, unknown: Sequence[str]) -> Spread:
-        """The same, with no error where there are words why."""
+        """Return a copy without the errors of numbers for which a reason is given."""
         errors = np.where([bool(why) for why in unknown], np.nan, self.errors)
         return dataclasses.replace(self, errors=errors, unknown=tuple(unknown))
 
     def ends(self, level: float, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
-        """Both ends of each number's interval.
+        """Return both ends of each number's interval.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
@@ -87,7 +88,7 @@ class Spread:
         return ends(self.middle, self._reach(level), one_sign)
 
     def share_ends(self, level: float) -> tuple[Numbers, Numbers]:
-        """Both ends of shares, which stay between 0 and 1.
+        """Return both ends of each share's interval, which stay between 0 and 1.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
@@ -100,55 +101,58 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionIntervals:
-    """Ranges for new runs, one entry each."""
+    """Prediction ranges for new runs, with one entry per run."""
 
     low: Float[np.ndarray, " designs"]
     loss: Float[np.ndarray, " designs"]
     high: Float[np.ndarray, " designs"]
     from_coefficients: float
-    """Share of the variance, over all designs that have a range, that is due to the coefficients; the rest is lack of
-    fit. NaN where none has one."""
+    """Share of the variance due to the coefficients, over all designs with a range; the rest is lack of fit. NaN
+    without any range."""
     unknown: tuple[str, ...]
-    """Why each has no range (``FitResult.unknown``); empty words where it has one."""
+    """Reason why each run has no range (``FitResult.unknown``); empty if it has one."""
 
 
 def left_by(count: int, free: int) -> int:
-    """Degrees of freedom that a fit of ``free`` coefficients leaves of so many runs or draws, at least 1."""
+    """Return the degrees of freedom that a fit of ``free`` coefficients leaves of ``count`` runs or draws,
+    at least 1."""
     return max(count - free, 1)
 
 
 Leverages = Sequence[Float[np.ndarray, "_ axes"]]
-"""By draw: its orthogonal directions among axes that are orthonormal over the runs, each as long as the root of the
-leverage that the draw has in it."""
+"""Per draw, its orthogonal directions along axes that are orthonormal over the runs. The length of each direction is
+the square root of the draw's leverage in it."""
 Contrasts = Float[np.ndarray, "answers axes"]
-"""What a unit along every axis adds to each number."""
+"""Change of each number per unit of each axis."""
 
 WHOLE = 3e-6
-"""A draw whose leverage is this near 1 in a direction sets it alone, and has no residual there.
+"""Distance from 1 below which a leverage counts as 1: the draw alone determines the direction and has no residual
+there.
 
-Leverages may come rounded to six digits, and one of 1 may then lie this far below it.
+Stored leverages may be rounded to six digits, so a leverage of 1 may be this much smaller.
 """
 
 
 def stretch(sizes: Float[np.ndarray, " rank"]) -> Float[np.ndarray, " rank"]:
-    """(1 - leverage)^(-1/2), by which CR2 widens a draw's residuals; 0 where it has none.
+    """Return (1 - leverage)^(-1/2), the CR2 factor for a draw's residuals; 0 in directions without residuals.
 
     Args:
-      sizes: roots of leverages.
+      sizes: square roots of leverages.
     """
     remaining = 1 - sizes**2
     return np.where(remaining > WHOLE, 1 / np.sqrt(np.maximum(remaining, WHOLE)), 0.0)
 
 
 def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarray, " answers"]:
-    """(tr P)² / |P|², with P the covariances of all parts of a number's variance; 1 if no residual speaks of it.
+    """Return (tr P)² / |P|², with P the covariance of all parts of a number's variance; 1 if no residual informs it.
 
-    A draw's part of the number's variance is the square of a·e, with e its residuals, a the widened contrast within the
-    draw, and u what the fit takes back of it: P = diag(|a|²) - u·uᵀ. In directions that a draw sets alone the variance
-    is taken for the mean over all others; that mean is a sum of such parts too, and has its own degrees of freedom.
+    A draw's part of the number's variance is the square of a·e, with e its residuals and a the CR2-adjusted contrast
+    within the draw. With u the part of a that the fit absorbs, P = diag(|a|²) - u·uᵀ. In directions that one draw alone
+    determines, the variance is taken as the mean over all others. That mean is a sum of such parts too, with its own
+    degrees of freedom.
     """
     axes = contrasts.shape[1]
-    # The ratio does not depend on a contrast's length, and the squares of a long one would overflow.
+    # The ratio does not depend on a contrast's length; normalising avoids overflow of squares.
     length = np.max(np.abs(contrasts), axis=1, initial=0.0, keepdims=True)
     measured = np.isfinite(length) & (length > 0)
     contrasts = np.where(measured, contrasts, 0.0) / np.where(measured, length, 1.0)
@@ -156,7 +160,7 @@ def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarra
     others = axes - np.trace(lost)
     if others <= WHOLE:
         return np.ones(len(contrasts))
-    # |P|² of the contrast itself, of the mean over the others, and their product.
+    # Accumulate |P|² of the contrast, of the mean over the others, and of their product.
     own, both, mean = np.zeros(len(contrasts)), np.zeros(len(contrasts)), 0.0
     back, back_mean = np.zeros((len(contrasts), axes, axes)), np.zeros((axes, axes))
     for rows in leverages:
@@ -173,23 +177,23 @@ def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarra
     mean += np.sum(back_mean**2)
     share = np.einsum("af,fg,ag->a", contrasts, lost, contrasts) / others
     size = own + 2 * share * both + share**2 * mean
-    # CR2 is right in the mean: tr P is the contrast's square.
+    # CR2 is unbiased, so tr P is the squared contrast.
     trace = np.sum(contrasts**2, axis=1)
     known = (trace > 0) & (size > 0)
     return np.where(known, np.maximum(trace**2 / np.where(known, size, 1.0), 1.0), 1.0)
 
 
 def parts(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarray, "answers draws"]:
-    """What every draw adds to the variance of each number, if residuals are independent and of variance 1."""
+    """Return each draw's contribution to the variance of each number, for independent residuals of variance 1."""
     return np.stack([np.sum((contrasts @ rows.T) ** 2, axis=1) for rows in leverages], axis=1)
 
 
 def set_alone(leverages: Leverages) -> list[Float[np.ndarray, "_ axes"]]:
-    """The directions that each draw sets alone, whose residuals say nothing of its luck."""
+    """Return the directions that each draw alone determines, where it has no residuals."""
     return [rows[stretch(np.linalg.norm(rows, axis=1)) == 0] for rows in leverages]
 
 
 def alone(leverages: Leverages, axes: int) -> Float[np.ndarray, "axes axes"]:
-    """The projection onto the directions that one draw sets alone."""
-    # Their leverage is 1, and so is their length.
+    """Return the projection onto the directions that a single draw determines."""
+    # Their leverage is 1, so they have unit length.
     return sum((rows.T @ rows for rows in set_alone(leverages)), np.zeros((axes, axes)))

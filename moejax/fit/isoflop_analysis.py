@@ -1,4 +1,4 @@
-"""IsoFLOP surfaces over one kind of size: degrees, optima beside those of independent curves and of a law, trends."""
+"""Analyse IsoFLOP surfaces over one kind of size: degrees, optima compared with curves and a law, and trends."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from moejax.result import Column, Table
 def best_sizes_by_law(
     law: Sparsity, resampled: Bootstrap, budget: Budget, level: float = 0.9
 ) -> tuple[IsoflopOptimum, ...]:
-    """N* of Eq. 6 at every sparsity that was trained at several sizes, between the smallest and the largest of them.
+    """Return N* of Eq. 6 at every sparsity trained at several sizes, between the smallest and the largest of them.
 
-    The tokens that a size has at the budget are those of the table: a power of N through the runs of that sparsity. No
-    convention for N_a(N, S) is needed, which the document does not give.
+    The tokens of a size at the budget follow the table: a power of N through the runs of that sparsity. This avoids a
+    convention for N_a(N, S), which the paper does not give.
     """
     laws = jax.tree.map(lambda one, many: np.concatenate([[one], many]), law, resampled.laws)
     optima = []
@@ -62,7 +62,7 @@ def best_sizes_by_law(
 
 @jax.jit
 def _lowest(laws: Any, share: Any, slope: Any, offset: Any, low: Any, high: Any) -> Any:
-    """Log size of least loss, and that loss, of many laws."""
+    """Return the log size of least loss, and that loss, for many laws."""
 
     def of(law: Sparsity) -> Any:
         def loss(log_total: Any) -> Any:
@@ -76,10 +76,10 @@ def _lowest(laws: Any, share: Any, slope: Any, offset: Any, low: Any, high: Any)
 
 
 PAPER = (2, 2, 2)
-"""The degrees that Abnar et al. found best."""
+"""Best degrees according to Abnar et al."""
 BUDGET = Column("budget", ".3g")
 LEAST_BUDGETS = 3
-"""A line through two budgets has no interval."""
+"""Minimum number of budgets: a line through two has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,50 +93,52 @@ class Trend:
     exponent: float
     low: float
     high: float
-    """Ends of the exponent's interval, by Student's t."""
+    """Ends of the exponent's interval, from Student's t."""
 
     def __str__(self) -> str:
         return f"{self.scale:.4g}·C^{self.exponent:.4f} [{self.low:.3f}, {self.high:.3f}], {self.budgets} budgets"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         fitted = {"scale": self.scale, "exponent": self.exponent, "low": self.low, "high": self.high}
         return {"what": self.what, **self.held, "budgets": self.budgets, **fitted}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isoflops:
-    """Surfaces over one kind of size and sparsity, one a budget, and what is optimal on them."""
+    """IsoFLOP surfaces over one kind of size and sparsity, one per budget, and their optima."""
 
     symbol: str
     """``N`` for total parameters, ``N_a`` for active ones."""
     degrees: DegreeSearch
     surfaces: tuple[Surface, ...]
     sizes: tuple[IsoflopOptimum, ...]
-    """Best size at every sparsity, by the surfaces (Eq. 3)."""
+    """Best size at every sparsity, from the surfaces (Eq. 3)."""
     curves: tuple[IsoflopOptimum, ...]
-    """The same by a parabola through each sparsity alone (D.4)."""
+    """Best size at every sparsity, from a parabola per sparsity (D.4)."""
     by_law: tuple[IsoflopOptimum, ...]
-    """The same by Eq. 6, if it was given."""
+    """Best size at every sparsity from Eq. 6, if given."""
     sparsities: tuple[IsoflopOptimum, ...]
-    """Best sparsity at round sizes (Eq. 4), if asked for."""
+    """Best sparsity at round sizes (Eq. 4), if requested."""
     pairs: tuple[tuple[IsoflopOptimum, IsoflopOptimum], ...]
-    """Best size and sparsity together, one pair a budget (Eq. 2), if asked for."""
+    """Best size and sparsity together, one pair per budget (Eq. 2), if requested."""
     trends: tuple[Trend, ...]
 
     @property
     def agreeing(self) -> tuple[int, int]:
-        """At how many slices surface and curve are within each other's interval, of those where both have optima."""
+        """Number of slices at which surface and curve lie in each other's interval, and number of slices with both
+        optima."""
         both = [pair for pair in self.side_by_side() if None not in (pair[0].value, pair[1].value)]
         return sum(_holds(one, other) and _holds(other, one) for one, other in both), len(both)
 
     def side_by_side(self) -> list[tuple[IsoflopOptimum, IsoflopOptimum]]:
-        """Best sizes by surface and by curve, where both were looked for."""
+        """Return the best sizes from surface and curve at slices that have both."""
         curves = at_slices(self.curves)
         return [(one, curves[key]) for key, one in at_slices(self.sizes).items() if key in curves]
 
     def tables(self) -> list[Table]:
-        """Surfaces, optima with their intervals and why some are missing, and how they go with the budget."""
+        """Return tables of surfaces, of optima with intervals or reasons for missing ones, and of trends over the
+        budget."""
         every = (self._surfaces(), self._sizes(), self._sparsities(), self._pairs(), self._trends())
         return [one for one in every if one.rows]
 
@@ -215,12 +217,12 @@ class Isoflops:
         return Table("Over budgets", columns, rows or [["no optimum is determined at three of them", None, None]])
 
     def _held(self, one: IsoflopOptimum | Trend) -> str:
-        """What is held at an optimum: ``S = 0.9``, ``N = 1e+09``."""
+        """Return the quantity held fixed at an optimum as text: ``S = 0.9``, ``N = 1e+09``."""
         ((name, value),) = one.held.items()
         return f"{'S' if name == 'sparsity' else self.symbol} = {value:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         errors = [{"degrees": list(degrees), "rmse": rmse} for degrees, rmse in self.degrees.errors.items()]
         return {
             "symbol": self.symbol,
@@ -246,13 +248,13 @@ def analyse(
     level: float = 0.9,
     progress: Progress | None = None,
 ) -> Isoflops:
-    """Choose degrees, fit every budget's surface and its resamples, and slice them.
+    """Choose degrees, fit every budget's surface and its resamples, and find the optima of slices.
 
     Args:
-      symbol: what the budgets' sizes are, ``N`` or ``N_a``.
-      by_law: best sizes by a law, to stand beside those of the surfaces.
-      sparsities: whether to look for the best sparsity too. At a fixed N_a there is none to be expected: a sparser
-        model then has more parameters at no cost.
+      symbol: symbol of the budgets' sizes, ``N`` or ``N_a``.
+      by_law: best sizes from a law, to compare with those of the surfaces.
+      sparsities: True to find the best sparsity too. At a fixed N_a no optimum is expected, because a sparser model has
+        more parameters at no cost.
 
     Raises:
       UserError: the runs are too few for any surface.
@@ -290,12 +292,12 @@ def analyse(
 
 
 def at_slices(optima: Iterable[IsoflopOptimum]) -> dict[tuple[float, float], IsoflopOptimum]:
-    """Best sizes by their budget and sparsity."""
+    """Index best sizes by budget and sparsity."""
     return {(one.flops, one.held["sparsity"]): one for one in optima}
 
 
 def direction(optima: Iterable[IsoflopOptimum], held: str, what: str = "value") -> tuple[int, int, int]:
-    """At how many budgets the optimum's ``what`` only rises with ``held``, only falls, and of how many it is known."""
+    """Count the budgets at which the optimum's ``what`` only rises with ``held``, only falls, and is known."""
     rising, falling, known = 0, 0, 0
     optima = list(optima)
     for flops in dict.fromkeys(one.flops for one in optima):
@@ -307,7 +309,7 @@ def direction(optima: Iterable[IsoflopOptimum], held: str, what: str = "value") 
 
 
 def trends_of(what: str, optima: Iterable[IsoflopOptimum], level: float, *, of_share: bool = False) -> list[Trend]:
-    """Fit a power law of the budget to the optima of equal ``held``; optima that are not determined are left out."""
+    """Fit a power law of the budget to the optima of equal ``held``; undetermined optima are left out."""
     lines: dict[tuple[tuple[str, float], ...], list[IsoflopOptimum]] = {}
     for one in optima:
         if one.value is not None and one.determined:

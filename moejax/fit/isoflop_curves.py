@@ -1,7 +1,6 @@
-"""IsoFLOP curves: runs sorted into training budgets, each with several sparsities and sizes; independent curves through
-them (Abnar et al., Appendix D.4), and the optimum that a curve or a slice has.
+"""Sort runs into IsoFLOP budgets, fit independent curves (Abnar et al., Appendix D.4), and find their optima.
 
-A curve is a parabola in log size per sparsity and budget; an end of what was trained is never an optimum.
+A curve is a parabola in log size per sparsity and budget. The ends of the trained range never count as optima.
 """
 
 from __future__ import annotations
@@ -26,44 +25,44 @@ from moejax.wording import counted
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
 LEAST_SIZES, LEAST_SPARSITIES = 3, 3
-"""A surface bends in log size from the third size of a sparsity on, and in sparsity from the third sparsity."""
+"""Minimum numbers of sizes per sparsity and of sparsities per budget for curvature in each direction."""
 SHOWN = 5
-"""Budgets that are named before the others are only counted."""
+"""Number of budgets that are listed before the rest is only counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The runs that spent one budget."""
+    """The runs of one training budget."""
 
     flops: float
-    """Geometric mean of what they spent."""
+    """Geometric mean of the runs' FLOPs."""
     runs: Runs
     sparsity: Float[np.ndarray, " runs"]
-    """Abnar's S, rounded so that equal ones are equal."""
+    """Sparsity S of Abnar et al., rounded so that equal values compare equal."""
 
     @property
     def size(self) -> Float[np.ndarray, " runs"]:
-        """What the surface's N is: total parameters, or active ones after ``by_active``."""
+        """Size N of the surface: total parameters, or active ones after ``by_active``."""
         return self.runs.design.params_total
 
     @property
     def levels(self) -> list[float]:
-        """The sparsities that were trained, from the smallest."""
+        """Trained sparsities in ascending order."""
         return [float(level) for level in np.unique(self.sparsity[self.runs.weight > 0])]
 
     def by_active(self) -> Budget:
-        """The same runs with active parameters as their size (Figures 1b and 2c)."""
+        """Return the same runs with active parameters as their size (Figures 1b and 2c)."""
         design = dataclasses.replace(self.runs.design, params_total=self.runs.design.params_active)
         return dataclasses.replace(self, runs=dataclasses.replace(self.runs, design=design))
 
 
 def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
-    """The budgets that carry a surface, from the smallest, and a sentence about each that does not.
+    """Return the budgets with enough runs for a surface, in ascending order, and a message about each other budget.
 
     Runs of weight 0 are left out.
 
     Raises:
-      UserError: a field is missing, a sparsity is none, the FLOPs form no budgets, or no budget carries a surface.
+      UserError: a field is missing, a sparsity is invalid, the FLOPs form no budgets, or no budget has enough runs.
     """
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
         raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
@@ -87,13 +86,13 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
 
 
 def first(sentences: Sequence[str]) -> list[str]:
-    """The first few, and how many there are besides."""
+    """Return the first few sentences, and one with the number of the others."""
     more = len(sentences) - SHOWN
     return [*sentences[:SHOWN], *([f"And {more} more budgets."] if more > 0 else [])]
 
 
 def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
-    """Abnar's S of every run, rounded so that equal ones are equal.
+    """Return the sparsity S of Abnar et al. for every run, rounded so that equal values compare equal.
 
     Raises:
       UserError: more experts serve a token than there are.
@@ -110,7 +109,7 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
 
 
 def _fault(budget: Budget) -> str:
-    """Why a budget carries no surface; empty if it does."""
+    """Return the reason why a budget does not support a surface; empty if it does."""
     sizes = [len(np.unique(budget.size[budget.sparsity == level])) for level in budget.levels]
     if (enough := sum(count >= LEAST_SIZES for count in sizes)) < LEAST_SPARSITIES:
         known = f"{_count(len(budget.runs), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"
@@ -123,35 +122,36 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 AT_AN_END = 1e-6
-"""Share of the width, in logarithms, within which a lowest point is the end."""
+"""Distance from an end of the range, as a share of its logarithmic width, within which a minimum counts as the end."""
 
 FLAT = 2
-"""Beside the ends -1 and 1: the surface does not vary along the slice, or the slice is one point."""
+"""Code, besides the ends -1 and 1, for a surface that does not vary along the slice, or a slice of one point."""
 SIZE_ENDS: dict[int, str] = {
     -1: "the loss rises from {low:.3g} on, the smallest size reached",
     1: "the loss falls up to {high:.3g}, the largest size reached",
     FLAT: "the surface does not vary between sizes of {low:.3g} and {high:.3g}",
 }
-"""Why there is no best size where the lowest loss is at the lower end of the sizes, the upper one, or everywhere."""
+"""Reasons for a missing best size, by the position of the lowest loss: lower end, upper end, or constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IsoflopOptimum:
-    """The value of one factor at which the loss is lowest, the others held; None where there is no such value."""
+    """The value of one factor with the lowest loss, with the other factors held fixed; None if there is no
+    such value."""
 
     flops: float
     held: dict[str, float]
-    """What is held, by name."""
+    """Fixed quantities by name."""
     value: float | None = None
     low: float = float("nan")
     high: float = float("nan")
     """Ends of the value's interval."""
     determined: bool = False
-    """Whether the runs determine the value: its interval is narrow enough, and few resamples lack one."""
+    """True if the runs determine the value: its interval is narrow enough, and few resamples lack one."""
     loss: float | None = None
-    """Nats per token at the value."""
+    """Loss at the value, in nats per token."""
     why: str = ""
-    """Why there is no value; empty where there is one."""
+    """Reason for a missing value; empty if there is one."""
 
     def __str__(self) -> str:
         if self.value is None:
@@ -159,7 +159,7 @@ class IsoflopOptimum:
         return f"{self.value:.4g} [{self.low:.3g}, {self.high:.3g}]" + ("" if self.determined else " ?")
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not a number is null."""
+        """Return plain data; NaN becomes null."""
         found = finite(self)
         return {"flops": found.pop("flops"), **found.pop("held"), **found}
 
@@ -173,11 +173,11 @@ def optimum_of(
     why: str,
     level: float,
 ) -> IsoflopOptimum:
-    """The optimum of the fit to every run, which comes first, with the interval of the fits to resamples.
+    """Return the optimum of the fit to all runs (the first entry), with an interval from the fits to resamples.
 
     Args:
-      inside: where the loss is lowest between the ends.
-      why: why the fit to every run has no optimum; empty if it has one.
+      inside: True for fits whose minimum lies between the ends.
+      why: reason why the fit to all runs has no optimum; empty if it has one.
     """
     if why:
         return IsoflopOptimum(flops=flops, held=held, why=why)
@@ -194,15 +194,15 @@ def optimum_of(
 
 
 def end(logs: Any, low: Any, high: Any) -> Any:
-    """-1 where a lowest point between two logarithms is the lower end, 1 where it is the upper, 0 between them."""
+    """Return -1 if a minimum between two logarithms is at the lower end, 1 at the upper end, and 0 in between."""
     margin = AT_AN_END * (high - low)
     return np.where(logs <= low + margin, -1, np.where(logs >= high - margin, 1, 0))
 
 
 LEAST_SIZES_OF_A_CURVE = 4
-"""A parabola has three coefficients; the fourth size tests it."""
+"""Minimum number of sizes: a parabola has three coefficients, and the fourth size tests it."""
 DERIVATIVE = polynomial.polyder(np.eye(3))
-"""From the coefficients of a parabola to those of its slope."""
+"""Matrix from the coefficients of a parabola to those of its derivative."""
 
 
 @dataclass(frozen=True)
@@ -210,24 +210,25 @@ class Parabola:
     """A parabola in log size about the mean log size, by least squares."""
 
     held: dict[str, float]
-    """What the runs have in common, by name."""
+    """Quantities that the runs have in common, by name."""
     middle: float
     coefficients: Float[np.ndarray, " 3"]
     inverse: Float[np.ndarray, "3 3"]
-    """Inverse of the normal matrix: times the noise's variance, the coefficients' covariance."""
+    """Inverse of the normal matrix; its product with the noise variance is the covariance of the coefficients."""
     residual: float
-    """Sum of squares."""
+    """Weighted sum of squared residuals."""
     degrees_of_freedom: int
-    """Runs less coefficients."""
+    """Runs minus coefficients."""
     logs: tuple[float, float]
-    """Smallest and largest log size, less ``middle``."""
+    """Smallest and largest log size, minus ``middle``."""
 
 
 def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOptimum, ...]:
-    """N* of the parabola through the runs of every sparsity alone; no other sparsity has a say.
+    """Return N* of a separate parabola for every sparsity.
 
-    The interval holds the sizes at which the parabola's slope cannot be told from 0 (Fieller 1954), at the noise that
-    the residuals of all parabolas of the budget have. A sparsity of fewer than four sizes has none.
+    The interval contains the sizes at which the parabola's slope does not differ significantly from 0 (Fieller 1954).
+    The noise comes from the residuals of all parabolas of the budget. A sparsity with fewer than four sizes has no
+    optimum.
     """
     curves = []
     for level_of_it in budget.levels:
@@ -241,7 +242,8 @@ def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOpt
 
 
 def reach_of(curves: Sequence[Parabola], level: float) -> float:
-    """Return the variance of a loss around the parabolas, times the square of Student's t; NaN if no run is left."""
+    """Return the variance of the loss around the parabolas, times the square of Student's t; NaN without degrees of
+    freedom."""
     degrees_of_freedom = sum(curve.degrees_of_freedom for curve in curves)
     if not degrees_of_freedom:
         return math.nan
@@ -250,7 +252,7 @@ def reach_of(curves: Sequence[Parabola], level: float) -> float:
 
 
 def parabola(runs: Runs, size: Float[np.ndarray, " runs"], held: dict[str, float]) -> Parabola:
-    """Fit a parabola in log size to the losses of some runs, three sizes or more."""
+    """Fit a parabola in log size to the losses of runs with at least three sizes."""
     logs, losses, weights = np.log(size), runs.loss, runs.weight
     middle = float(logs.mean())
     matrix = polynomial.polyvander(logs - middle, 2)
@@ -268,7 +270,7 @@ def parabola(runs: Runs, size: Float[np.ndarray, " runs"], held: dict[str, float
 
 
 def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
-    """Return the lowest point of a parabola; its interval has no ends where ``reach`` (``reach_of``) is NaN."""
+    """Return the minimum of a parabola; its interval is NaN if ``reach`` (from ``reach_of``) is NaN."""
     held = curve.held
     slope = DERIVATIVE @ curve.coefficients
     if slope[1] <= 0:
@@ -293,7 +295,8 @@ def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
 
 
 def _fieller(slope: np.ndarray, covariance: np.ndarray) -> tuple[float, float]:
-    """Where a line's square is at most its variance; all numbers, if its own slope cannot be told from 0."""
+    """Return where a line's square is at most its variance; unbounded if the line's own slope does not
+    differ from 0."""
     if np.isnan(covariance).any():
         return math.nan, math.nan
     variance = [covariance[0, 0], 2 * covariance[0, 1], covariance[1, 1]]

@@ -1,6 +1,7 @@
-"""IsoFLOP surfaces (Abnar et al., Appendix B): degrees by cross-validation, a fit and resamples a budget, slices.
+"""Fit IsoFLOP surfaces (Abnar et al., Appendix B): cross-validated degrees, a fit with resamples per budget, and
+slices.
 
-A slice reaches as far as the convex hull of the trained (log N, log 1/(1-S)): a polynomial says nothing beyond.
+A slice extends to the convex hull of the trained (log N, log 1/(1-S)), because a polynomial does not extrapolate.
 """
 
 from __future__ import annotations
@@ -29,26 +30,28 @@ Degrees = tuple[int, int, int]
 
 HIGHEST = 4
 FOLDS, SHUFFLES = 10, 3
-"""Every run is kept from a fit once per shuffle; several shuffles steady the choice."""
+"""Folds and shuffles of the cross-validation. Every run is held out once per shuffle; several shuffles stabilise the
+choice."""
 RANK = 1e-10
-"""Singular values below this share of the largest are 0: the runs do not set every coefficient."""
+"""Singular values below this share of the largest count as 0: the runs do not determine all coefficients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DegreeSearch:
-    """What cross-validation says about every combination of degrees, the same at every budget."""
+    """Cross-validation errors of every combination of degrees, common to all budgets."""
 
     best: Degrees
-    """Those of the lowest error, as the paper chooses."""
+    """Degrees with the lowest error, the paper's criterion."""
     error: float
-    """Root of its mean squared error on the runs kept from each fit, nats per token."""
+    """Root mean squared error of ``best`` on held-out runs, in nats per token."""
     errors: dict[Degrees, float]
-    """Error of every combination that all folds could determine."""
+    """Error of every combination that all folds determine."""
     tried: int
 
 
 def search_degrees(budgets: Sequence[Budget], *, seed: int = 0, progress: Progress | None = None) -> DegreeSearch:
-    """Cross-validate degrees 0 to 4 of log N, log sparsity and their product, architectures kept whole.
+    """Cross-validate degrees 0 to 4 of log N, log sparsity and their product; runs of one architecture stay in one
+    fold.
 
     Raises:
       UserError: the runs of some budget are too few for every combination.
@@ -82,27 +85,27 @@ def search_degrees(budgets: Sequence[Budget], *, seed: int = 0, progress: Progre
 
 
 def columns_of(budget: Budget) -> Float[np.ndarray, "runs terms"]:
-    """Every power up to ``HIGHEST`` that Eq. 8 may have, without the constant."""
+    """Return every power of Eq. 8 up to ``HIGHEST``, without the constant."""
     with float64():
         every_term = terms(budget.runs.design, (HIGHEST, HIGHEST, HIGHEST))
         return np.stack([np.asarray(one, np.float64) for one in every_term[:-1]], axis=-1)
 
 
 def chosen(degrees: Degrees) -> list[int]:
-    """Which of ``columns_of`` a surface of these degrees has."""
+    """Return the indices into ``columns_of`` for a surface of these degrees."""
     return [part * HIGHEST + power for part, degree in enumerate(degrees) for power in range(degree)]
 
 
 def least_squares(
     columns: Float[np.ndarray, "runs terms"], losses: Float[np.ndarray, " runs"], weights: Float[np.ndarray, " runs"]
 ) -> Float[np.ndarray, " coefficients"] | None:
-    """Weights of the columns, then the constant; None if these runs do not set all of them."""
+    """Return the coefficients of the columns, then the constant; None if these runs do not determine all of them."""
     kept = weights > 0
     columns, losses, weights = columns[kept], losses[kept], weights[kept]
     count = columns.shape[1]
     if len(np.unique(columns, axis=0)) <= count:
         return None
-    # Centred and scaled: powers of log N from 18 to 24 are nearly parallel as they are.
+    # Centre and scale, because powers of log N, which ranges from 18 to 24, are nearly collinear.
     middle, mean = np.average(columns, axis=0, weights=weights), np.average(losses, weights=weights)
     spread = np.abs(columns - middle).max(axis=0)
     if not (spread > 0).all():
@@ -114,7 +117,7 @@ def least_squares(
 
 
 def _splits(budget: Budget, seed: int) -> Iterator[np.ndarray]:
-    """For every fold of every shuffle, which runs are kept from the fit."""
+    """Yield the mask of held-out runs for every fold of every shuffle."""
     groups = np.unique(budget.runs.group)
     for shuffle in range(SHUFFLES):
         order = np.random.default_rng((seed, shuffle)).permutation(groups)
@@ -123,7 +126,8 @@ def _splits(budget: Budget, seed: int) -> Iterator[np.ndarray]:
 
 
 def _errors(columns: np.ndarray, budget: Budget, splits: list[np.ndarray]) -> np.ndarray | None:
-    """Mean square over shuffles of every run's error while it was kept from the fit; None where one has no answer."""
+    """Return every run's squared held-out error, averaged over shuffles; None if a fold does not determine the
+    coefficients."""
     runs = budget.runs
     total = np.zeros(len(runs))
     for held_out in splits:
@@ -136,28 +140,28 @@ def _errors(columns: np.ndarray, budget: Budget, splits: list[np.ndarray]) -> np
 
 @dataclass(frozen=True, kw_only=True)
 class Surface:
-    """Loss over size and sparsity at one budget."""
+    """A loss surface over size and sparsity at one budget."""
 
     budget: Budget
     law: IsoflopSurface
-    """The fit to every run."""
+    """Fit to all runs."""
     resampled: IsoflopSurface
-    """Fits to resamples, its coefficients arrays; NaN for a resample that does not set them all."""
+    """Fits to resamples, with arrays as coefficients; NaN for a resample that does not determine all of them."""
     rmse: float
-    """On the runs that were fitted, nats per token."""
+    """RMSE on the fitted runs, in nats per token."""
     held_out_rmse: Interval
-    """On the runs that a resample did not draw."""
+    """RMSE on the runs that a resample did not draw."""
     correlation: Interval
-    """Pearson's, of measured and predicted losses of those runs."""
+    """Pearson correlation of measured and predicted losses of those runs."""
 
 
 def fit_surfaces(
     budgets: Sequence[Budget], degrees: Degrees, *, resamples: int = 100, seed: int = 0, level: float = 0.9
 ) -> tuple[Surface, ...]:
-    """The surface of every budget, with ``resamples`` draws of its architectures.
+    """Fit the surface of every budget, with ``resamples`` draws of its architectures.
 
     Raises:
-      UserError: a budget's runs do not set every coefficient.
+      UserError: a budget's runs do not determine every coefficient.
     """
     return tuple(_surface(budget, degrees, resamples, seed + number, level) for number, budget in enumerate(budgets))
 
@@ -193,14 +197,14 @@ def _surface(budget: Budget, degrees: Degrees, resamples: int, seed: int, level:
 
 
 def pearson(predicted: Float[np.ndarray, " runs"], measured: Float[np.ndarray, " runs"]) -> float:
-    """Pearson's correlation; NaN of fewer than three runs, or where one side does not vary."""
+    """Return the Pearson correlation; NaN for fewer than three runs, or if one side does not vary."""
     if len(measured) < 3 or np.ptp(predicted) == 0 or np.ptp(measured) == 0:
         return float("nan")
     return float(np.corrcoef(predicted, measured)[0, 1])
 
 
 def _law(weights: np.ndarray, degrees: Degrees) -> IsoflopSurface:
-    """The law of weights in the order of its terms; of arrays, where each weight is one."""
+    """Return the law for coefficients in the order of its terms; they may be arrays."""
     values = iter(weights)
     size, sparsity, interaction = (tuple(next(values) for _ in range(degree)) for degree in degrees)
     return IsoflopSurface(size=size, sparsity=sparsity, interaction=interaction, offset=next(values))
@@ -215,17 +219,17 @@ def _rmse(predicted: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> f
 
 
 JOINT_SPARSITIES = 129
-"""Values of log 1/(1-S), over the hull, among which the best of both is sought."""
+"""Number of values of log 1/(1-S) over the hull in the search for the joint optimum."""
 SHARE_ENDS: dict[int, str] = {
     -1: "the loss falls up to a sparsity of {high:.4g}, the highest reached",
     1: "the loss rises from a sparsity of {low:.4g} on, the lowest reached",
     FLAT: "the surface does not vary between sparsities of {low:.4g} and {high:.4g}",
 }
-"""What a share 1-S of experts at its lower or upper end means, in words of sparsity."""
+"""Reasons for a missing best sparsity, by the end of the share 1-S at which the lowest loss lies."""
 
 
 def best_sizes(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, ...]:
-    """N* at every sparsity that was trained (Eq. 3)."""
+    """Return N* at every trained sparsity (Eq. 3)."""
     levels = np.array(surface.budget.levels)
     size, sparsity = _points(surface)
     low, high = _reach(sparsity, size, -np.log1p(-levels))
@@ -245,7 +249,7 @@ def best_sizes(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, ..
 
 
 def best_sparsities(surface: Surface, sizes: Sequence[float], level: float = 0.9) -> tuple[IsoflopOptimum, ...]:
-    """S* at every one of these sizes that the hull holds (Eq. 4)."""
+    """Return S* at each of these sizes inside the hull (Eq. 4)."""
     size, sparsity = _points(surface)
     held = np.array([n for n in sizes if size.min() < np.log(n) < size.max()])
     if not len(held):
@@ -267,7 +271,7 @@ def best_sparsities(surface: Surface, sizes: Sequence[float], level: float = 0.9
 
 
 def best_pair(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, IsoflopOptimum]:
-    """N* and S* together (Eq. 2); neither has a value if either is at an end of what was trained."""
+    """Return N* and S* together (Eq. 2); neither has a value if either is at an end of the trained range."""
     size, sparsity = _points(surface)
     grid = np.linspace(sparsity.min(), sparsity.max(), JOINT_SPARSITIES)
     low, high = _reach(sparsity, size, grid)
@@ -286,22 +290,22 @@ def best_pair(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, Iso
 
 
 def round_sizes(low: float, high: float) -> list[float]:
-    """Sizes of one leading digit, 1, 2 or 5, between two sizes."""
+    """Return the sizes of 1, 2 or 5 times a power of ten between two sizes."""
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     every = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     return [size for size in every if low <= size <= high]
 
 
 def _points(surface: Surface) -> tuple[np.ndarray, np.ndarray]:
-    """log N and log 1/(1-S) of the budget's runs."""
+    """Return log N and log 1/(1-S) of the budget's runs."""
     return np.log(surface.budget.size), -np.log1p(-surface.budget.sparsity)
 
 
 def _reach(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest and largest y of the points' convex hull at every one of these x."""
+    """Return the smallest and largest y of the points' convex hull at each of these x."""
     bounds = []
     for one in at:
-        # The hull's ends at one x lie on segments between two points, one on each side of it.
+        # The hull's bounds at one x lie on segments between two points, one on each side of it.
         left, right = np.nonzero((x[:, None] <= one) & (x[None, :] >= one))
         width = x[right] - x[left]
         share = np.where(width > 0, (one - x[left]) / np.where(width > 0, width, 1), 0)
@@ -314,12 +318,12 @@ def _reach(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np
 def _lowest(
     search: Callable[..., Any], surface: Surface, at: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logarithm of where the loss is least, that loss, and its end or ``FLAT``; a row per fit, the one to every run
-    first."""
+    """Return the log position of the minimum, the loss there, and its end or ``FLAT``; one row per fit, the fit to all
+    runs first."""
     with float64():
         laws = jax.tree.map(lambda one, many: np.concatenate([[one], many]), surface.law, surface.resampled)
         lowest, losses = (np.asarray(one) for one in _vmapped(search, laws, at, np.exp(low), np.exp(high)))
-        # Between equal bounds the search returns the loss there.
+        # With equal bounds, the search returns the loss at that point.
         edges = [np.asarray(_vmapped(search, laws, at, np.exp(one), np.exp(one))[1]) for one in (low, high)]
     logs = np.log(lowest)
     varies = np.maximum(*edges) - losses > ROUNDING * np.abs(losses)
@@ -327,7 +331,7 @@ def _lowest(
 
 
 ROUNDING = 1e-9
-"""A surface that varies by less than this share of the loss is flat."""
+"""Relative variation of the loss below which a surface is flat."""
 
 
 @functools.partial(jax.jit, static_argnums=0)
