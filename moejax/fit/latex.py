@@ -1,4 +1,4 @@
-"""Coefficients as a tabular of LaTeX, for a paper."""
+"""Write coefficients as a LaTeX tabular for a paper."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ GREEK = re.compile("alpha|beta|gamma|delta|epsilon|zeta|eta|iota|kappa|lambda|mu
 
 
 def tabular(about: str, level: float, rows: Iterable[tuple[str, float, tuple[float, float] | str]]) -> str:
-    """Letters, values and intervals, or words in their place, for booktabs.
+    """Return a booktabs tabular of symbols, values and intervals (or a text instead of an interval).
 
     Args:
-      about: what the coefficients are of, for a comment above the tabular.
+      about: the subject of the coefficients, for a comment above the tabular.
     """
     lines = [
         f"% {about}; needs \\usepackage{{booktabs}}",
@@ -29,14 +29,14 @@ def tabular(about: str, level: float, rows: Iterable[tuple[str, float, tuple[flo
 
 
 def _symbol(symbol: str) -> str:
-    """A letter with what stands below it: ``alpha_N`` is ``\\alpha_{N}``."""
+    """Return a symbol with its subscript: ``alpha_N`` is ``\\alpha_{N}``."""
     letter, _, below = symbol.partition("_")
     letter, below = (rf"\{one}" if GREEK.fullmatch(one) else one for one in (letter, below))
     return f"{letter}_{{{below}}}" if below else letter
 
 
 def _number(value: float) -> str:
-    """Four digits: ``1.234 \\times 10^{5}``."""
+    """Return a number with four digits: ``1.234 \\times 10^{5}``."""
     if math.isnan(value):
         return "-"
     return re.sub(r"e([+-])0*(\d+)", lambda e: rf" \times 10^{{{e[1].strip('+')}{e[2]}}}", f"{value:.4g}")

@@ -1,10 +1,10 @@
-"""Whether a scaling law is good enough to launch a large training on it: checks and a verdict.
+"""Check whether a scaling law is good enough to launch a large training run, and give a verdict.
 
 Book chapter "MoE Scaling Laws" (chapter 002), "How a frontier team validates a scaling-law prediction before launch".
-Its "two orders of magnitude in activated count and G" is asked of both. Read as of active parameters alone, G must only
-vary enough for its exponent to be determined, which the check after it sees; the verdict says so where G spans less.
-"Re-fit a single correction term from one or two 16 B-activated runs" (Listing 2, observation 3) is the refit of one
-coefficient to what was held out.
+Its "two orders of magnitude in activated count and G" is required of both. In another reading only the active
+parameters must span it, and G must only vary enough to determine its exponent. The next check covers that reading, and
+the verdict mentions it if G spans less. "Re-fit a single correction term from one or two 16 B-activated runs" (Listing
+2, observation 3) is the refit of one coefficient to the held-out runs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from moejax.result import Column, Result, Table
 from moejax.wording import counted, some
 
 FEWEST_PROXIES = 20
-"""Groups of runs: budgets of one model share its luck, and count once."""
+"""Minimum number of groups of runs. Budgets of one model share a random effect and count as one group."""
 SPAN = 100.0
 """Two orders of magnitude, in active parameters and in G."""
 TOLERANCE_NATS = 0.02
-"""How far the held-out run's loss may be from its prediction."""
+"""Tolerance for the difference of the held-out run's loss from its prediction."""
 BLIND_TO_EXPERTS = frozenset({"params_active", "params_embedding", "tokens", "unique_tokens", "flops"})
-"""A law that reads nothing else is one of dense models, and has no G."""
+"""Inputs of dense laws. A law with no other inputs has no G."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One condition: what it is, its outcome, whether it holds; None where the table cannot say."""
+    """One condition with its outcome; ``holds`` is None if the table has too little data for it."""
 
     name: str
     outcome: str
@@ -48,30 +48,30 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchCheck:
-    """The law of the proxies and what speaks for and against launching on it."""
+    """The law fitted to the proxies, with the checks for launching on it."""
 
     fit: FitResult
-    """The law of the proxies, with its uncertainty."""
+    """Law fitted to the proxies, with its uncertainty."""
     checks: tuple[Check, ...]
     correction: Correction | None = None
-    """The coefficient that was refitted to the larger runs, if one was."""
+    """Coefficient refitted to the larger runs, if any."""
 
     @property
     def best(self) -> FitResult:
-        """The law to launch on: the corrected one, if one coefficient was refitted."""
+        """Law to launch on: the corrected one if a coefficient was refitted."""
         return self.fit if self.correction is None else self.correction.fit
 
     def fits(self) -> dict[str, FitResult]:
-        """The proxies' law, and the corrected one if there is one, by name."""
+        """Return the law of the proxies, and the corrected law if there is one, by name."""
         return {"proxies": self.fit} | ({} if self.correction is None else {"corrected": self.correction.fit})
 
     @property
     def go(self) -> bool:
-        """Whether every check holds."""
+        """True if every check holds."""
         return all(check.holds for check in self.checks)
 
     def summary(self) -> Result:
-        """The verdict and its conditions, for readers who know nothing of fitting."""
+        """Return the verdict and its conditions, for readers without knowledge of fitting."""
         words = {True: "holds", False: "FAILS", None: "not checked"}
         rows = [[words[check.holds], check.name, check.outcome] for check in self.checks]
         columns = (Column(""), Column("check", words=True), Column("outcome", words=True))
@@ -101,7 +101,7 @@ class LaunchCheck:
         return [Table("Correction by the held-out runs", columns, [row], [note], key="correction")]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "go": self.go,
             "checks": [asdict(check) for check in self.checks],
@@ -122,18 +122,18 @@ def launch_check(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> LaunchCheck:
-    """Fit a law to the proxies and hold it to what was kept from it.
+    """Fit a law to the proxies and test it on the held-out runs.
 
     Args:
-      held_out: the larger proxies that the law must predict.
-      pilot: the first part of the real training, as runs of growing token counts.
-      correction: a coefficient, by its name or letter, that is refitted alone to the held-out runs, after they were
-        predicted without it and before the pilot is; none if empty.
-      dropped: which rows of the table were left out, and why.
+      held_out: larger proxies that the law must predict.
+      pilot: first part of the real training run, as runs of growing token counts.
+      correction: name or letter of one coefficient to refit to the held-out runs; none if empty. The held-out runs are
+        predicted before the refit, the pilot after it.
+      dropped: rows of the table that were left out, with reasons.
 
     Raises:
-      UserError: the law cannot be fitted to the proxies, has no such coefficient, or the held-out runs cannot set it;
-        or the pilot has runs of the table.
+      UserError: the law cannot be fitted to the proxies or has no such coefficient; the held-out runs do not determine
+        it; or the pilot has runs of the table.
     """
     if pilot is not None:
         _check_pilot(law, runs, pilot)
@@ -174,7 +174,7 @@ def launch_check(
 
 
 def _check_pilot(law: Any, runs: Runs, pilot: Runs) -> None:
-    """Refuse a pilot that was in the table: a law that knew a run says nothing of one that is to come."""
+    """Raise ``UserError`` if the pilot has runs of the table: a law must not be tested on runs it was fitted to."""
 
     def numbers(of: Runs) -> list[tuple[float, ...]]:
         inputs = known(of.design)
@@ -192,7 +192,7 @@ def _check_pilot(law: Any, runs: Runs, pilot: Runs) -> None:
 
 
 def _spans_of_expansion(law: type, proxies: Runs) -> list[Check]:
-    """Whether G spans two orders of magnitude; none of a law that reads nothing of experts."""
+    """Check that G spans two orders of magnitude; return no check for a law without expert inputs."""
     if {*law.inputs} <= BLIND_TO_EXPERTS:
         return []
     name, design = f"G, total over active parameters, spans a factor of {SPAN:.0f}", proxies.design
@@ -200,7 +200,7 @@ def _spans_of_expansion(law: type, proxies: Runs) -> list[Check]:
         return [Check(name=name, outcome="the table has no total and active parameters", holds=None)]
     with float64():
         expansion = np.asarray(design.expansion, np.float64)[proxies.weight > 0]
-    # An expansion is a quotient, and 100 may fall a rounding short.
+    # The expansion is a quotient, so a span of 100 may be low by a rounding error.
     span = float(expansion.max() / expansion.min())
     holds = bool(span >= SPAN * (1 - 1e-9))
     other = "" if holds else "; were it asked of active parameters alone, G need only set its exponent (next check)"
@@ -208,7 +208,7 @@ def _spans_of_expansion(law: type, proxies: Runs) -> list[Check]:
 
 
 def _predicts(what: str, fit: FitResult, runs: Runs, tolerance: float) -> Check:
-    """Whether every one of some runs is within a tolerance of its prediction."""
+    """Check that every run is within a tolerance of its prediction."""
     worst, count = worst_miss(fit, runs), int((runs.weight > 0).sum())
     return Check(
         name=f"{what} within {tolerance:g} nats of the prediction",

@@ -1,4 +1,4 @@
-"""Efficiency leverage of trained mixtures: a loss-compute curve per family, and how far noise moves what they say."""
+"""Measure the efficiency leverage of trained mixtures from a loss-compute curve per group of models, with intervals."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ from moejax.laws.predict import factor
 from moejax.wording import counted
 
 CURVE_STARTS = 32
-"""Starts of a loss-compute curve."""
+"""Number of starts of a loss-compute fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Runs of one activation ratio and granularity, and the loss that their best reach with compute."""
+    """Runs of one activation ratio and granularity, with the loss-compute curve of their best runs."""
 
     activation_ratio: float
     granularity: float
     budgets: int
     curve: FitResult
     runs: Runs
-    """All runs, those that the curve goes through with weight."""
+    """All runs; the runs that the curve is fitted to have weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leverages:
-    """Leverage of every family at every budget it was trained at, NaN where it is undefined."""
+    """Leverage of every group of models at every budget it was trained at, NaN if undefined."""
 
     dense: Family
     families: tuple[Family, ...]
     left_out: tuple[str, ...]
     rows: Int[np.ndarray, " points"]
-    """The run of lowest loss of that family and budget."""
+    """Index of the run of lowest loss in each group and budget."""
     value: Float[np.ndarray, " points"]
     low: Float[np.ndarray, " points"]
     high: Float[np.ndarray, " points"]
-    """Ends of the interval: both curves' noise, as the residuals of all curves tell it, by the delta method."""
+    """Bounds of the interval by the delta method, from the noise of both curves; the noise is pooled over all curves.
+    """
 
 
 def leverages(
@@ -70,10 +71,10 @@ def leverages(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Leverages:
-    """Algorithm 1 of Tian et al. (2025) on every family's curve and the dense one (an activation ratio of 1).
+    """Apply Algorithm 1 of Tian et al. (2025) to the curve of every group and the dense curve (activation ratio 1).
 
     Raises:
-      UserError: the dense runs, or every family's, were trained at too few budgets.
+      UserError: the dense runs or all other groups were trained at too few budgets.
     """
     report = progress or (lambda *_: None)
     best = _best(runs, ratio, granularity, budget)
@@ -127,31 +128,32 @@ def _family(activation_ratio: float, granularity: float, curve: FitResult, runs:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """Leverage of one set of runs over another at some FLOPs, NaN where it is undefined."""
+    """Leverage of one set of runs over another at given FLOPs, NaN if undefined."""
 
     flops: Float[np.ndarray, " budgets"]
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Ends of the interval, as those of ``Leverages``, with the luck of the quadratics; NaN too where ``unknown``."""
+    """Bounds of the interval, as in ``Leverages``, with the noise of the quadratics; NaN also where ``unknown`` is set.
+    """
     unknown: tuple[str, ...]
-    """Why the runs do not tell each leverage's error; empty where they do."""
+    """Reason why the error of each leverage is unknown; empty if it is known."""
     curve: FitResult
     against: FitResult
     budgets: tuple[BudgetLosses, BudgetLosses]
-    """What the curves go through."""
+    """Losses that each curve is fitted to."""
 
     without_asymptote: tuple[bool, bool]
-    """Whether a family has too few budgets for an irreducible loss: it is then held at 0."""
+    """True for a group with too few budgets for an irreducible loss, which is then fixed at 0."""
 
     @property
     def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
-        """The FLOPs at which each family's curve is read: the first's, and those that the second needs."""
+        """FLOPs at which each curve is evaluated: the given ones, and the second group's FLOPs of equal loss."""
         return self.flops, self.flops * self.value
 
     @property
     def beyond(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
-        """By how much these lie over the most FLOPs of the family's runs (above 1), or under the least (below 1)."""
+        """Ratio of these FLOPs to the group's most FLOPs (above 1) or fewest FLOPs (below 1); 1 within the range."""
         first, second = (
             np.array([factor(at, spent.min(), spent.max()) if np.isfinite(at) else np.nan for at in read])
             for read, spent in zip(self.read_at, (one.runs.design.flops for one in self.budgets), strict=True)
@@ -168,18 +170,18 @@ def leverage_of(
     level: float = 0.9,
     seed: int = 0,
 ) -> Between:
-    """Return the FLOPs of the second family per FLOP of the first at equal loss, from the loss of each at every budget.
+    """Return the second group's FLOPs per FLOP of the first at equal loss.
 
-    A budget's loss is the minimum of a quadratic in log size where its runs determine one, and else its run of lowest
-    loss (``budget_losses``).
+    The loss of a budget is the minimum of a quadratic in log size if its runs determine one, else the loss of its best
+    run (``budget_losses``).
 
     Args:
-      flops: where it is asked; if not given, the budgets of the first family that its curve goes through.
-      fixed: coefficients of both families' curves that are given, such as ``irreducible`` and ``exponent``. A family
-        with no more budgets than free coefficients has an irreducible loss of 0 unless it is given.
+      flops: FLOPs of the first group at which to evaluate; default: the budgets of the first group.
+      fixed: fixed coefficients of both curves, such as ``irreducible`` and ``exponent``. A group with no more budgets
+        than free coefficients has an irreducible loss of 0 unless it is given.
 
     Raises:
-      UserError: a family was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
+      UserError: a group was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
         unknown or out of its range.
     """
     found = (budget_losses(runs), budget_losses(against))
@@ -213,14 +215,14 @@ def leverage_of(
 
 
 NO_SCATTER = "both curves pass through every budget's loss, and no budget is left that shows the noise"
-"""Why no leverage has an interval."""
+"""Reason why no leverage has an interval."""
 
 
 def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, float]:
-    """Return the coefficients of a family's curve that are not fitted.
+    """Return the coefficients of a group's curve that are not fitted.
 
     Raises:
-      UserError: the family was trained at too few budgets for the others.
+      UserError: the group was trained at too few budgets for the free coefficients.
     """
     held, count = dict(fixed), len(fields(LossCompute))
     if budgets <= count - len(held):
@@ -234,7 +236,7 @@ def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, floa
 
 
 def _check_falls(name: str, runs: Runs) -> None:
-    """Raise ``UserError`` if losses do not fall with FLOPs: no loss-compute curve is at their loss."""
+    """Raise ``UserError`` if losses do not fall with FLOPs, since no loss-compute curve then reaches their loss."""
     flops, loss = runs.design.flops, runs.loss
     if len(flops) > 1 and np.polyfit(np.log(flops), np.log(loss), 1)[0] >= 0:
         least, most = np.argmin(flops), np.argmax(flops)
@@ -247,10 +249,10 @@ def _check_falls(name: str, runs: Runs) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shared:
-    """The luck of what the quadratics of each family share."""
+    """Noise shared by the quadratics of each group."""
 
     covariances: tuple[np.ndarray, np.ndarray]
-    """Of the losses that its curve goes through."""
+    """Covariances of the losses that each curve is fitted to."""
     degrees_of_freedom: int
 
 
@@ -264,7 +266,7 @@ def _shared(found: tuple[BudgetLosses, BudgetLosses], kept: Sequence[Runs]) -> _
 
 
 def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
-    """The run of lowest loss of every family at every budget; dense runs are one family."""
+    """Return a mask of the run of lowest loss of every group at every budget; dense runs are one group."""
     best: dict[tuple[float, float, int], int] = {}
     for i in np.flatnonzero(runs.weight > 0):
         key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
@@ -279,7 +281,7 @@ def _curve_of(runs: Runs, seed: int, fixed: Mapping[str, float] | None = None) -
 
 
 def _spare(one: FitDerivatives) -> int:
-    """Return how many budgets a curve leaves to show the noise."""
+    """Return the residual degrees of freedom of a curve."""
     return max(int((one.weight > 0).sum()) - len(one.point), 0)
 
 
@@ -291,7 +293,7 @@ def _between(
     level: float,
     shared: _Shared | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Leverage at these FLOPs, and half the width of its logarithm's interval; NaN where it is undefined."""
+    """Return the leverage at these FLOPs and half the interval width of its logarithm; NaN if undefined."""
     curves = (mixture, dense)
     with float64():
         points, data = tuple(one.point for one in curves), tuple(one.data for one in curves)
@@ -299,18 +301,18 @@ def _between(
         logs = np.asarray(_log_leverage(objectives, points, data, flops))
         slopes = [np.asarray(one) for one in _slopes(objectives, points, data, flops)]
     degrees_of_freedom = [*map(_spare, every)]
-    # A curve of four or five budgets tells its own noise badly; the noise of training is that of all curves.
+    # Four or five budgets estimate the noise of one curve badly, so the noise is pooled over all curves.
     of_weight_1 = [one.dispersion * one.weight[one.weight > 0].mean() for one in every]
     noise = np.dot(degrees_of_freedom, of_weight_1) / max(sum(degrees_of_freedom), 1)
     variance, together = np.zeros(len(flops)), np.zeros(len(flops))
     for number, (one, slope) in enumerate(zip(curves, slopes, strict=True)):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
         if shared is not None:
-            # What a nat more in each loss adds to the answers, by the implicit derivative of the optimum.
+            # Derivative of the answers in each loss, by the implicit derivative of the optimum.
             moved = -slope @ one.solve((one.weight[:, None] * one.bends).T)
             together += np.einsum("ar,rs,as->a", moved, shared.covariances[number], moved)
     variance, together = np.maximum(variance, 0.0), np.maximum(together, 0.0)
-    # Degrees of freedom of a sum of two variances (Welch and Satterthwaite).
+    # Welch-Satterthwaite degrees of freedom of a sum of two variances.
     parts = variance**2 / max(sum(degrees_of_freedom), 1) + together**2 / (shared.degrees_of_freedom if shared else 1)
     freedom = (variance + together) ** 2 / np.maximum(parts, 1e-300)
     student = scipy.special.stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)

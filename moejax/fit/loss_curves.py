@@ -1,7 +1,7 @@
-"""Fit a law of loss curves, and ask it: curves that were held out, and the loss under a schedule nobody ran.
+"""Fit a law of loss curves; predict held-out curves and the loss under new schedules.
 
-Points of one curve are no independent draws: stretches of it are (``read_curves.BLOCKS``), or whole curves where there
-are enough of them.
+Points of one curve are not independent draws. Blocks of it are (``read_curves.BLOCKS``), or whole curves if there are
+enough of them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from moejax.wording import did_you_mean
 
 STARTS = 128
 SEARCH = Search(screened=8, rounds=((20, 3),))
-"""Few starts serve: nearly all that are polished end at one optimum."""
+"""Search with few starts, since nearly all polished starts reach the same optimum."""
 SECOND_SEARCH = Search(screened=32, rounds=((20, 8),))
-"""From four times as many starts and the optimum, where a single start ended there."""
+"""Search with four times as many starts, and from the first optimum, if a single start reached it."""
 NO_DROPS = "the fitted curves do not tell what a falling rate gains (drop_scale), and this one's rate falls"
 MANY_CURVES = 12
-"""From so many curves on, a curve is one draw, and its luck as a whole is seen."""
+"""Number of curves from which each curve counts as one draw, so that its random effect is estimated."""
 
 
 def curve_law(name: str) -> type:
-    """A law of loss curves from its name or its paper's.
+    """Return a law of loss curves by its name or the name of its paper.
 
     Raises:
-      UserError: for an unknown name, with the nearest ones.
+      UserError: unknown name; the message gives the nearest ones.
     """
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES_OF_CURVES.get(asked, asked)
@@ -62,16 +62,16 @@ def fit_curves(
     seed: int = 0,
     **options: Any,
 ) -> FitResult:
-    """A law of loss curves fitted to the curves of one model.
+    """Fit a law of loss curves to the curves of one model.
 
     Args:
-      law: its name, its class, or a law, whose coefficients are one more start.
-      blocks: stretches of a curve that count as one draw each; ``BLOCKS`` if not given, 1 from ``MANY_CURVES`` on.
-      intervals: whether the covariance is computed, which takes longer than the fit.
-      options: of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
+      law: its name, its class, or an instance, whose coefficients are one more start.
+      blocks: blocks of a curve that count as one draw each; default ``BLOCKS``, or 1 from ``MANY_CURVES`` curves on.
+      intervals: True to compute the covariance, which takes longer than the fit.
+      options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
 
     Raises:
-      UserError: the curves cannot set the law.
+      UserError: the curves do not determine the law.
     """
     cls = curve_law(law) if isinstance(law, str) else law
     for curve in curves.curves:
@@ -93,7 +93,7 @@ def fit_curves(
 
 
 def _check_falls(curve: LossCurve) -> None:
-    """Raise ``UserError`` if a loss ends above where it began although the rate did not rise: no law of curves does."""
+    """Raise ``UserError`` if a loss rises although the learning rate does not: no law of loss curves describes this."""
     after = np.flatnonzero(curve.steps >= curve.warmup_steps)
     third = len(after) // 3
     if third < 4 or curve.rates[curve.steps[after[-1]] - 1] > curve.rates[curve.steps[after[0]] - 1]:
@@ -108,19 +108,21 @@ def _check_falls(curve: LossCurve) -> None:
 
 
 def knows_drops(result: FitResult) -> bool:
-    """Whether the fitted curves determined what a drop of the rate takes off."""
+    """Return whether the fitted curves determine the effect of a drop of the learning rate."""
     return "drop_scale" not in {*result.unidentified, *result.not_determined}
 
 
 def predict_curve(
     result: FitResult, rates: Float[np.ndarray, " updates"], steps: Int[np.ndarray, " points"], level: float = 0.9
 ) -> DataFrame:
-    """The loss after some updates of a schedule: columns ``step``, ``lr``, ``loss``, ``low``, ``high``, ``reason``.
+    """Return the loss after given updates of a schedule: columns ``step``, ``lr``, ``loss``, ``low``, ``high``,
+    ``reason``.
 
-    The range is that of a measured loss, ``reason`` says why there is none. Steps during the warm-up are not described.
+    The range is that of a measured loss; ``reason`` explains a missing range. Steps during the warm-up are not
+    described.
 
     Raises:
-      UserError: a step lies beyond the schedule, or the level is not between 0 and 1.
+      UserError: a step is beyond the end of the schedule, or the level is not between 0 and 1.
     """
     steps = np.asarray(steps, np.int64)
     if len(steps) and not (steps.min() >= 1 and steps.max() <= len(rates)):
@@ -128,7 +130,7 @@ def predict_curve(
     falls = bool((np.diff(rates) < 0).any())
     known = knows_drops(result)
     found = predict_runs(result, None, None, Design(columns=columns_at(rates, steps, known or falls)), level)
-    # Where no fitted rate fell the scale of drops is nothing but where the search began, however little it moves.
+    # If no fitted learning rate falls, the scale of drops is only its initial guess, whatever its spread.
     ranged = known or not falls
     reasons = list(found.unknown) if ranged else [NO_DROPS] * len(steps)
     return pd.DataFrame(
@@ -144,14 +146,15 @@ def predict_curve(
 
 
 def losses_at(law: Any, rates: Any, steps: Any) -> Any:
-    """What a law gives after some updates of a schedule; a function of the law to ask a spread about."""
+    """Return the losses of a law after given updates of a schedule, as a function whose spread can be computed."""
     return outputs(law, Design(columns=columns_at(rates, steps)), "loss")
 
 
 def reach_beyond(result: FitResult, rates: Float[np.ndarray, " updates"]) -> tuple[float, str]:
-    """How far a schedule lies beyond the fitted ones, and in which column of ``REACH``: where it does so most.
+    """Return the largest extrapolation factor of a schedule beyond the fitted ones, and its column of ``REACH``.
 
-    Above 1 it is over the largest that was fitted, below 1 over the smallest; 1 and no name within all of them.
+    The factor is above 1 beyond the largest fitted value and below 1 under the smallest. It is 1, with an empty name,
+    within all of them.
     """
     reached = {name: float(values[0]) for name, values in reach_at(rates, np.array([len(rates)])).items()}
     far = outside(reached, result.fitted)
@@ -163,7 +166,7 @@ def reach_beyond(result: FitResult, rates: Float[np.ndarray, " updates"]) -> tup
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutCurve:
-    """A curve that was not fitted, and how the law predicts it."""
+    """A held-out curve and the errors of the law on it."""
 
     name: str
     points: int
@@ -176,19 +179,19 @@ class HeldOutCurve:
     worst: float
     """Largest relative error."""
     last_error: float
-    """Predicted less measured loss at the last step."""
+    """Predicted minus measured loss at the last step."""
     inside: float
-    """Share of points in their ranges; NaN where none has one."""
+    """Share of points within their ranges; NaN if none has a range."""
     beyond: float
-    """As ``reach_beyond`` has it at its last step."""
+    """Extrapolation factor at the last step, by ``reach_beyond``."""
     beyond_in: str
-    """The column that this is of; empty within."""
+    """Column of the extrapolation factor; empty within the fitted range."""
     predicted: DataFrame
-    """As ``predict_curve`` gives it, and ``measured``."""
+    """Table of ``predict_curve`` with a column ``measured``."""
 
 
 def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> HeldOutCurve:
-    """How a fit predicts a curve, at all of its points after the warm-up."""
+    """Return the errors of a fit on a curve, at all points after the warm-up."""
     after = curve.steps >= curve.warmup_steps
     steps, loss = curve.steps[after], curve.loss[after]
     predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
@@ -219,6 +222,6 @@ def annealed_loss(
     decay: Float[np.ndarray, " updates"],
     level: float = 0.9,
 ) -> dict[str, Any]:
-    """The loss at the end of a branch that leaves a trunk after ``start`` updates and makes those of ``decay``."""
+    """Return the loss at the end of a branch that leaves a trunk after ``start`` updates and follows ``decay``."""
     rates = np.concatenate([trunk.rates[:start], decay])
     return predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()

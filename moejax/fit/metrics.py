@@ -1,6 +1,4 @@
-"""How far a law's predictions are from the losses that were measured, and the criteria that weigh this against its
-number of coefficients.
-"""
+"""Measure the errors of a law's predictions, and compute information criteria."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from moejax.laws.law import LOSS, unit_of
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Errors over some runs, each weighed as in the fit. Losses are in nats per token."""
+    """Errors over some runs, weighted as in the fit. Losses are in nats per token."""
 
     runs: int
     mae: float
@@ -26,43 +24,44 @@ class Metrics:
     rmse: float
     """Root of the mean squared error, nats per token."""
     rmse_log: float
-    """Root of the mean squared error of log loss: about the relative error; NaN if a prediction is not above 0."""
+    """Root of the mean squared error of log loss, close to the relative error; NaN if a prediction is not positive."""
     r_squared: float
-    """Share of the losses' variance that is predicted; NaN if the losses do not vary."""
+    """Share of the variance of the losses that is predicted; NaN if the losses do not vary."""
     max_relative_error: float
     """Largest |predicted - measured| / measured."""
     huber: float = float("nan")
-    """Mean of Huber's penalty (delta 1e-3) of log loss: what a fit minimises by default, per run."""
+    """Mean Huber penalty (delta 0.001) of log loss per run: the default objective of a fit."""
 
     def rmse_of(self, output: str) -> float:
-        """The RMSE by which fits to an output are compared."""
+        """Return the RMSE by which fits to an output are compared."""
         return getattr(self, rmse_named(output))
 
 
 def by_factors(output: str) -> bool:
-    """Whether runs differ by factors in an output, and errors of it are of logarithms: of learning rates and batches,
-    not of losses and shares of answers."""
+    """Return whether errors of an output are logarithmic: those of learning rates and batch sizes, not of losses and
+    shares.
+    """
     return output not in {*LOSS, *SHARES}
 
 
 def rmse_named(output: str) -> str:
-    """Which of ``Metrics`` is ``Metrics.rmse_of`` an output."""
+    """Return the field of ``Metrics`` that ``Metrics.rmse_of`` reads for an output."""
     return "rmse_log" if by_factors(output) else "rmse"
 
 
 def unit_of_errors(output: str) -> str:
-    """What ``Metrics.rmse_of`` is in."""
+    """Return the unit of ``Metrics.rmse_of``."""
     return f"log {output.replace('_', ' ')}" if by_factors(output) else unit_of(output)
 
 
 def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
-    """What a law gives every run, in float64."""
+    """Return the predictions of a law for all runs, in float64."""
     with float64():
         return np.asarray(compiled_outputs(law, runs.design, output), np.float64)
 
 
 def metrics(law: Any, runs: Runs, output: str = "loss") -> Metrics:
-    """Errors of a law on the runs whose weight is not 0."""
+    """Return the errors of a law on the runs with positive weight."""
     kept = runs.weight > 0
     return errors(predict(law, runs, output)[kept], runs.loss[kept], runs.weight[kept])
 
@@ -71,16 +70,16 @@ Each = Float[np.ndarray, " runs"]
 
 
 def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
-    """Errors of predictions, however they came about."""
+    """Return the errors of predictions from any source."""
     error = predicted - measured
     with np.errstate(over="ignore"):
-        # The square of a loss that is no loss, which is said beside the fit.
+        # The square of an invalid loss may overflow; the fit reports such losses.
         square = np.average(error**2, weights=weight)
         variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
     with float64():
         penalties = np.asarray(penalties_of(Huber(), predicted, measured))
     with np.errstate(divide="ignore", invalid="ignore"):
-        # What is not above 0 has no logarithm, and so no relative error.
+        # A value that is not positive has no logarithm, and so no relative error.
         log_errors = np.log(predicted / measured)
     return Metrics(
         runs=len(measured),
@@ -94,7 +93,7 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
 
 
 SEARCHED = (-8.0, 12.0)
-"""Logarithms of a group's variance over that of its runs between which the likelihood is searched."""
+"""Search range for the log ratio of the group variance to the run variance."""
 
 
 def information_criteria(
@@ -104,19 +103,20 @@ def information_criteria(
     group: Int[np.ndarray, " runs"],
     scatter: float,
 ) -> tuple[float, float]:
-    """AICc (Hurvich and Tsai 1989; infinite if runs are too few) and BIC of a fit.
+    """Return AICc (Hurvich and Tsai 1989; infinite if there are too few runs) and BIC of a fit.
 
     The likelihood is marginal (Vaida and Blanchard 2005, for questions about new groups): residuals of log loss are
-    normal, with a random intercept for each group. Both variances, of groups and of runs, are those that make the
-    residuals likeliest, and count as parameters; where every group is one run there is one variance. Counted as
-    independent, the budgets of a model would multiply the evidence for whatever describes the models' luck.
+    normal, with a random intercept for each group. The group and run variances are at their maximum likelihood and
+    count as parameters. If every group is one run there is a single variance. Without the random intercept, the budgets
+    of a model would count as independent evidence for a law that describes the models' random effects.
 
-    Coefficients are taken at their likeliest too, linear around the fit: a robust penalty ends beside it, by as much as
-    laws may differ. They stay where they are in directions that a change by an e-fold does not move out of the scatter.
+    Coefficients are at their maximum likelihood too, by a linear step from the fit, because a robust penalty has
+    another optimum. They stay fixed in directions in which a change by an e-fold moves predictions by less than the
+    scatter.
 
     Args:
-      residual: of log loss, measured less predicted.
-      slopes: of predicted log loss in the coordinates that were searched.
+      residual: measured minus predicted log loss.
+      slopes: derivatives of predicted log loss in the search coordinates.
       scatter: standard deviation of the residual of a run of weight 1.
     """
     kept = weight > 0
@@ -128,7 +128,7 @@ def information_criteria(
     n, free = len(off), slopes.shape[1]
 
     def deviance(shared: float) -> float:
-        """-2 log likelihood at the likeliest variance of runs, ``shared`` times which is that of groups."""
+        """Return -2 log likelihood at the best run variance, if the group variance is ``shared`` times it."""
         lost = shared / (1 + shared * size)
         slope = basis.T @ off - luck.T @ (lost * together)
         step = np.linalg.solve(np.eye(basis.shape[1]) - (luck.T * lost) @ luck, slope)
@@ -137,7 +137,7 @@ def information_criteria(
 
     lowest, k = deviance(0.0), free + 1
     if len(size) < n:
-        # Takes longer to import than the criteria of most tables, whose groups are single runs.
+        # The import takes longer than the criteria of most tables, whose groups are single runs.
         from scipy.optimize import fminbound
 
         log = fminbound(lambda log: deviance(float(np.exp(log))), *SEARCHED)

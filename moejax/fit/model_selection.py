@@ -1,4 +1,4 @@
-"""Which law to extrapolate with, by errors on the same held-out runs; or that these runs cannot tell."""
+"""Choose the law to extrapolate with, by errors on the same held-out runs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from moejax.interval import Interval, check_level
 from moejax.wording import listed
 
 AS_GOOD = 1.1
-"""A held-out error within this factor of the lowest is as good: it decides nothing that is trained."""
+"""Factor within which a held-out error counts as equal to the lowest: the difference has no practical effect."""
 LITTLE_SUPPORT = 4.0
-"""A law whose AICc is this much higher has considerably less support (Burnham and Anderson 2002, Section 2.6)."""
+"""AICc difference from which a law has considerably less support (Burnham and Anderson 2002, Section 2.6)."""
 LEAST_REACH = 2.0
-"""How many times larger than every fitted run some held-out one must be before a law is named for extrapolation."""
+"""Minimum extrapolation factor of the largest held-out run before a law is recommended for extrapolation."""
 FAR_BEYOND_NOISE = 10.0
-"""A held-out error this many times the scatter of the fitted runs is no noise: the law's form does not hold there."""
+"""Ratio of held-out error to the fitted runs' scatter above which the form of the law fails."""
 WITHIN_NOISE = 2.0
-"""A held-out error within this many times that scatter may be noise, whatever the spread of the held-out losses."""
+"""Ratio of held-out error to that scatter below which it may be noise, whatever the spread of the held-out losses."""
 RUNS_PER_COEFFICIENT = 2
-"""Fewer fitted runs than this for every coefficient leave a law too free for its held-out errors to mean much."""
+"""Minimum number of fitted runs per coefficient. With fewer, the law is too flexible for meaningful held-out errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One law among others."""
+    """One of several laws to compare."""
 
     name: str
     fit: FitResult
@@ -46,21 +46,21 @@ class Compared:
 
     @property
     def rmse(self) -> float:
-        """Over all held-out runs together; NaN or infinite where the law gives no number for one."""
+        """RMSE over all held-out runs together; NaN or infinite if the law gives no number for one of them."""
         return self.errors.rmse_of(self.fit.output)
 
     @property
     def missed_by(self) -> Float[np.ndarray, " runs"]:
-        """By how much each held-out run is missed."""
+        """Error on each held-out run, logarithmic for outputs ``by_factors``."""
         predicted = np.concatenate([split.predicted for split in self.held_out])
         measured = np.concatenate([split.runs.loss for split in self.held_out])
         with np.errstate(divide="ignore", invalid="ignore"):
-            # What is not above 0 has no logarithm: the law then gives no number.
+            # A value that is not positive has no logarithm: the law then gives no number.
             return np.log(predicted / measured) if by_factors(self.fit.output) else predicted - measured
 
     @property
     def misses(self) -> str:
-        """Why the law predicts the held-out runs too badly to be trusted beyond them; empty if it does not."""
+        """Reason why the held-out errors are too large to trust the law beyond these runs; empty if they are not."""
         errors = self.errors
         scatter = max(max(split.fit.scatter for split in self.held_out), NEGLIGIBLE)
         times = errors.rmse_log / scatter
@@ -72,7 +72,7 @@ class Compared:
 
     @property
     def undetermined(self) -> str:
-        """Why these runs do not determine the law; empty if they do."""
+        """Reason why these runs do not determine the law; empty if they do."""
         if self.fit.unidentified or self.fit.unidentified_directions:
             count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
             return f"{count} of its coefficients or their combinations are not set by the data"
@@ -85,41 +85,44 @@ class Compared:
 
 
 def as_low(laws: Sequence[Compared]) -> list[Compared]:
-    """Return the laws whose held-out error is the lowest to every digit that is shown, of laws sorted by it."""
+    """Return the laws whose held-out error equals the lowest in every printed digit; ``laws`` is sorted by error."""
     return [law for law in laws if f"{law.rmse:.5f}" == f"{laws[0].rmse:.5f}"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSelection:
-    """What held-out errors say of several laws."""
+    """Outcome of a comparison of several laws by held-out errors."""
 
     best: str
-    """The law of the lowest error."""
+    """Law with the lowest error."""
     tied: tuple[str, ...]
-    """Laws that these runs cannot tell from it."""
+    """Laws that these runs do not distinguish from the best."""
     preferred: str
-    """To go on with: the best, if all runs together speak for it most too (AICc); else the law of fewest coefficients
-    among those that these runs determine, or among all if there is none, without those that all runs together speak
-    against; of several that have as few, the one of the lowest held-out error."""
+    """Law to continue with.
+
+    It is the best law if it also has the lowest AICc on all runs. Else it is the law with the fewest coefficients among
+    those that these runs determine (among all if there is none), without laws of much higher AICc. Of several such laws
+    it is the one with the lowest held-out error.
+    """
     trusted: str | None
-    """The law to extrapolate with; None where these runs cannot tell."""
+    """Law to extrapolate with; None if these runs do not decide."""
     title: str
-    """The outcome in a few words: a law's name, a tie, or that nothing is said."""
+    """Outcome in a few words: the name of a law, a tie, or the reason for no decision."""
     sentence: str
-    """The same with its reason."""
+    """Outcome in a sentence, with its reason."""
 
 
 def by_error(laws: Sequence[Compared]) -> list[Compared]:
-    """The laws by their held-out RMSE; one that gives no number for a held-out run comes last."""
+    """Return the laws sorted by held-out RMSE; laws without a number for some held-out run are last."""
     return sorted(laws, key=lambda law: law.rmse if np.isfinite(law.rmse) else float("inf"))
 
 
 def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
-    """By how much a law's held-out RMSE exceeds the best law's, in ``unit_of_errors``, with its interval.
+    """Return the excess of a law's held-out RMSE over the best law's, in ``unit_of_errors``, with its interval.
 
-    Each group of held-out runs is left out in turn, for both laws alike (the jackknife), and the interval is Student's
-    t of groups less one: right for few groups too. Laws are not fitted again, so this is what these runs can tell of
-    the two fitted laws. Without a second group both ends are NaN.
+    The interval is a jackknife over groups of held-out runs, applied to both laws alike, with Student's t of the number
+    of groups minus one; it is valid for few groups too. The laws are not refitted, so it describes these two fits.
+    Without a second group both bounds are NaN.
     """
     group = np.concatenate([split.runs.group for split in law.held_out])
     weight = np.concatenate([split.runs.weight for split in law.held_out])
@@ -140,18 +143,23 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
 
 
 def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelection:
-    """Which law to extrapolate with.
+    """Choose the law to extrapolate with.
 
-    A law is named where its held-out error is lower than every other's beyond what these groups of runs can be wrong by
-    (and by more than 10 %), that error is no more than ten times the scatter of the fitted runs and less than that of
-    the held-out runs' mean, the runs determine the law's coefficients, and some held-out run is at least twice as large
-    as all fitted ones. Otherwise the laws that cannot be told apart are named as a tie, or nothing is. A law that gives
-    no number for a held-out run takes no part, and is named.
+    A law is recommended if all of these hold:
+
+    - Its held-out error is lower than every other law's by more than the uncertainty of these groups and by more than
+      10 %.
+    - That error is at most ten times the scatter of the fitted runs, and less than that of the held-out runs' mean.
+    - The runs determine its coefficients.
+    - Some held-out run is at least twice as large as all fitted runs.
+
+    Otherwise the result is a tie of the laws that are not distinguished, or no law. A law that gives no number for a
+    held-out run is excluded, and reported.
 
     Args:
       laws: fitted to the same runs and tested on the same held-out ones.
-      beyond: how many times larger the largest held-out run is than the largest fitted one, by size or ratio; a law is
-        extrapolated in sizes, so these count.
+      beyond: ratio of the largest held-out to the largest fitted value, by size or ratio. Only sizes count, since laws
+        are extrapolated in sizes.
     """
     best, *others = by_error(laws)
     silent = [law.name for law in laws if not np.isfinite(law.rmse)]
@@ -166,14 +174,14 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     tied = [law for law in others if not behind(law, best).low > 0 or law.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
     determined = [law for law in close if not law.undetermined] or close
-    # What held-out runs, which are few, cannot tell apart all runs together may.
+    # All runs together may distinguish laws that the few held-out runs do not.
     likeliest = min(determined, key=lambda law: law.fit.aicc)
     rivals = [law for law in determined if law is not best]
     unlikely = [law for law in determined if law.fit.aicc > likeliest.fit.aicc + LITTLE_SUPPORT]
     determined = [law for law in determined if law not in unlikely]
     agreed = bool(rivals) and best in determined and all(best.fit.aicc < law.fit.aicc for law in rivals)
     fewest = [law for law in determined if law.fit.free == min(law.fit.free for law in determined)]
-    # By their held-out error, as all are sorted.
+    # The laws are sorted by their held-out error.
     preferred = best if agreed else fewest[0]
     names = tuple(law.name for law in tied)
 
@@ -237,7 +245,7 @@ def _agreed(best: Compared) -> str:
 
 
 def _simplest(fewest: Sequence[Compared]) -> str:
-    """Which laws have the fewest coefficients, and, of several, which of them is best, in words."""
+    """Return a phrase that names the laws with the fewest coefficients, and the best of them."""
     said = f"{listed([law.name for law in fewest])}, of {fewest[0].fit.free} coefficients"
     if len(fewest) == 1:
         return f"is {said}"

@@ -1,4 +1,4 @@
-"""How far losses scatter around a fitted law, and which runs lie out of the family of the others."""
+"""Estimate the noise of losses around a fitted law, and find outliers."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ from jaxtyping import Float
 from moejax.fit.intervals import left_by
 
 CLIPPED = 2.5
-"""Standard deviations at which a residual is clipped: what lies farther out adds no more to the noise."""
+"""Standard deviations at which a residual is clipped, so that an outlier adds a bounded amount to the noise."""
 CHANCE = 0.01
-"""How likely it may be that any run at all of a table without outliers is listed as one."""
+"""Probability that a table without outliers lists any run as one."""
 NEGLIGIBLE = 1e-4
-"""A residual of log loss that is smaller is never out of family: losses are printed to four digits."""
+"""Residual of log loss below which a run is never an outlier: losses are printed with four digits."""
 AT_STEP = " at step "
-"""In the name of a point of a curve."""
+"""Separator in the name of a point of a curve."""
 SHOWN = 5
-"""Runs that a sentence names one by one."""
+"""Number of runs that a sentence names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
-    """A run whose residual is out of the family of the others'."""
+    """A run whose residual is an outlier."""
 
     name: str
-    """What the run is called, or its row in the table."""
+    """Name of the run, or its row in the table."""
     measured: float
     predicted: float
     deviations: float
-    """Residual of log loss, measured less predicted, in robust standard deviations of a run of its weight."""
+    """Measured minus predicted log loss, in robust standard deviations of a run of its weight."""
 
 
 def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"], free: int) -> float:
-    """Robust standard deviation of the residual of a run of weight 1 around a fit of ``free`` coefficients.
+    """Return the robust standard deviation of the residual of a run of weight 1 around a fit of ``free`` coefficients.
 
-    A run of weight w is the mean of w such runs, so that its residual counts √w times.
+    A run of weight w is the mean of w such runs, so that its residual is multiplied by √w.
 
-    A first scale is the median size of the residuals, without the ``free`` smallest, which a fit brings near 0, over
-    .6745; residuals are clipped at 2.5 of it, and their mean square is corrected for the clipping and for the degrees
-    of freedom. For normal residuals it is the usual estimate; one run, however far out, adds no more than 2.5 of it.
+    The first scale is the median absolute residual divided by 0.6745, without the ``free`` smallest residuals, which a
+    fit brings near 0. Residuals are clipped at 2.5 times this scale. Their mean square is corrected for the clipping
+    and for the degrees of freedom. For normal residuals this is the usual estimate; a single outlier adds at most 2.5
+    times the scale.
     """
     kept = weight > 0
     size = np.abs(residual[kept]) * np.sqrt(weight[kept])
     degrees_of_freedom = left_by(len(size), free)
-    # At least half of the sizes are left, so that a few coefficients more do not make it the largest ones' median.
+    # At least half of the residuals remain, so that a few more coefficients do not make it the largest residuals'
+    # median.
     first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.special.ndtri(0.75))
     square = np.mean(np.minimum(size, CLIPPED * first) ** 2) / _kept_of_the_square(CLIPPED)
     return float(np.sqrt(square * len(size) / degrees_of_freedom))
 
 
 def _kept_of_the_square(clip: float) -> float:
-    """Mean square of a standard normal number that is clipped."""
+    """Return the mean square of a standard normal variable that is clipped."""
     tail, density = float(2 * scipy.special.ndtr(-clip)), float(np.exp(-(clip**2) / 2) / np.sqrt(2 * np.pi))
     return 1 - tail - 2 * clip * density + clip**2 * tail
 
@@ -63,7 +65,7 @@ def _kept_of_the_square(clip: float) -> float:
 def log_residuals(
     predicted: Float[np.ndarray, " runs"], measured: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"]
 ) -> Float[np.ndarray, " runs"]:
-    """Log of what was measured over what is predicted; 0 for a run of weight 0, of which either may have no log."""
+    """Return log(measured / predicted); 0 for runs of weight 0, for which either may have no logarithm."""
     kept = weight > 0
     return np.log(np.where(kept, measured, 1.0) / np.where(kept, predicted, 1.0))
 
@@ -75,9 +77,9 @@ def outliers(
     free: int,
     names: Sequence[str],
 ) -> tuple[Outlier, ...]:
-    """The runs that count and lie farther out than one of so many normal residuals would, the farthest first.
+    """Return the outliers among the runs with positive weight, the largest first.
 
-    "Farther out" is a Student-t's bound of 1 % on the largest of all residuals (Bonferroni).
+    The bound is Student's t at 1 % for the largest of all residuals (Bonferroni).
     """
     kept = weight > 0
     residual = log_residuals(predicted, measured, weight)
@@ -100,7 +102,7 @@ def outliers(
 
 
 def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float) -> tuple[str, ...]:
-    """A sentence about the runs out of family, with what to do; none if there is no such run."""
+    """Return a sentence about the outliers with a remedy; none if there are no outliers."""
     if not outliers:
         return ()
     parts = [

@@ -1,8 +1,8 @@
-"""A law, runs and a penalty as a function to minimise over unconstrained, centred coordinates.
+"""Express a law, runs and a penalty as an objective over unconstrained, centred coordinates.
 
-Sizes are measured in their geometric means over the runs, so that a scale is what its term adds to the loss at the
-centre of the table; a coefficient of one sign is searched by its logarithm. In these coordinates the condition number
-of Hoffmann's fit is a thousand times smaller than in the published ones.
+Sizes are divided by their geometric means over the runs. The scale of a term is then its contribution to the loss at
+the centre of the table. A coefficient of one sign is searched by its logarithm. In these coordinates the condition
+number of Hoffmann's fit is a thousand times smaller than in the published ones.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ RESIDUALS: dict[str, Callable[[Any, Any], Any]] = {
     "log": lambda predicted, observed: jnp.log(predicted) - jnp.log(observed),
     "nats": lambda predicted, observed: predicted - observed,
 }
-"""How a prediction misses: in log loss, where a fault of 1 % weighs the same at every loss, or in nats per token."""
+"""Kinds of residual: of log loss, where an error of 1 % counts the same at every loss, or in nats per token."""
 
 
 @dataclass(frozen=True)
 class Huber:
-    """Quadratic up to ``delta``, linear beyond: r²/2 or delta·(|r| - delta/2). Hoffmann et al. (2022), Eq. 3.
+    """The Huber penalty: r²/2 up to ``delta``, delta·(|r| - delta/2) beyond. Hoffmann et al. (2022), Eq. 3.
 
-    The **sum** over runs is minimised: a mean is so small that a minimiser's default tolerance stops it at the start.
+    The objective is the **sum** over runs. A mean is so small that the default tolerance of a minimiser stops at the
+    start.
     """
 
     delta: float = 1e-3
@@ -44,14 +45,14 @@ class Huber:
         return self.of_residual(RESIDUALS[self.residual](predicted, observed))
 
     def of_residual(self, residual: Any) -> Any:
-        """The penalty of a residual in its unit."""
+        """Return the penalty of a residual in its unit."""
         size = jnp.abs(residual)
         return jnp.where(size < self.delta, 0.5 * size**2, self.delta * (size - 0.5 * self.delta))
 
 
 @dataclass(frozen=True)
 class Squared:
-    """r², so that the mean over runs is the mean squared error."""
+    """The squared residual r², so that the mean over runs is the mean squared error."""
 
     residual: str = "log"
 
@@ -59,7 +60,7 @@ class Squared:
         return self.of_residual(RESIDUALS[self.residual](predicted, observed))
 
     def of_residual(self, residual: Any) -> Any:
-        """The penalty of a residual in its unit."""
+        """Return the penalty of a residual in its unit."""
         return residual**2
 
 
@@ -68,10 +69,10 @@ PENALTIES: dict[str, type[Penalty]] = {"huber": Huber, "squared": Squared}
 
 
 def named_penalty(penalty: str = "huber", residual: str = "log", delta: float | None = None) -> Penalty:
-    """The penalty of a name (``PENALTIES``), of a kind of residual (``RESIDUALS``).
+    """Return the penalty with a name of ``PENALTIES`` and a residual of ``RESIDUALS``.
 
     Raises:
-      UserError: there is none, or delta is not above 0 or is none of its options.
+      UserError: a name is unknown, delta is not positive, or the penalty has no delta.
     """
     for given, known, option in ((penalty, PENALTIES, "--penalty"), (residual, RESIDUALS, "--residual")):
         if given not in known:
@@ -84,18 +85,20 @@ def named_penalty(penalty: str = "huber", residual: str = "log", delta: float | 
 
 
 WIDEST = 12.0
-"""E-folds beyond which no coefficient goes, in centred units: a line search that leaps stays among finite numbers."""
+"""Bound on the log of a coefficient in centred units, in e-folds, so that long line-search steps stay finite."""
 WIDEST_SIZE = 2 * WIDEST
-"""The same of one that is a size, as Kaplan's N_c, the parameters at which the loss would be 1: it may lie as far from
-the runs as their loss is from 1."""
+"""Bound for a coefficient that is a size, such as Kaplan's N_c, the parameters at which the loss would be 1.
+
+It may be as far from the runs as their loss is from 1.
+"""
 
 
 AT_AN_END = 2.0
-"""A coordinate beyond this many times its widest is at an end of what is searched: the coefficient is within 4 %."""
+"""Multiple of the bound beyond which a coordinate is at a bound of the search: the coefficient is within 4 % of it."""
 NEAR_ZERO = 1e-4
 """Share of its size below which a coefficient of one sign is nearly 0."""
 EDGE = 1 - 1e-12
-"""Share of ``WIDEST`` up to which a coefficient keeps its digits."""
+"""Share of ``WIDEST`` up to which a coefficient keeps its precision."""
 
 
 def _bounded(x: Any, widest: Any) -> Any:
@@ -111,29 +114,29 @@ INWARD: dict[str, Callable[[Any, Any], Any]] = {
     "-": lambda x, widest: -jnp.exp(_bounded(x, widest)),
     "any": lambda x, _: x,
 }
-"""From a coordinate and how many e-folds it may go to its coefficient, by the coefficient's sign."""
+"""Map from a coordinate and its bound in e-folds to the coefficient, by the sign of the coefficient."""
 OUTWARD: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda c, widest: _unbounded(jnp.log(c), widest),
     "-": lambda c, widest: _unbounded(jnp.log(-c), widest),
     "any": lambda c, _: c,
 }
-"""From a coefficient back to its coordinate."""
+"""Map from a coefficient to its coordinate, the inverse of ``INWARD``."""
 
 
 @dataclass(frozen=True)
 class FitObjective:
-    """What is compiled: the same for all runs, weights and starts of one law under one penalty.
+    """The static part of a fit: one compiled program serves all runs, weights and starts of a law and penalty.
 
-    Called as ``objective(point, data, weights)`` it is the objective, divided by ``data["scale"]``.
+    Call it as ``objective(point, data, weights)`` to compute the objective divided by ``data["scale"]``.
     """
 
     law: type
     penalty: Penalty
     fixed: tuple[str, ...] = ()
     output: str = "loss"
-    """Which of the law's outputs was measured."""
+    """Measured output of the law."""
     plain: tuple[str, ...] = ()
-    """Coefficients whose coordinate is their own value: where one has come to nearly 0, its logarithm tells nothing."""
+    """Coefficients whose coordinate is their own value, not its logarithm, because they are nearly 0."""
 
     @functools.cached_property
     def free(self) -> tuple[str, ...]:
@@ -142,34 +145,34 @@ class FitObjective:
 
     @functools.cached_property
     def without_effect(self) -> tuple[str, ...]:
-        """Names of those on which the output does not depend; the fitted law has none of them."""
+        """Names of coefficients without effect on the output; they are NaN in the fitted law unless fixed."""
         return laws.without_effect(self.law, self.output)
 
     @functools.cached_property
     def signs(self) -> dict[str, str]:
-        """The sign of every coefficient, by name; what is ``plain`` may cross 0."""
+        """Sign of every coefficient, by name; coefficients in ``plain`` may cross 0."""
         searched = (f for f in dataclasses.fields(self.law) if not f.metadata.get("static"))
         return {f.name: "any" if f.name in self.plain else f.metadata["sign"] for f in searched}
 
     @functools.cached_property
     def logarithmic(self) -> np.ndarray:
-        """Which coordinates are logarithms: those of coefficients of one sign."""
+        """Mask of the logarithmic coordinates: those of coefficients of one sign."""
         return np.array([self.signs[name] != "any" for name in self.free])
 
     def near_zero(self, points: Any) -> Any:
-        """Which coordinates (the last axis) are of coefficients of one sign that have come to nearly 0."""
+        """Return a mask of the coordinates (last axis) whose coefficients of one sign are nearly 0."""
         return self.logarithmic & (np.asarray(_bounded(points, self.widest)) < np.log(NEAR_ZERO))
 
     @functools.cached_property
     def widest(self) -> np.ndarray:
-        """E-folds beyond which each coefficient that is searched does not go."""
+        """Bound of each searched coefficient, in e-folds."""
         sizes = {
             f.name for f in dataclasses.fields(self.law) if any(map(laws.is_power, f.metadata["dimension"].values()))
         }
         return np.array([WIDEST_SIZE if name in sizes else WIDEST for name in self.free])
 
     def at_an_end(self, points: Any) -> Any:
-        """Which coordinates (the last axis) lie at an end of what is searched, where nothing depends on them."""
+        """Return a mask of the coordinates (last axis) at a bound of the search, where the objective is flat."""
         return self.logarithmic & (np.abs(points) > AT_AN_END * self.widest)
 
     @functools.cached_property
@@ -177,11 +180,11 @@ class FitObjective:
         return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["is_scale"])
 
     def _size(self, name: str, data: Mapping[str, Any]) -> Any:
-        """What a coefficient is measured in: the typical output, for the scale of a term."""
+        """Return the unit of a coefficient: the typical output for the scale of a term, else 1."""
         return data["typical"] if name in self._scales else 1.0
 
     def centred(self, point: Any, data: Mapping[str, Any]) -> Any:
-        """The law at a point, for designs measured in the data's units."""
+        """Return the law at a point, for designs measured in the data's units."""
         free = {
             name: INWARD[self.signs[name]](point[i], self.widest[i]) * self._size(name, data)
             for i, name in enumerate(self.free)
@@ -189,33 +192,33 @@ class FitObjective:
         law = self.law(**dict.fromkeys(self.without_effect, jnp.nan) | free | data["fixed"])
         if not self.fixed:
             return law
-        # What is fixed is given in plain units, where a fixed scale does not depend on the free exponents.
+        # Fixed values are in plain units, in which a fixed scale does not depend on the free exponents.
         return laws.in_units(dataclasses.replace(_plain(law, data), **data["fixed"]), data["units"])
 
     def law_at(self, point: Any, data: Mapping[str, Any]) -> Any:
-        """The law at a point, in its own parameterisation."""
+        """Return the law at a point, in its own parameterisation."""
         plain = _plain(self.centred(point, data), data)
-        # Of another output one coefficient may be given, and no unit of it is known without the others.
+        # A fixed coefficient of another output cannot be converted to units without the other coefficients of its term.
         given = {name: value for name, value in data["fixed"].items() if name in self.without_effect}
         return dataclasses.replace(plain, **given) if given else plain
 
     def point_of(self, law: Any, data: Mapping[str, Any]) -> Any:
-        """The point at which a law (in its own parameterisation) sits."""
+        """Return the coordinates of a law given in its own parameterisation."""
         values = laws.coefficients(laws.in_units(law, data["units"]))
         sizes = [self._size(name, data) for name in self.free]
         signs = tuple(self.signs[name] for name in self.free)
         return _coordinates(signs, [values[name] for name in self.free], sizes, self.widest)
 
     def predicted(self, point: Any, data: Mapping[str, Any]) -> Any:
-        """What the law gives every run at a point."""
+        """Return the law's prediction for every run at a point."""
         return outputs(self.centred(point, data), data["design"], self.output)
 
     def penalties(self, point: Any, data: Mapping[str, Any]) -> Any:
-        """Penalty of every run at a point."""
+        """Return the penalty of every run at a point."""
         return self.penalty(self.predicted(point, data), data["loss"])
 
     def __call__(self, point: Any, data: Mapping[str, Any], weights: Any) -> Any:
-        # A run of weight 0 is held out: a prediction of it that has no logarithm must not turn the search away.
+        # A run of weight 0 is held out. Its prediction may have no logarithm, and must not make the objective NaN.
         kept = weights > 0
         predicted = jnp.where(kept, self.predicted(point, data), data["typical"])
         penalties = self.penalty(predicted, jnp.where(kept, data["loss"], data["typical"]))
@@ -224,14 +227,14 @@ class FitObjective:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _coordinates(signs: tuple[str, ...], values: Any, sizes: Any, widest: Any) -> Any:
-    """Coordinates of coefficients with these signs, each measured in its size."""
+    """Return the coordinates of coefficients with these signs, each divided by its size."""
     each = zip(signs, values, sizes, widest, strict=True)
     return jnp.stack([OUTWARD[sign](jnp.asarray(value, float) / size, most) for sign, value, size, most in each])
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def penalties_of(penalty: Penalty, predicted: Any, observed: Any) -> Any:
-    """``penalty(predicted, observed)``, compiled as one."""
+    """Return ``penalty(predicted, observed)``, compiled as one program."""
     return penalty(predicted, observed)
 
 
@@ -242,26 +245,26 @@ def _asked(law: Any, design: designs.Design) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def law_at(objective: FitObjective, point: Any, data: Mapping[str, Any]) -> Any:
-    """``objective.law_at``, compiled once for equal forms and shapes."""
+    """Return ``objective.law_at``, compiled once for equal objectives and shapes."""
     return objective.law_at(point, data)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def laws_at(objective: FitObjective, points: Any, data: Mapping[str, Any]) -> Any:
-    """The laws at many points, as one law of arrays; what is fixed is the same in all."""
+    """Return the laws at many points as one law with array leaves; fixed coefficients are the same in all."""
     stacked = jax.vmap(lambda point: objective.law_at(point, data))(points)
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(points),)), stacked)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def points_of(objective: FitObjective, stacked: Any, data: Mapping[str, Any]) -> Any:
-    """The points at which the laws of a law of arrays sit."""
+    """Return the coordinates of a law with array leaves."""
     return jax.vmap(lambda law: objective.point_of(law, data))(stacked)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def slopes_of_residuals(objective: FitObjective, residual: str, point: Any, data: Any) -> tuple[Any, Any]:
-    """How every prediction misses at a point, by a key of ``RESIDUALS``, and its slopes in the coordinates."""
+    """Return the residual of every run at a point, by a key of ``RESIDUALS``, and its coordinate derivatives."""
 
     def residuals(at: Any) -> Any:
         return RESIDUALS[residual](objective.predicted(at, data), data["loss"])
@@ -270,13 +273,13 @@ def slopes_of_residuals(objective: FitObjective, residual: str, point: Any, data
 
 
 def outputs(law: Any, design: designs.Design, output: str) -> Any:
-    """One output of a law for a design of arrays."""
+    """Return one output of a law for a design of arrays."""
     predicted = jax.vmap(law)(design)
     return predicted[output] if isinstance(predicted, dict) else predicted
 
 
 compiled_outputs = jax.jit(outputs, static_argnums=2)
-"""``outputs``, compiled."""
+"""Compiled ``outputs``."""
 
 
 def _plain(law: Any, data: Mapping[str, Any]) -> Any:
@@ -284,8 +287,10 @@ def _plain(law: Any, data: Mapping[str, Any]) -> Any:
 
 
 def units_of(law: type, runs: Runs) -> dict[str, float]:
-    """Geometric means, over the runs that count, of the sizes that a law reads, and of other columns above 0; of one
-    that is not above 0 in every run, the root of the mean square."""
+    """Return the unit of each kind of size that a law reads, over runs with positive weight.
+
+    It is the geometric mean if the values are positive, else the root mean square.
+    """
     kept = runs.weight > 0
     units = {}
     for kind, names in (designs.KINDS | {name: (name,) for name in runs.design.columns or {}}).items():
@@ -298,15 +303,15 @@ def units_of(law: type, runs: Runs) -> dict[str, float]:
 
 
 def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> dict[str, Any]:
-    """Everything of the runs that the compiled objective reads, in float64."""
-    # What a law declares no dimensions of keeps its plain units: slower to fit, and no less right.
+    """Return the data of the runs that the compiled objective reads, in float64."""
+    # Columns without declared dimensions keep their plain units, which is slower to fit but equally exact.
     units = units_of(objective.law, runs)
     if not describes_its_dimensions(objective.law, runs, units):
         units = {k: u for k, u in units.items() if describes_its_dimensions(objective.law, runs, {k: u})}
     kept = runs.weight > 0
     typical = np.exp(np.average(np.log(runs.loss[kept]), weights=runs.weight[kept]))
     with float64():
-        # The penalty of predicting one loss for all runs, per run: a fit's value is then of order 1 or less.
+        # Mean penalty of a constant prediction. Divided by it, the objective of a fit is of order 1 or less.
         flat = np.asarray(penalties_of(objective.penalty, np.full(int(kept.sum()), typical), runs.loss[kept]))
     spread = float(np.average(flat, weights=runs.weight[kept]))
     return {
@@ -320,11 +325,11 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
 
 
 def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] | None = None) -> bool:
-    """Whether measuring a law of this class in other units, its runs' if not given, leaves its predictions as is."""
+    """Return whether a change of units leaves the predictions of a law class unchanged; default: the runs' units."""
     units = units_of(law, runs) if units is None else units
     runs = runs.where(np.arange(len(runs)) < 3)
     signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(law) if not f.metadata.get("static")}
-    # Where a term overflows, or drowns the others, units tell nothing: a law is asked at several points.
+    # A term that overflows or dominates hides a wrong dimension, so the law is evaluated at several points.
     random, some = np.random.default_rng(0), [0.3 + 0.01 * np.arange(len(signs))]
     if "any" in signs.values():
         some += [10 ** random.uniform(-2, 0.5, len(signs)) * random.choice([-1, 1], len(signs)) for _ in range(24)]
@@ -335,7 +340,7 @@ def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] |
             plain = _asked(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}), runs.design)
             centred = _asked(one, designs.in_units(runs.design, units))
         for pair in zip(jax.tree.leaves(plain), jax.tree.leaves(centred), strict=True):
-            # An index into an array of JAX is a program of its own.
+            # Indexing a JAX array would compile a program of its own.
             a, b = map(np.asarray, pair)
             finite = np.isfinite(a) & np.isfinite(b)
             if not np.allclose(a[finite], b[finite], rtol=1e-6):

@@ -1,4 +1,4 @@
-"""Tian's laws of two powers of compute: hyperparameters and the split into model scale and tokens, with intervals."""
+"""Fit Tian's power laws of compute: hyperparameters, and the allocation to model scale and tokens, with intervals."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 NEAR_OPTIMAL = 0.0025
 """Appendix E.1: a run is near-optimal if its loss is within 0.25 % of the lowest at its budget."""
 LEAST_TRIED = 3
-"""Pairs of learning rate and batch below which a budget says nothing of the best ones."""
+"""Minimum number of pairs of learning rate and batch size for which a budget has an optimum."""
 LEAST_SPLITS = 3
-"""Numbers of tokens, more than 10 % apart, below which a budget says nothing of the best one."""
+"""Minimum number of token counts, more than 10 % apart, for which a budget has an optimum."""
 LEVEL = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaws:
-    """A law of two powers of compute, by least squares in logarithms."""
+    """Two power laws of compute, fitted by least squares in logarithms."""
 
     name: str
     part: str
-    """Which of the runs: ``mixtures`` or ``dense``."""
+    """Subset of the runs: ``mixtures`` or ``dense``."""
     law: Any
     points: Mapping[str, Float[np.ndarray, " runs"]]
-    """The runs that it goes through: FLOPs, what the law gives, and the loss."""
+    """Fitted runs: FLOPs, the outputs of the law, and the loss."""
     runs: int
     budgets: int
     exponents: dict[str, tuple[float, float]]
-    """90 % interval of each exponent, by Student's t; NaN where all runs have one value, as on a coarse grid."""
+    """90 % confidence interval of each exponent by Student's t; NaN if all runs have one value, as on a coarse grid."""
     optima: int
-    """Families and budgets that have a best run."""
+    """Number of groups and budgets with a best run."""
     at_an_end: int
-    """Optima that are the first or last of what was tried, so that the best may lie beyond."""
+    """Number of optima at the edge of the grid, so that the true optimum may be outside."""
 
     def table(self) -> Table:
-        """Coefficients, with the intervals of the exponents."""
+        """Return a table of the coefficients, with intervals of the exponents."""
         ends = {
             name: f"[{low:.4f}, {high:.4f}]" if np.isfinite(low) else None
             for name, (low, high) in self.exponents.items()
@@ -66,7 +66,7 @@ class PowerLaws:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Its coefficients, one a row, with the intervals of the exponents."""
+        """Return one row per coefficient, with intervals of the exponents."""
         none = (float("nan"), float("nan"))
         return [
             {"law": type(self.law).__name__, "part": self.part, "coefficient": name, "value": float(value)}
@@ -75,14 +75,14 @@ class PowerLaws:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         law = {name: float(value) for name, value in coefficients(self.law).items()}
         exponents = {name: finite(list(ends)) for name, ends in self.exponents.items()}
         return {"name": self.name, "law": law, "runs": self.runs, "budgets": self.budgets, "exponents": exponents}
 
 
 def points_of(laws: Sequence[PowerLaws]) -> pd.DataFrame:
-    """The runs that laws go through, by part, beside what the laws give there (``fitted_…``)."""
+    """Return the fitted runs of all laws, by part, with the values of the laws (``fitted_…``)."""
     import pandas as pd
 
     tables = []
@@ -103,10 +103,10 @@ def hyperparameter_law(
     batch_tokens: Float[np.ndarray, " runs"] | None,
     family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
-    """Eq. 5 of every part of the runs, through its near-optimal runs; none without learning rates and batches.
+    """Fit Eq. 5 to the near-optimal runs of every part; return none without learning rates and batch sizes.
 
-    Near-optimal is near the lowest loss of the same family, which all runs are if not given, and budget. Where fewer
-    than ``LEAST_TRIED`` pairs were tried, runs say nothing of what is optimal and are not used.
+    A near-optimal run is near the lowest loss of its group and budget. Without ``family`` all runs are one group.
+    Budgets with fewer than ``LEAST_TRIED`` pairs do not determine an optimum and are not used.
     """
     if learning_rate is None or batch_tokens is None:
         return ()
@@ -153,8 +153,10 @@ def allocation_law(
     parts: Mapping[str, Bool[np.ndarray, " runs"]],
     family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
-    """Eq. 6 and Table 5 of every part: M = C/D and D of the lowest loss of a family, which all runs are if not given,
-    at each budget that was split in ``LEAST_SPLITS`` ways."""
+    """Fit Eq. 6 and Table 5 to every part: M = C/D and D at the lowest loss of each group and budget.
+
+    Without ``family`` all runs are one group. Only budgets with at least ``LEAST_SPLITS`` token counts are used.
+    """
     tokens, spent = runs.design.tokens, runs.design.flops
     if tokens is None:
         return ()
@@ -188,23 +190,23 @@ def allocation_law(
 def _cells(
     mask: Bool[np.ndarray, " runs"], budget: Int[np.ndarray, " runs"], family: Int[np.ndarray, " runs"] | None
 ) -> Iterator[Bool[np.ndarray, " runs"]]:
-    """The runs of each budget of each family, which all are if none is given."""
+    """Yield a mask of the runs of each budget of each group; without ``family`` all runs are one group."""
     family = np.zeros_like(budget) if family is None else family
     for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
         yield mask & (budget == number) & (family == own)
 
 
 def enough(budget: Int[np.ndarray, " runs"]) -> bool:
-    """Whether a line through these budgets has an interval."""
+    """Return whether a line through these budgets has an interval."""
     return len(np.unique(budget)) >= 3
 
 
 def power_through(
     flops: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"], level: float = LEVEL
 ) -> tuple[float, float, tuple[float, float]]:
-    """Scale and exponent of ``values`` against compute, and the exponent's interval by Student's t.
+    """Return scale and exponent of ``values`` against compute, and the interval of the exponent by Student's t.
 
-    Values that are all the same, as of a coarse grid, have no scatter to know an interval from: it is NaN.
+    The interval is NaN if all values are equal, as on a coarse grid: they have no scatter to estimate it from.
     """
     x, y = np.log(flops), np.log(values)
     if len(np.unique(values)) == 1:

@@ -1,4 +1,4 @@
-"""What a run that is not yet trained will reach, with the range that its measured loss should fall in."""
+"""Predict the measured loss of new runs, with prediction intervals."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def predict_runs(
     by: str = "group",
     weight: Any = 1.0,
 ) -> PredictionIntervals:
-    """Ranges that hold the measured losses of new runs with a probability, if the law's form holds there.
+    """Return prediction intervals for the measured losses of new runs, valid if the form of the law holds there.
 
-    The variance of log loss is that of the coefficients (from the resampled laws' predictions, or by the delta
-    method where none are given) and, added to it, what the law leaves of the runs it was fitted to (lack of fit and
-    noise between seeds, which no number of resamples makes smaller). With few runs the range is a Student-t's.
-    Resamples of no more draws than there are coefficients say nothing: the delta method stands in their place.
+    The variance of log loss is the sum of two parts. One is that of the coefficients, from resampled laws, or by the
+    delta method without them. The other is the residual variance of the fitted runs: lack of fit and noise between
+    seeds, which more resamples do not reduce. With few runs the interval is Student's t. Resamples of no more draws
+    than coefficients are replaced by the delta method.
 
     Args:
-      runs: those of the fit; None for a fit that was read from a file, whose own covariance then serves.
+      runs: runs of the fit; None for a fit from a file, whose stored covariance is used.
       design: fields with one entry per new run.
-      weight: of how many runs each measured number is the mean.
+      weight: number of runs of which each measured number is the mean.
 
     Raises:
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
@@ -56,15 +56,15 @@ def predict_runs(
 
 
 def enough(result: FitResult, resampled: Bootstrap | None) -> Bootstrap | None:
-    """The resamples, if they are of more draws than there are coefficients."""
+    """Return the resamples if they have more draws than the law has coefficients, else None."""
     few = resampled is None or too_few(result, resampled.draws, resampled.by)
     return None if few else resampled
 
 
 def _over(resampled: Bootstrap, functional: Functional, result: FitResult) -> Spread:
-    """How far every number of a functional is spread over resamples of a fit."""
+    """Return the spread of every number of a functional over the resamples of a fit."""
     answers = resampled.evaluate(functional)
-    # Laws that give no number are left out; the interval of a decision counts them.
+    # Laws without a finite number are left out; the interval of an answer counts them.
     known = np.where(np.isfinite(answers), answers, np.nan)
     degrees_of_freedom = np.full(known.shape[1], float(left_by(resampled.draws, result.free)))
     errors = np.nanstd(known, axis=0)
@@ -74,16 +74,16 @@ def _over(resampled: Bootstrap, functional: Functional, result: FitResult) -> Sp
 
 @dataclass(frozen=True, kw_only=True)
 class RunPrediction:
-    """One run that is not yet trained."""
+    """A prediction for one new run."""
 
     estimand: Estimand
     predicted: PredictionIntervals
     level: float
     by_resamples: bool
-    """Whether the coefficients' share comes from resampled fits, or from standard errors."""
+    """True if the coefficients' share of the variance comes from resampled fits, not from standard errors."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not finite is null."""
+        """Return plain data; values that are not finite are null."""
         p = self.predicted
         ends = {"low": p.low[0], self.estimand.name: p.loss[0], "high": p.high[0]}
         return {
@@ -108,10 +108,10 @@ def predict_run(
     covariance: str = "sandwich",
     by: str = "group",
 ) -> RunPrediction:
-    """The range of one run that is described by what an estimand is asked at.
+    """Return the prediction interval of one run, described by the inputs of an estimand.
 
     Raises:
-      UserError: as ``predict_runs``.
+      UserError: as in ``predict_runs``.
     """
     design = design_from(estimand.given)
     by_resamples = enough(result, resampled) is not None
@@ -120,16 +120,16 @@ def predict_run(
 
 
 class RunRange(NamedTuple):
-    """The range of one new run by a fit from a file."""
+    """The prediction interval of one new run from a stored fit."""
 
     interval: dict[str, float] | None
-    """``low``, ``high`` and ``level``."""
+    """Bounds ``low`` and ``high``, and ``level``; None if unknown."""
     why_none: str = ""
-    """A sentence where there is none."""
+    """Sentence with the reason if there is no interval."""
 
 
 def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
-    """The range of one new run by a fit from a file, or why the file gives none."""
+    """Return the prediction interval of one new run from a stored fit, or the reason why the file gives none."""
     if fit.uncertainty is None:
         said = "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
         return RunRange(None, said)
@@ -146,14 +146,14 @@ def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
 
 
 IF_THE_FORM_HOLDS = "if the law's form holds that far beyond the fitted runs: the range knows their scatter alone"
-"""What a range outside the fitted runs rests on, and nothing in these runs can test."""
+"""Assumption of an interval outside the fitted runs, which these runs cannot test."""
 
 
 def range_in_words(fit: FitResult, found: RunRange, *, beyond: bool) -> str:
-    """The same as a sentence, or why there is none.
+    """Return the interval as a sentence, or the reason why there is none.
 
     Args:
-      beyond: whether the run lies outside the fitted ones.
+      beyond: True if the run is outside the range of the fitted runs.
     """
     if found.interval is None:
         return found.why_none

@@ -1,4 +1,4 @@
-"""Profile intervals: how far a coefficient or a functional can be pushed before the runs reject it."""
+"""Compute profile intervals: the values of a coefficient or functional that the runs do not reject."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from moejax.float64 import float64
 from moejax.interval import Interval
 
 FARTHEST = 200.0
-"""Standard errors at which an interval is given up as open."""
+"""Standard errors from the optimum beyond which an interval is reported as open."""
 SHORTEST = 1e-3
-"""So is one that no step of this many standard errors takes farther."""
+"""Smallest step, in standard errors. An interval is also open if no step of this size succeeds."""
 STILL = 1e-9
-"""A number whose standard error is less than this share of it is at an end of what is searched."""
+"""Ratio of standard error to value below which a number is at a bound of the search."""
 NEWTON_STEPS = 30
 CLOSE = 1e-6
-"""Standard errors by which a number that is held may miss its value."""
+"""Tolerance for the constrained value, in standard errors."""
 STIFFNESS = 100.0
-"""Cost of a miss by a standard error, in units of what such a miss costs a fit."""
+"""Penalty for a deviation by one standard error, in units of its effect on the objective."""
 
 
 def profile(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9) -> Interval:
-    """The values of one number that the runs do not reject, every coefficient refitted at each.
+    """Return the interval of values of one number that the runs do not reject, refitting every coefficient at each
+    value.
 
-    The objective is minimised among the laws that give the number a value; where it exceeds its minimum by
-    ``chi²(level) · dispersion / 2`` the interval ends (for squared residuals this is the likelihood ratio; for Huber's
-    penalty its robust counterpart). Unlike a standard error it sees that a law is not linear, and unlike a bootstrap
-    it does not depend on luck. An end that the runs do not set is infinite.
+    The objective is minimised over the laws that give the number a value. The interval ends where it exceeds its
+    minimum by ``chi²(level) · dispersion / 2``. For squared residuals this is the likelihood ratio; for the Huber
+    penalty it is its robust counterpart. Unlike a standard error it accounts for nonlinearity, and unlike a bootstrap
+    it is not random. A bound that the runs do not determine is infinite.
 
     Raises:
-      UserError: the functional is more than one number, or not finite, or no coefficient moves it.
+      UserError: the functional is more than one number or not finite, or no coefficient changes it.
     """
     walk = _walk(result, runs, functional, level)
     middle = walk.middle
@@ -56,24 +57,24 @@ def profile(result: FitResult, runs: Runs, functional: Functional, level: float 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A profile: how far the objective rises as one number is held at other values, all coefficients refitted."""
+    """A profile of the objective over the values of one number, with all coefficients refitted."""
 
     values: Float[np.ndarray, " points"]
-    """Ascending; the best value is among them."""
+    """Ascending values, including the best value."""
     rises: Float[np.ndarray, " points"]
-    """Objective above its minimum in units of chi²: twice the rise over the dispersion."""
+    """Rise of the objective above its minimum in units of chi²: twice the rise divided by the dispersion."""
     limit: float
-    """The rise at which the interval of ``profile`` ends."""
+    """Rise at which the interval of ``profile`` ends."""
 
 
 def curve(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9, farthest: float = 4.0) -> Curve:
-    """The profile of one number, half a standard error from point to point, until it is well beyond the limit.
+    """Return the profile of one number, in steps of half a standard error, to well beyond the limit.
 
     Args:
-      farthest: standard errors at which it is given up on a side where the runs do not object.
+      farthest: distance in standard errors at which a side without a crossing ends.
 
     Raises:
-      UserError: as ``profile``.
+      UserError: as in ``profile``.
     """
     walk = _walk(result, runs, functional, level)
     points = [(walk.middle, 0.0)]
@@ -99,26 +100,26 @@ def curve(result: FitResult, runs: Runs, functional: Functional, level: float = 
 
 @dataclass(frozen=True, kw_only=True)
 class _Walk:
-    """Where a profile starts and how it goes: what is positive is walked in its logarithm."""
+    """The start and direction of a profile; positive numbers are profiled in their logarithm."""
 
     at: FitDerivatives
     functional: Functional
     middle: float
     start: float
-    """``middle`` in the coordinate that is walked."""
+    """Optimum in the profiled coordinate."""
     unit: float
-    """A standard error in it."""
+    """Standard error in the profiled coordinate."""
     back: Any
     limit: float
     deviation: float
 
     @functools.cached_property
     def first(self) -> np.ndarray:
-        """The fit's own point, with the multiplier of what is held."""
+        """Coordinates of the fit, with the Lagrange multiplier of the constraint."""
         return np.append(self.at.point, 0.0)
 
     def rise(self, state: np.ndarray) -> float:
-        """How far the objective is above the fit's."""
+        """Return the rise of the objective above its minimum."""
         return float(self._equations(state, self.start)[0]) - self._lowest
 
     @functools.cached_property
@@ -126,11 +127,12 @@ class _Walk:
         return float(self._equations(self.first, self.start)[0])
 
     def end(self, sign: float) -> float:
-        """Where the profile crosses the limit, walking in steps that grow, each refit starting from the last.
+        """Return the value at which the profile crosses the limit, in growing steps that each start from the last
+        refit.
 
-        Infinite if it does not within ``FARTHEST`` steps, or cannot be pushed on to where it would.
+        Infinite if it does not cross within ``FARTHEST`` steps, or if no refit succeeds.
         """
-        # Takes longer to import than a fit without a profile takes to compute.
+        # The import takes longer than a fit without a profile.
         from scipy.optimize import root_scalar
 
         state, inside, step = self.first, 0.0, sign * self.unit
@@ -154,7 +156,7 @@ class _Walk:
         return float(np.copysign(np.inf, sign))
 
     def reached(self, state: np.ndarray, begin: float, end: float, halvings: int = 5) -> np.ndarray | None:
-        """The constrained point at the end of a way that starts at ``state``, by halves where one leap fails."""
+        """Return the constrained point at ``end``, starting from ``state``; bisect the step if it fails."""
         reached = self._constrained(state, end)
         if reached is not None or not halvings:
             return reached
@@ -163,23 +165,24 @@ class _Walk:
         return None if halfway is None else self.reached(halfway, middle, end, halvings - 1)
 
     def _constrained(self, state: np.ndarray, target: float) -> np.ndarray | None:
-        """The point of least objective where the functional is ``target``, with its multiplier; None if none is near.
+        """Return the point of lowest objective at which the functional is ``target``, with its multiplier; None if
+        none.
 
-        Newton's steps go to and fro where the residual of a run passes Huber's threshold, and there the way of least
-        objectives may end and go on elsewhere; a descent finds where.
+        Newton's method oscillates where the residual of a run crosses Huber's threshold. The path of optima may jump
+        there; a descent then finds the new optimum.
         """
         polished = self._newton(state, target)
         return self._descent(state, target) if polished is None else polished
 
     def _descent(self, state: np.ndarray, target: float) -> np.ndarray | None:
-        """What ``_constrained`` finds, by an augmented Lagrangian whose minima a trust region finds."""
+        """Compute ``_constrained`` by an augmented Lagrangian with trust-region minimisation."""
         from scipy.optimize import minimize
 
         point, multiplier = state[:-1], 0.0
         scale = float(self.at.data["scale"])
         stiffness = STIFFNESS * self.at.dispersion / scale
 
-        # SciPy asks for the value and its derivatives one by one, at one point.
+        # SciPy asks for the value and its derivatives separately at one point.
         @functools.lru_cache(maxsize=2)
         def evaluated(here: bytes, multiplier: float) -> tuple[float, np.ndarray, np.ndarray, float]:
             both = np.append(np.frombuffer(here), multiplier)
@@ -209,11 +212,11 @@ class _Walk:
         return None
 
     def _newton(self, state: np.ndarray, target: float) -> np.ndarray | None:
-        """Newton on Lagrange's equations, from a state near their solution."""
+        """Solve the Lagrange equations by Newton's method, from a state near the solution."""
         for _ in range(NEWTON_STEPS):
             _, residual, jacobian = self._equations(state, target)
             if not (np.isfinite(residual).all() and np.isfinite(jacobian).all()):
-                # The step led to a law under which the functional is no number, as an optimum that is not there.
+                # The step led to a law without a finite functional, such as one without an optimum.
                 return None
             step = np.linalg.lstsq(jacobian, residual, rcond=1e-13)[0]
             state = state - step / max(1.0, float(np.abs(step[:-1]).max()))
@@ -224,7 +227,7 @@ class _Walk:
         return None
 
     def _equations(self, state: np.ndarray, target: float, stiffness: float = 0.0) -> tuple[Any, Any, Any]:
-        """What ``_lagrange`` says of a point and a multiplier."""
+        """Evaluate ``_lagrange`` at a point and a multiplier."""
         held = target, self.unit, stiffness
         with float64():
             parts = _lagrange(self.at.objective, self.functional, state, self.at.data, self.at.weight, held)
@@ -240,8 +243,8 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
     least = STILL * abs(float(numbers[0]))
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
     if not spread > least:
-        # Huber's Hessian is of the few runs that happen to lie within delta, and may have no minimum there; the
-        # expected one is of all.
+        # Huber's Hessian only has the few runs within delta, and may have no minimum there. The expected Hessian has
+        # all runs.
         inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
         spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
     if not spread > least:
@@ -250,7 +253,7 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
         )
     limit = float(2 * scipy.special.gammaincinv(0.5, level)) * at.dispersion / 2
     middle = float(numbers[0])
-    # What is positive is walked in its logarithm: its ends can be factors away, and none lies below 0.
+    # Positive numbers are profiled in their logarithm: bounds can be factors away and are never below 0.
     walked, there, back, unit = (
         (_Logarithm(functional), np.log, np.exp, spread / middle) if middle > 0 else (functional, float, float, spread)
     )
@@ -262,7 +265,7 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
 
 @dataclass(frozen=True)
 class _Logarithm:
-    """The logarithm of a functional; equal for equal decisions, so that it is compiled once."""
+    """The logarithm of a functional; equal for equal functionals, so that it is compiled once."""
 
     functional: Functional
 
@@ -279,10 +282,10 @@ def _lagrange(
     weight: Any,
     target: tuple[Any, Any, Any],
 ) -> tuple[Any, Any, Any]:
-    """Objective, and the equations of Lagrange with their derivative, at a point and a multiplier.
+    """Return the objective, and the Lagrange equations with their derivative, at a point and a multiplier.
 
-    ``target`` is the value that the functional must have, the unit in which a miss is measured, and what half the
-    square of a miss adds (an augmented Lagrangian).
+    ``target`` holds the value of the functional, the unit of a deviation, and the stiffness of the quadratic penalty on
+    it (an augmented Lagrangian).
     """
 
     def value(point: Any) -> Any:
@@ -297,6 +300,6 @@ def _lagrange(
         slope, least = jax.grad(lagrangian, has_aux=True)(both)
         return slope, (least, slope)
 
-    # Everything is traced, and compiled, once.
+    # One Jacobian traces and compiles everything once.
     second, (least, slope) = jax.jacfwd(equations, has_aux=True)(state)
     return least, slope, second

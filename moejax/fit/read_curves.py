@@ -1,7 +1,7 @@
-"""Read loss curves: from CSV, Parquet and JSON-lines files of anybody's, and from the ``metrics.jsonl`` of trainings.
+"""Read loss curves from CSV, Parquet and JSON-lines files, trackers, and the ``metrics.jsonl`` of training runs.
 
-A curve is what was measured along one training and the learning rate of every update. Rates are logged at some steps
-only; between two of them the rate is taken as linear, or, where it is flat to both sides, as one jump at the later.
+A curve is the measured losses of one training run and the learning rate of every update. Learning rates are logged at
+some steps only. Between two of them the rate is linear, or one jump at the later step if it is flat on both sides.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from moejax.storage import is_remote, open_storage, reaching
 from moejax.wording import counted, did_you_mean, listed, shown, some, told
 
 METRICS = "metrics.jsonl"
-"""The log of a training, in its folder."""
+"""Log file in the directory of a training run."""
 NOT_FINITE = ("nan", "inf", "-inf")
-"""What it has for the loss of a step whose update was skipped."""
+"""Values of the loss in the log at a step whose update was skipped."""
 TRUNK = "trunk"
 NAMES = {
     "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
@@ -41,86 +41,86 @@ NAMES = {
     "loss": ("loss", "train_loss", "training_loss", "train/loss"),
     "run": ("run", "name", "curve", "run_name", "model"),
 }
-"""Columns of a table of curves, by the names that they have."""
+"""Names of our columns in tables of curves."""
 MOST_POINTS = 256
-"""Points of one curve that a law is fitted to; of more, means of as many stretches take their place."""
+"""Maximum number of points of a curve in a fit; longer curves are averaged over this many blocks."""
 BLOCKS = 8
-"""Stretches of a curve that count as one draw each, since neighbours' residuals are alike."""
+"""Number of blocks of a curve that count as one draw each, since neighbouring residuals are correlated."""
 LARGEST_RATE = 1e6
-"""No optimiser takes a larger one; sums of such rates and their powers would leave float64."""
+"""Upper limit of a learning rate. Sums of powers of larger rates would overflow float64."""
 LARGEST_LOSS = 1e6
-"""No loss of a curve is larger, nor a perplexity; squares of such losses would leave float64."""
+"""Upper limit of a loss (or perplexity). Squares of larger losses would overflow float64."""
 LONGEST = 5_000_000
-"""Updates of the longest curve: a rate is held for each."""
+"""Updates of the longest curve, since a learning rate is stored for each."""
 VIRTUAL_STEPS = 20_000
-"""Into which curves are cut where tables have tokens and no steps; they have as many tokens each, then."""
+"""Number of equal steps for curves of tables with tokens but no steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossCurve:
-    """One training's losses, and its schedule."""
+    """The losses of one training run and its schedule."""
 
     name: str
     rates: Float[np.ndarray, " updates"]
     """Learning rate of every update up to the last measured step."""
     steps: Int[np.ndarray, " points"]
-    """Updates that were made before each measurement, ascending."""
+    """Number of updates before each measurement, ascending."""
     loss: Float[np.ndarray, " points"]
-    """Nats per token."""
+    """Losses in nats per token."""
     tokens_per_step: float = float("nan")
-    """Where it is known."""
+    """Tokens per step; NaN if unknown."""
     is_cut: bool = False
-    """Whether its steps are stretches of tokens, as nothing says how many a step had."""
+    """True if steps are equal blocks of tokens because the tokens per step are unknown."""
 
     @property
     def data_hash(self) -> str:
-        """Of what was measured and its schedule: equal for the same curve under any name."""
+        """Hash of the measurements and the schedule; equal for the same curve under any name."""
         content = b"".join(np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.loss))
         return hashlib.sha256(content).hexdigest()[:16]
 
     @property
     def peak(self) -> float:
-        """The highest rate."""
+        """Highest learning rate."""
         return float(self.rates.max())
 
     @property
     def falls(self) -> bool:
-        """Whether its rate is ever lowered."""
+        """True if the learning rate ever decreases."""
         return bool((np.diff(self.rates) < -1e-9 * self.peak).any())
 
     @property
     def warmup_steps(self) -> int:
-        """Updates after which the rate first stops rising."""
+        """Number of updates after which the learning rate first stops rising."""
         stops = np.flatnonzero(np.diff(self.rates) <= 1e-9 * self.peak)
         return int(stops[0]) + 1 if len(stops) else len(self.rates)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Curves of one model, and what a reader must know about how they were read."""
+    """Curves of one model, with notes on how they were read."""
 
     curves: tuple[LossCurve, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they are called."""
+        """Names of the curves."""
         return tuple(curve.name for curve in self.curves)
 
     @property
     def falls(self) -> bool:
-        """Whether the rate falls in any of them: without, nothing says what annealing does."""
+        """True if the learning rate falls in any curve; otherwise the effect of annealing is not determined."""
         return any(curve.falls for curve in self.curves)
 
     def matching(self, patterns: Sequence[str]) -> tuple[str, ...]:
-        """The names that meet one of some patterns, such as ``cosine_*``.
+        """Return the names that match one of the patterns, such as ``cosine_*``.
 
         Raises:
-          UserError: a pattern meets none.
+          UserError: a pattern matches no name.
         """
         found = set()
         for pattern in patterns:
-            # A name may hold brackets or stars itself.
+            # A name may itself contain brackets or stars.
             met = {name for name in self.names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
             if not met:
                 raise UserError(f"No curve is called {pattern!r}; {did_you_mean(pattern, self.names)}")
@@ -128,12 +128,12 @@ class Curves:
         return tuple(name for name in self.names if name in found)
 
     def only(self, names: Iterable[str]) -> Curves:
-        """Those of these names."""
+        """Return the curves with these names."""
         kept = set(names)
         return replace(self, curves=tuple(curve for curve in self.curves if curve.name in kept))
 
     def without(self, names: Iterable[str]) -> Curves:
-        """The others."""
+        """Return the curves without these names."""
         left_out = set(names)
         return self.only(name for name in self.names if name not in left_out)
 
@@ -147,23 +147,23 @@ def read_curves(
     warmup: int | None = None,
     where: Sequence[str] = (),
 ) -> Curves:
-    """Loss curves from files, folders of trainings or of a study, or a pandas DataFrame.
+    """Read loss curves from files, directories of training runs or of a study, or a pandas DataFrame.
 
-    A table has a column of steps (or tokens), one of learning rates and one of losses, and one that names the run if it
-    holds several; a file without is one run of its own name. In a ``metrics.jsonl`` the trunk and each branch are a
-    curve, and a branch's schedule begins with the trunk's.
+    A table has columns of steps (or tokens), learning rates and losses. A column names the run if the table has
+    several; otherwise the file name is the run's name. In a ``metrics.jsonl`` the trunk and each branch are a curve,
+    and the schedule of a branch begins with the trunk's.
 
     Args:
       sources: one or several; also in an object store (``s3://…``, ``gs://…``).
-      mapping: our column (step, tokens, lr, loss, run) by theirs, or by arithmetic on theirs.
-      loss: the column of losses, such as ``validation_loss``, where it is not one of ``NAMES``; rows without one say
-        the rate alone.
-      where: conditions on the columns that a row must meet, as ``read_runs`` has them.
+      mapping: our column (step, tokens, lr, loss, run) to a column of the table, or to arithmetic on its columns.
+      loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss give
+        only the learning rate.
+      where: conditions on the columns that a row must meet, as in ``read_runs``.
       only: patterns of names; all curves if not given.
-      warmup: updates in which the rate rose from 0, where it is not logged from the beginning.
+      warmup: updates in which the learning rate rose from 0, if it is not logged from the beginning.
 
     Raises:
-      UserError: there is no such file, a column is missing, or holds numbers that cannot be; says the place.
+      UserError: a file or column is missing, or a column has invalid numbers; the message gives the position.
     """
     mapping = dict(mapping or {}) | ({} if loss is None else {"loss": loss})
     found: list[LossCurve] = []
@@ -183,7 +183,7 @@ def read_curves(
 
 
 def _chosen(frame: Any, mapping: Mapping[str, str], where: Sequence[str], place: str, notes: list[str]) -> Any:
-    """The rows that meet all conditions, with our columns."""
+    """Return the rows that meet all conditions, with our columns."""
     chosen, said = select(mapped(frame, mapping, place), where, place)
     chosen.attrs = dict(frame.attrs)
     notes += said
@@ -191,7 +191,7 @@ def _chosen(frame: Any, mapping: Mapping[str, str], where: Sequence[str], place:
 
 
 def _check_lengths(curves: Sequence[LossCurve]) -> None:
-    """Raise ``UserError`` if a curve was cut into steps that others do not have: a law sums over updates."""
+    """Raise ``UserError`` if curves were cut into different steps, since a law sums over updates."""
     for cut in (curve for curve in curves if curve.is_cut):
         for other in curves:
             if not np.isclose(cut.tokens_per_step, other.tokens_per_step, rtol=0.01):
@@ -202,7 +202,7 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
 
 
 def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, Any]]:
-    """Name, place and rows of each table of a source."""
+    """Return name, location and rows of each table of a source."""
     if not isinstance(source, str | Path):
         return [("", "The table", run_table.with_flat_cells(source).reset_index(drop=True))]
     source = run_source.source(str(source))
@@ -221,7 +221,7 @@ def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, Any]]:
 
 
 def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, Any]]:
-    """The runs of a tracker's folder or database, with their metrics by step; none of a training's own folder."""
+    """Return the runs of a tracker's directory or database with their metrics by step; none for a run directory."""
     path = Path(str(source).partition("#")[0])
     if not run_source.has_prefix(source):
         if is_remote(source):
@@ -237,7 +237,7 @@ def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, Any]]:
 
 
 def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, Any]]:
-    """The tables of curves in an object store, which are copied here to be read."""
+    """Return the tables of curves in an object store; they are copied to a temporary directory."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder, url.rpartition("/")[2])
@@ -258,9 +258,9 @@ def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, Any]]:
 def _curves_of(
     name: str, place: str, frame: Any, warmup: int | None, notes: list[str], sparse: bool
 ) -> list[LossCurve]:
-    """The curves of a table; ``sparse`` if not every row that has a rate must have a loss."""
+    """Return the curves of a table; ``sparse`` if a row with a learning rate may have no loss."""
     frame, columns = frame.copy(), {}
-    # A nested metric is a column with a dot: train.loss.
+    # A dot in a column name stands for a nested metric: train.loss.
     named = {str(column).replace(".", "/"): column for column in frame.columns}
     for ours, theirs in NAMES.items():
         columns[ours] = next((named[column] for column in theirs if column in named), None)
@@ -305,14 +305,14 @@ def _curves_of(
 def _points_of_the_curve(
     place: str, frame: Any, columns: Mapping[str, Any], missing: Mapping[str, int] | None, notes: list[str]
 ) -> tuple[Any, Any]:
-    """The rows that say something of the curve, and those that have a loss, where not every row must.
+    """Return the rows that belong to the curve, and the index of rows with a loss (None if every row needs one).
 
-    Where others are logged in rows of their own, as evaluations are, these have neither loss nor rate. A tracker keeps
-    each metric at steps of its own, and evaluations that ``--loss`` names are fewer than steps: a loss without a rate
-    has that of the schedule that the logged ones make.
+    Rows of other metrics, such as evaluations, have neither loss nor learning rate. A tracker logs each metric at its
+    own steps, and evaluations named by ``--loss`` are fewer than steps. A loss without a learning rate gets the
+    interpolated one of the logged schedule.
 
     Args:
-      missing: how many values of each metric are no finite number, where not every row must have a loss.
+      missing: number of non-finite values of each metric, if rows may have no loss.
     """
     rate, loss = (pd.notna(frame[columns[name]]) for name in ("lr", "loss"))
     steps = None if columns["step"] is None else _numbers(frame[columns["step"]])
@@ -353,7 +353,7 @@ def _points_of_the_curve(
 def _of_phases(
     name: str, place: str, frame: Any, columns: Mapping[str, Any], warmup: int | None, notes: list[str]
 ) -> list[LossCurve]:
-    """A training's trunk, and its branches, whose schedules begin with the trunk's."""
+    """Return the trunk of a training run and its branches, whose schedules begin with the trunk's."""
     trunk, curves = frame[frame["phase"] == TRUNK], []
     for phase, own in frame.groupby("phase", sort=False):
         before = trunk[trunk[columns["step"]] < own[columns["step"]].min()]
@@ -376,11 +376,11 @@ def _curve(
     notes: list[str],
     own: Any = None,
 ) -> LossCurve:
-    """One curve of rows in order; of ``own`` rows the losses count, of all the rates."""
+    """Return one curve of rows in order; losses are read from the rows in ``own``, learning rates from all rows."""
     numbers: dict[str, Any] = {
         ours: _numbers(frame[column]) for ours, column in columns.items() if column is not None and ours != "run"
     }
-    # A measurement that is not made at every step leaves the others empty.
+    # A metric that is not measured at every step leaves its other rows empty.
     if own is not None and columns["loss"] not in NAMES["loss"]:
         own = own[pd.notna(frame.loc[own, columns["loss"]])]
     rows = frame.index.to_numpy() + 1
@@ -403,7 +403,7 @@ def _curve(
 
 
 def _numbers(column: Any) -> Any:
-    """A column's numbers, NaN for what is none."""
+    """Return the numbers of a column, NaN for other cells."""
     if column.dtype != object:
         return np.asarray(pd.to_numeric(column, errors="coerce"), np.float64)
 
@@ -418,7 +418,7 @@ def _numbers(column: Any) -> Any:
 
 def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any, cells: Mapping[str, Any]) -> None:
     axis = "step" if "step" in numbers else "tokens"
-    # The first row that breaks a rule is the place.
+    # The error names the first row that breaks a rule.
     for name, broken, rule in (
         (axis, ~np.isfinite(numbers[axis]) | (numbers[axis] < 0), "not a number from 0 on"),
         (
@@ -452,7 +452,7 @@ def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any, cells: 
 
 
 def _shown(cell: Any) -> str:
-    """What a cell holds: a text as it is, a number in short."""
+    """Return the content of a cell for a message: text as written, a number with six digits."""
     if isinstance(cell, str):
         return shown(cell)
     try:
@@ -462,7 +462,7 @@ def _shown(cell: Any) -> str:
 
 
 def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) -> tuple[Any, float]:
-    """Whole steps, and the tokens of one where they are known."""
+    """Return integer steps, and the tokens per step if known."""
     if "step" in numbers:
         step = numbers["step"]
         if (step != np.round(step)).any():
@@ -482,7 +482,7 @@ def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) 
 
 
 def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[str]) -> Any:
-    """The rate of every update from those that are logged."""
+    """Return the learning rate of every update, interpolated between the logged ones."""
     at = step - 1
     every = np.arange(int(step[-1]))
     rates = np.interp(every, at, logged)
@@ -494,7 +494,7 @@ def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[s
     if first == 0:
         return rates
     if warmup is None and len(logged) > 1 and logged[1] > logged[0]:
-        # Still rising where the log begins.
+        # The learning rate still rises where the log begins.
         rates[:first] = logged[0] * (every[:first] + 1) / (first + 1)
     elif warmup is None:
         rates[:first] = logged[0]
@@ -504,7 +504,7 @@ def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[s
                 f"If it was warmed up, say in how many steps (--warmup)."
             )
     else:
-        # A log that begins within the warm-up says the rate there: it rose up to that.
+        # A log that begins within the warm-up gives the rate there: it rose linearly to that value.
         rises = min(max(warmup, 1), first + 1)
         rates[:first] = logged[0] * np.minimum((every[:first] + 1) / rises, 1.0)
         if warmup > first + 1 and not (len(logged) > 1 and logged[1] > logged[0]):
@@ -516,13 +516,13 @@ def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[s
 
 
 def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POINTS, drops: bool | None = None) -> Runs:
-    """The points of curves as the runs of a law: what it reads there, the loss, and stretches of a curve as groups.
+    """Convert points of curves to runs of a law: its inputs, the loss, and blocks of a curve as groups.
 
-    Points of the warm-up are left out: the law's power of the sum of rates does not describe it.
+    Points of the warm-up are left out, because the power law of the sum of rates does not describe it.
 
     Args:
-      drops: whether changes of the rate count; if not given, where it falls in any curve. Where it falls in none, what
-        a drop takes off is not determined, and the warm-up, whose rises no fall answers, is not made to say it.
+      drops: True to include changes of the learning rate; default: if it falls in any curve. If it falls in none, the
+        effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
     """
     counts = curves.falls if drops is None else drops
     parts = [_points(curve, blocks, most_points, counts) for curve in curves.curves]
@@ -539,7 +539,7 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
 
 
 def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
-    """What the law reads, steps, losses and the block of every point."""
+    """Return the inputs of the law, steps, losses and the block of every point."""
     after = curve.steps >= curve.warmup_steps
     if not after.any():
         raise UserError(
@@ -556,12 +556,12 @@ def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Poin
 
 
 def most_blocks(curve: LossCurve, most_points: int = MOST_POINTS) -> int:
-    """Stretches of a curve there can be: each has two points or more, as neighbours' residuals are alike."""
+    """Return the maximum number of blocks of a curve: each has at least two points."""
     return max(min(int(np.sum(curve.steps >= curve.warmup_steps)), most_points) // 2, 1)
 
 
 def columns_at(rates: Any, steps: Any, drops: bool = True) -> Points:
-    """What laws of curves read at some steps of a schedule."""
+    """Return the inputs of laws of loss curves at given steps of a schedule."""
     points = sums_of_curve(rates, steps)
     return points if drops else {**points, "drop": np.zeros_like(points["drop"])}
 
@@ -570,7 +570,7 @@ _FILLING = {"drop": 0.0}
 
 
 def _wide(values: Any, width: int, name: str) -> Any:
-    """A column filled up to a number of drops, with drops of nothing."""
+    """Pad a column to a number of drops, with drops of zero size."""
     if values.ndim == 1 or values.shape[1] == width:
         return values
     last = np.repeat(values[:, -1:], width - values.shape[1], axis=1)
@@ -578,7 +578,7 @@ def _wide(values: Any, width: int, name: str) -> Any:
 
 
 def constant_only(curves: Curves) -> str:
-    """That no schedule of these determines what annealing does, in a sentence; empty if one does."""
+    """Return a sentence that no schedule of these curves determines the effect of annealing; empty if one does."""
     if curves.falls:
         return ""
     return (

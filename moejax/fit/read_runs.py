@@ -1,4 +1,4 @@
-"""Read any table of runs into the runs of a law: every suspicion is reported, and no row is dropped silently."""
+"""Read tables of runs into the runs of a law; every doubt is reported, and no row is dropped silently."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from moejax.wording import command, counted, listed, nearest, shown, some, told
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRuns:
-    """Runs, and what a reader must know about how they were read."""
+    """Runs, with notes on how they were read."""
 
     runs: Runs
     rows: np.ndarray
-    """For every run, its row in the file, counted from 1 below the header."""
+    """Row of every run in the file, counted from 1 below the header."""
     frame: Any
-    """The rows themselves, a pandas DataFrame, for splits by any column."""
+    """The rows as a pandas DataFrame, for splits by any column."""
     notes: tuple[str, ...]
     dropped: tuple[str, ...] = ()
-    """The notes that say which rows were left out, and why."""
+    """Notes on the rows that were left out, with reasons."""
     read_from: Mapping[str, str] = field(default_factory=dict)
-    """For every column of ours that the file has under another name, the expression on its columns that gives it."""
+    """Expression on the file's columns for each of our columns that has another name in the file."""
 
 
 def read_runs(
@@ -70,36 +70,36 @@ def read_runs(
     trust_units: bool = False,
     also_told_apart_by: Sequence[str] = (),
 ) -> ReadRuns:
-    """Runs of a law from a file.
+    """Read the runs of a law from a file.
 
-    Columns under other names that are in use (``val_loss``, ``active_params``, ``lr``) are read, and said.
+    Columns under other common names (``val_loss``, ``active_params``, ``lr``) are read, and reported in the notes.
 
     Args:
-      path: a CSV, Parquet or JSON-lines file, a study's folder, where a tracker keeps runs
-        (``moejax.run_sources.source``), or a pandas DataFrame.
-      law: a law, its name, a formula, or the names of the Design fields that must be there.
-      mapping: our column by theirs, or by arithmetic on theirs: ``{"tokens": "step * 520000"}``.
+      path: a CSV, Parquet or JSON-lines file, a study's directory, a tracker's storage (``moejax.run_sources.source``),
+        or a pandas DataFrame.
+      law: a law, its name, a formula, or the names of the required Design fields.
+      mapping: our column to a column of the table, or to arithmetic on its columns: ``{"tokens": "step * 520000"}``.
       where: conditions on the columns that a row must meet, in the language of ``moejax.expression``.
-      loss: the column that is fitted; for a law of something else than a loss, its output's column, if not given.
-      group: a column whose equal values belong together; ``group`` if the table has it. If neither is there, runs that
-        differ only in tokens and FLOPs are a group; without a size, runs of one training or model by name, and without
+      loss: the fitted column; default for a law of another output: the column of that output.
+      group: a column whose equal values form a group; default: ``group`` if the table has it. Without it, runs that
+        differ only in tokens and FLOPs are a group; without a size, runs of one training run or model by name; without
         names, runs of equal inputs.
-      weight: a column that says how often each row counts; 0 keeps a row out. If not given, every row counts once,
-        and one whose loss was not measured (column ``predicted``) by its ``loss_standard_error``.
-      drop_invalid: leave out, with a note, rows whose loss, sizes or weight cannot be; else they are an error.
-      drop_duplicates: leave out, with a note, rows that repeat an earlier row's sizes and loss; else they are kept,
-        with a note: a rounded table has them by chance.
-      best_by: columns that were swept, such as a learning rate: of rows that differ only in them, the one of the
-        lowest loss is kept.
-      smooth: in place of that run, the minimum of a quadratic through the runs near it (``swept_optimum``), which
-        counts by its standard error if ``weight`` is not given.
-      trust_units: take sizes, tokens and FLOPs that nobody trains, or that contradict each other, as they stand, with
-        a note; else they are an error, as numbers in billions are.
-      also_told_apart_by: Design fields that tell runs apart where the table has them, beside those that ``law`` names:
-        runs that differ in them are no replicates.
+      weight: a column with the weight of each row; 0 excludes a row. By default every row has weight 1, except that
+        predicted losses (column ``is_predicted``) are weighted by their ``loss_standard_error``.
+      drop_invalid: drop rows with an invalid loss, size or weight, with a note; else they raise an error.
+      drop_duplicates: drop rows that repeat an earlier row's sizes and loss, with a note; else they are kept with a
+        note, because rounded tables have them by chance.
+      best_by: swept columns, such as a learning rate: of rows that differ only in them, the one of the lowest loss is
+        kept.
+      smooth: instead of that run, use the minimum of a quadratic through the runs near it (``swept_optimum``), weighted
+        by its standard error if ``weight`` is not given.
+      trust_units: accept implausible or contradictory sizes, tokens and FLOPs, with a note; else they raise an error,
+        like numbers in billions.
+      also_told_apart_by: further Design fields, besides the inputs of ``law``, that distinguish runs if the table has
+        them; runs that differ in them are no replicates.
 
     Raises:
-      UserError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
+      UserError: a column is missing or unknown, has no numbers, or has invalid numbers.
     """
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else run_table.with_flat_cells(path)
     about = tuple(frame.attrs.get("notes", ()))
@@ -109,7 +109,7 @@ def read_runs(
     if isinstance(law, str):
         law = law_of_formula(law, as_is, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
     if loss != "loss" and isinstance(law, type) and _reads_loss(law) and loss not in law.outputs:
-        # The law of a score reads the loss that is named, and is fitted to the score.
+        # The law of a score reads the named loss, and is fitted to the score.
         mapping, loss = {"loss": quoted(loss), **mapping}, "loss"
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     where = [where] if isinstance(where, str) else where
@@ -132,7 +132,7 @@ def read_runs(
     notes += tuple(f"Column {name} is not read: {why}." for name, why in unread.items() if name not in needed)
     read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
     known = [name for name in read if np.isfinite(frame[name]).all()]
-    # Columns that are asked for beside a Design's fields are no more than what runs are told apart by.
+    # Requested columns that are not Design fields do not distinguish runs.
     told_apart_by = known if isinstance(law, tuple) and not {*inputs} & {*FIELDS} else list(inputs)
     sizes = list(dict.fromkeys((*told_apart_by, *(name for name in also_told_apart_by if name in known))))
     resolution = None
@@ -146,7 +146,7 @@ def read_runs(
             frame, unsound = _sound(frame, (judge,), judge, None, texts_of_it, named, drop_invalid, mapping, {})
             dropped += unsound
         table_checks.check_settings(frame, told_apart_by, judge, best_by, named)
-        # Models of other sizes are other sweeps, also where the law does not read a size.
+        # Models of different sizes are different sweeps, even if the law does not read a size.
         named_sizes = [name for name in mapping if name not in (*table_checks.NO_SIZES, *best_by, judge, group, weight)]
         models = list(dict.fromkeys((*told_apart_by, *known, *named_sizes)))
         best = smooth_best_by if smooth else table_checks.best_by
@@ -222,12 +222,12 @@ def read_runs(
 
 
 def fitted_column(law: Any, loss: str = "loss") -> str:
-    """Return the column that a law is fitted to: the one that is named, or the law's only output.
+    """Return the fitted column of a law: the named one, or the law's only output.
 
     A law of scores that reads the loss is fitted to its output: ``loss`` then names the column of the loss.
 
     Raises:
-      UserError: none is named, and the law predicts several things, or the one that is named is none of them.
+      UserError: no column is named and the law has several outputs, or the named one is none of its outputs.
     """
     if "loss" in law.outputs or loss in law.outputs:
         return loss
@@ -251,12 +251,12 @@ def _reads_loss(law: Any) -> bool:
 
 
 def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()) -> dict[str, str]:
-    """The columns that are not to be read for their units, with the reason; all matter, if no ``inputs`` are given.
+    """Return the columns with wrong units, with the reason; all columns count if no ``inputs`` are given.
 
-    FLOPs that contradict sizes and tokens are an error whichever of the three the law reads: any may be the wrong one.
+    FLOPs that contradict sizes and tokens raise an error whichever of the three the law reads: any may be wrong.
 
     Raises:
-      UserError: a column that matters is one of them.
+      UserError: a column that the law reads has wrong units.
     """
     wrong = wrong_units(frame, read_from, rows_in_words)
     wanted = inputs or tuple(wrong)
@@ -267,7 +267,7 @@ def check_units(frame: Any, read_from: Mapping[str, str], named: str, inputs: Se
 
 
 def _labelled(runs: Runs, frame: Any) -> Runs:
-    """The runs under their rows in the file, and under the models that a column names."""
+    """Return the runs labelled by their rows in the file, and by the models that a column names."""
     rows = [f"row {row + 1}" for row in frame.index]
     name = _naming(frame)
     if name is None:
@@ -278,13 +278,13 @@ def _labelled(runs: Runs, frame: Any) -> Runs:
 
 
 def _with_index(frame: Any) -> Any:
-    """The table with rows by their numbers, and what its index holds under a name as columns."""
+    """Return the table with rows numbered from 0, and named index levels as columns."""
     kept = [name for name in frame.index.names if name is not None and name not in frame.columns]
     return frame.reset_index(level=kept).reset_index(drop=True) if kept else frame.reset_index(drop=True)
 
 
 def _labels(frame: Any, column: str) -> tuple[list[Any], tuple[str, ...]]:
-    """Return the label of each row's group by a column; a row whose cell is empty is a group of its own."""
+    """Return the label of each row's group by a column; each row with an empty cell is its own group."""
     empty = (frame[column].isna() | (frame[column].astype(str).str.strip() == "")).to_numpy()
     labels = [(row,) if empty[row] else label for row, label in enumerate(frame[column])]
     count = int(empty.sum())
@@ -299,12 +299,11 @@ def _labels(frame: Any, column: str) -> tuple[list[Any], tuple[str, ...]]:
 NAMES = ("model", "name", "run")
 """Columns whose cells name rows, in this order."""
 TRAININGS = ("run", "run_name", "run_id", "run_uuid")
-"""Columns that name a training; ``model`` and ``name`` may name a family of them."""
+"""Columns that name a training run; ``model`` and ``name`` may name a group of them."""
 
 
 def _of_one_training(runs: Runs, frame: Any) -> tuple[str, ...]:
-    """That rows of one training count as independent runs, or rows of several as one group, by the column that names
-    trainings."""
+    """Return a note if rows of one training run are in several groups, or rows of several runs are in one group."""
     column = next((name for name in TRAININGS if name in frame.columns), None)
     if column is None:
         return ()
@@ -325,7 +324,7 @@ def _of_one_training(runs: Runs, frame: Any) -> tuple[str, ...]:
 
 
 def _theirs_or_ours(name: str, frame: Any) -> str:
-    """A column by its own name, or by ours where the table has it under another."""
+    """Return a column by its own name, or by our name if the table has it under another."""
     if name in frame.columns:
         return name
     ours = our_name(name)
@@ -335,10 +334,10 @@ def _theirs_or_ours(name: str, frame: Any) -> str:
 
 
 def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
-    """The table with our columns added, by theirs or by arithmetic on theirs.
+    """Return the table with our columns added, from its columns or arithmetic on them.
 
     Raises:
-      UserError: one cannot be computed.
+      UserError: a column cannot be computed.
     """
     computed = {}
     for name, expression in mapping.items():
@@ -357,7 +356,7 @@ def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
 
 
 def select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[str, ...]]:
-    """The rows that meet all conditions, and how many those are in words.
+    """Return the rows that meet all conditions, and notes with their number.
 
     Raises:
       UserError: a condition cannot be applied, or no row meets it.
@@ -381,12 +380,12 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     if not missing:
         return
     meanings = {name: run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted" for name in missing}
-    # What has a name of ours is no slip for another.
+    # A column that has one of our names is not a misspelling of another.
     strange = [column for column in columns if column not in run_table.COLUMNS]
     near = dict.fromkeys(
         c for name in missing for c in nearest(name, strange if name in run_table.COLUMNS else columns)
     )
-    # A column's name may hold what moves a terminal's cursor.
+    # A column name may contain control characters, which must not reach the terminal.
     one = len(missing) == 1 and near
     shown = [repr(c) if not c.isprintable() else c for c in (near if one else columns)]
     hint = f"did you mean {' or '.join(shown)}?" if one else f"the columns are {', '.join(shown)}."
@@ -404,16 +403,16 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
 
 
 class _Text(NamedTuple):
-    """Cells of a column of numbers that are none, most often text."""
+    """Cells of a numeric column that are not numbers, usually text."""
 
     what: str
     said: str
     rows: Any
-    """Whether each row has one."""
+    """Mask of the rows with such cells."""
 
 
 def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, _Text]]:
-    """Return the table with some columns as numbers, text in them as NaN, and that text by column."""
+    """Return the table with the given columns as numbers (NaN for text), and the text cells by column."""
     numbers, texts = {}, {}
     for name in names:
         try:
@@ -436,10 +435,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_decimals(column: Any, loss: str, named: str) -> None:
-    """Refuse losses like 3,874, whose comma may be a decimal point. Two commas part thousands: 110,678,115.
+    """Raise ``UserError`` for losses like 3,874, whose comma may be a decimal point.
 
-    Raises:
-      UserError: losses have one comma each.
+    Two commas separate thousands: 110,678,115.
     """
     commas = [value for value in column if isinstance(value, str) and "," in value]
     if commas and max(value.count(",") for value in commas) == 1:
@@ -460,7 +458,7 @@ def _sound(
     mapping: Mapping[str, str],
     read_from: Mapping[str, str],
 ) -> tuple[Any, tuple[str, ...]]:
-    """The rows that can be, or an error about those that cannot; what is computed by ``mapping`` need not be whole."""
+    """Return the valid rows, or raise an error about the others; values from ``mapping`` need not be integers."""
     none = _Text("", "", np.zeros(len(frame), bool))
     faults = {f"{name} {texts[name].what} ({texts[name].said})": texts[name].rows for name in needed if name in texts}
     faults |= {
@@ -471,7 +469,7 @@ def _sound(
     faults |= {f"{name} is not {run_table.WITHIN}": run_table.beyond(frame[name]) for name in positive if name != loss}
     counts = [name for name in needed if name in run_table.COLUMNS and name not in positive]
     if "loss" in counts:
-        # Of a law that reads the loss: a score may be given at the ideal loss of 0.
+        # For a law that reads the loss, a score may be given at the ideal loss of 0.
         counts.remove("loss")
         faults["loss is below 0"] = frame["loss"] < 0
     faults |= {
@@ -506,19 +504,18 @@ def _sound(
 
 
 def _named_rows(frame: Any, rows: Any) -> str:
-    """Rows by their number, and by their runs' names where a column has them, as those of trackers do."""
+    """Return rows by number, with the names of their runs if a column has them, as in trackers' tables."""
     column = _naming(frame)
     named = "" if column is None else f": {some([str(one) for one in frame.loc[rows, column]], most=3)}"
     return f"{rows_in_words(rows)}{named}"
 
 
 def _naming(frame: Any) -> str | None:
-    """The column that says what rows are called."""
     return next((column for column in NAMES if column in frame.columns), None)
 
 
 def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tuple[str, ...]]:
-    """Every run once, and which rows that leaves out."""
+    """Return the table without duplicates, and a note on the dropped rows."""
     again = duplicates(frame, told_apart_by, loss)
     rows = frame.index[again]
     note = f"Dropped: {rows_in_words(rows)} ({len(rows)} in all), which repeat an earlier row's sizes and loss exactly."
@@ -526,14 +523,13 @@ def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tup
 
 
 PREDICTED = "is_predicted"
-"""The column that says which losses were not measured."""
+"""Column that marks losses that were not measured."""
 WIDEST = 1e6
-"""Above any standard error of a loss; the squares of larger ones need not be floats."""
+"""Upper limit of a standard error of a loss; squares of larger ones might overflow."""
 
 
 def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: bool, named: str) -> Any:
-    """The column of weights; else, where losses are minima of sweeps or predicted, the weights of their standard
-    errors; else None.
+    """Return the weights: the given column, else the precisions of predicted or smoothed losses, else None.
 
     Raises:
       UserError: a predicted loss has no standard error.
@@ -556,22 +552,22 @@ def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: boo
         errors = frame[column].to_numpy(np.float64)
     else:
         return None
-    # A fit's residuals are of logarithms, as the standard errors of settings already are.
+    # Residuals of a fit are logarithmic, as the standard errors of settings already are.
     return precision(errors / frame[loss].to_numpy(np.float64) if output == "loss" else errors)
 
 
 def _is_predicted(frame: Any) -> Bool[np.ndarray, " rows"]:
-    """The rows whose loss was not measured, by a column of 0 and 1, or of false and true.
+    """Return a mask of the rows with predicted losses, from a column of 0 and 1, or of false and true.
 
     Raises:
-      UserError: a row does not say.
+      UserError: the cell of a row is empty or invalid.
     """
     if PREDICTED not in frame.columns:
         return np.zeros(len(frame), bool)
     words = frame[PREDICTED].map(lambda flag: {"true": 1, "false": 0}.get(str(flag).strip().lower(), flag))
     flags = np.asarray(pd.to_numeric(words, errors="coerce"), np.float64)
     says = np.isfinite(flags)
-    # A column of predictions, as other tables have under this name, says nothing of how the losses came about.
+    # In other tables a column of this name may hold predictions, which do not mark rows.
     if not np.isin(flags[says], (0.0, 1.0)).all():
         return np.zeros(len(frame), bool)
     if not says.all():
@@ -583,7 +579,7 @@ def _is_predicted(frame: Any) -> Bool[np.ndarray, " rows"]:
 
 
 def _predicted(frame: Any, weight: str | None) -> tuple[str, ...]:
-    """That some losses were not measured, and what they count."""
+    """Return a note on losses that were predicted, and on their weight."""
     guessed = _is_predicted(frame)
     if not guessed.any():
         return ()
@@ -595,7 +591,7 @@ def _predicted(frame: Any, weight: str | None) -> tuple[str, ...]:
 
 
 def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:
-    """What weights keep out, or an error if that is everything."""
+    """Return notes on excluded rows and weights, or raise an error if all weights are 0."""
     out = int((runs.weight == 0).sum())
     if out == len(runs):
         raise UserError(f"The weight {weight} is 0 in every row; give at least one row a weight above 0.")

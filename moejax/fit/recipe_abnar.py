@@ -1,4 +1,4 @@
-"""The procedure of Abnar et al. (2025): Eq. 6 from Table 2's starts, IsoFLOP surfaces, and what is optimal on them."""
+"""Run the procedure of Abnar et al. (2025): fit Eq. 6 from Table 2's starts, and IsoFLOP surfaces with their optima."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table, percent
 
 HELD_OUT_FROM = 0.98
-"""Section 5: runs at this sparsity test Eq. 6 and are not fitted."""
+"""Sparsity from which runs test Eq. 6 and are not fitted (Section 5)."""
 RESAMPLES = 100
-"""Appendix B."""
+"""Number of resamples (Appendix B)."""
 RESAMPLE_ITERATIONS = 5000
-"""Eq. 6 has long flat valleys: at 500 steps nearly no resample has reached its optimum."""
+"""Iterations per resample. Eq. 6 has long flat valleys: after 500 steps almost no resample has converged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbnarRecipe:
-    """What the procedure finds in a table."""
+    """Results of the procedure on a table."""
 
     split: str
     fit: FitResult
-    """Eq. 6 on the runs that were not held out."""
+    """Fit of Eq. 6 to the runs that were not held out."""
     held_out: Metrics
     resampled: Bootstrap
     level: float
     total: Isoflops
     """Surfaces over total parameters (Figure 1a)."""
     active: Isoflops | None
-    """Surfaces over active parameters (Figure 1b), where the table has them."""
+    """Surfaces over active parameters (Figure 1b); None if the table has none."""
     left_out: tuple[str, ...]
 
     @property
     def law(self) -> Sparsity:
-        """Eq. 6 as fitted."""
+        """Fitted Eq. 6."""
         return self.fit.law
 
     def summary(self) -> Result:
-        """Eq. 6, surfaces, optima, trends."""
+        """Return Eq. 6, surfaces, optima and trends."""
         fit, surfaces = self.fit, [one for one in (self.total, self.active) if one]
         errors = [
             [words, m.runs, m.rmse**2, m.rmse, m.r_squared, m.max_relative_error]
@@ -86,7 +86,7 @@ class AbnarRecipe:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not a number is null."""
+        """Return plain data; values that are not finite are null."""
         return {
             "recipe": "abnar",
             "held_out": self.split,
@@ -109,13 +109,13 @@ def abnar(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AbnarRecipe:
-    """Eq. 6 with runs held out, then surfaces over N and N_a through every run of each budget.
+    """Fit Eq. 6 with runs held out, then surfaces over N and N_a to every run of each budget.
 
     Args:
-      held_out: what Eq. 6 is tested on; the runs of sparsity .98 and more, if not given, or else the sparsest.
+      held_out: test runs of Eq. 6; default: the runs of sparsity 0.98 and more, or else the sparsest.
 
     Raises:
-      UserError: a column is missing, the runs form no budgets of several sparsities and sizes, or are too few.
+      UserError: a column is missing, the runs form no budgets of several sparsities and sizes, or there are too few.
     """
     check_level(level)
     if resamples < 1:
@@ -141,7 +141,7 @@ def abnar(
 
 
 def sparsest(runs: Runs) -> Split:
-    """The runs of sparsity .98 and more; of the largest sparsity, if none is as sparse."""
+    """Return the split of runs of sparsity 0.98 and more, or of the largest sparsity if none reach it."""
     sparsity = sparsity_of(runs)
     largest = float(sparsity[runs.weight > 0].max())
     return at_least(runs, "sparsity", sparsity, min(HELD_OUT_FROM, largest))

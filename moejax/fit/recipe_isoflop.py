@@ -1,7 +1,7 @@
-"""IsoFLOP parabolas: the best size and tokens at every budget, and power laws of compute through them.
+"""Fit IsoFLOP parabolas: the best size and tokens at every budget, and power laws of compute through them.
 
-Approach 2 of Hoffmann et al. (2022): at each budget a parabola in log size goes through the losses of its runs; its
-vertex is the best size there. Kinds of model (experts, experts per token) have parabolas of their own.
+Approach 2 of Hoffmann et al. (2022): at each budget a parabola in log size is fitted to the losses of its runs; its
+vertex is the best size there. Each kind of model (experts, experts per token) has its own parabolas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE, TOKENS = "params_active", "tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class BestSplit:
-    """The vertex of one budget's parabola: the size, and the tokens that go with it at this budget."""
+    """The vertex of one budget's parabola: the best size, and its tokens at this budget."""
 
     runs: int
     size: IsoflopOptimum
@@ -37,7 +37,7 @@ class BestSplit:
 
     @property
     def why(self) -> str:
-        """Return why there is no best size, or no interval; empty where there are both."""
+        """Reason why there is no best size or no interval; empty if there are both."""
         size = self.size
         if size.value is not None and not size.determined:
             return "the runs do not determine it"
@@ -46,19 +46,19 @@ class BestSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class IsoflopRecipe:
-    """The parabolas of a table."""
+    """IsoFLOP parabolas of a table."""
 
     splits: tuple[BestSplit, ...]
     trends: tuple[Trend, ...]
     """Best size and tokens as powers of the budget, for every kind of model with enough vertices."""
     left_out: tuple[str, ...]
     size_is_known: bool
-    """Whether the table has active parameters; otherwise sizes are FLOPs / (6 · tokens)."""
+    """True if the table has active parameters; otherwise sizes are FLOPs / (6 · tokens)."""
     noise_is_known: bool
     level: float
 
     def tables(self) -> list[Table]:
-        """Return the vertices, and the power laws through them."""
+        """Return tables of the vertices and of the power laws through them."""
         kinds = sorted({name for one in self.splits for name in one.size.held})
         interval = f"{in_percent(self.level)} interval"
         columns = (
@@ -107,13 +107,13 @@ class IsoflopRecipe:
         ]
 
     def summary(self) -> Result:
-        """Return the page."""
+        """Return the tables as a result."""
         return Result(
             title="IsoFLOP parabolas (Hoffmann et al. 2022, Approach 2)", tables=self.tables(), data=self.to_json()
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; a value that is not known is null."""
+        """Return plain data; unknown values are null."""
         return {
             "recipe": "isoflop",
             "level": self.level,
@@ -176,7 +176,7 @@ def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
 
 
 def _tokens_at(best: IsoflopOptimum, size: np.ndarray, tokens: np.ndarray) -> IsoflopOptimum:
-    """Return the tokens of the best size, by a line through the budget's runs in logarithms."""
+    """Return the tokens at the best size, by a line through the budget's runs in logarithms."""
     if best.value is None:
         return best
     line = np.polyfit(np.log(size), np.log(tokens), 1)

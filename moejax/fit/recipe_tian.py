@@ -1,4 +1,4 @@
-"""The procedure of Tian et al. (2025): efficiency leverage from loss-compute curves, and the laws fitted to it."""
+"""Run the procedure of Tian et al. (2025): efficiency leverage from loss-compute curves, and the laws fitted to it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 INPUTS = Leverage.inputs
 TRAINED_BELOW = 6.0
-"""Section 4.2.3: the joint law is fitted to smaller leverages and tested on the rest."""
+"""Leverage below which the joint law is fitted; larger leverages test it (Section 4.2.3)."""
 NO_START, NO_MAXIMUM = 1e-12, 1e12
-"""Ends between which the saturating transform of an activation ratio does nothing."""
+"""Bounds at which the saturating transform of an activation ratio has no effect."""
 LEAST_VALUES = 3
-"""Values of a factor below which Eq. 4 cannot say what it does."""
+"""Minimum number of values of a factor that Eq. 4 needs to determine its effect."""
 NO_GRANULARITY = {"granularity_square": 0.0, "granularity_slope": 0.0}
-"""Eq. 4 without its terms of G."""
+"""Fixed coefficients of Eq. 4 without its terms of G."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionalForm:
-    """One functional form of leverage in one factor, the other two held."""
+    """One functional form of leverage in one factor, with the other two fixed."""
 
     factor: str
     form: str
@@ -59,12 +59,12 @@ class FunctionalForm:
 
 @dataclass(frozen=True, kw_only=True)
 class Residuals:
-    """Measured less predicted leverage, over fitted and held-out points (Figure 17)."""
+    """Measured minus predicted leverage, over fitted and held-out points (Figure 17)."""
 
     mean: float
     deviation: float
     normal: float
-    """Probability, by Shapiro and Wilk, of residuals at least this far from normal if they were; NaN below 3 points."""
+    """p-value of the Shapiro-Wilk test for normal residuals; NaN below 3 points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +75,19 @@ class MeasuredLeverage:
     families: tuple[Family, ...]
     left_out: tuple[str, ...]
     points: Runs
-    """Leverage of every family at every budget it was trained at; ``loss`` holds the leverage."""
+    """Leverage of every group at every budget it was trained at; ``loss`` holds the leverage."""
     intervals: Float[np.ndarray, "points 2"]
-    """Both ends of every leverage's interval."""
+    """Both bounds of every leverage's interval."""
     level: float
     undefined: int
-    """Points without a leverage: the mixture's loss lies below what the dense curve ever reaches."""
+    """Number of points without a leverage, whose loss is below the asymptote of the dense curve."""
     forms: tuple[FunctionalForm, ...]
     joint: JointLaw | None
     without_joint: str
-    """Why Eq. 4 is not fitted, in a sentence; empty if it is."""
+    """Reason why Eq. 4 is not fitted, as a sentence; empty if it is."""
 
     def frame(self) -> pd.DataFrame:
-        """A row per leverage, beside what Eq. 4 predicts; ``role`` says whether Eq. 4 was fitted to it."""
+        """Return a row per leverage with the prediction of Eq. 4; ``role`` marks the points it was fitted to."""
         import pandas as pd
 
         ratio, granularity = _architecture(self.points)
@@ -105,7 +105,7 @@ class MeasuredLeverage:
         return pd.DataFrame(table)
 
     def table(self) -> Table:
-        """The leverages, a row per family and a column per budget."""
+        """Return the leverages, a row per group and a column per budget."""
         (ratio, granularity), flops = _architecture(self.points), self.points.design.flops
         spent = np.unique(flops).tolist()
         columns = (Column("A", percent(2)), Column("G", ".4g"), *(Column(f"C = {one:.2g}", ".3f") for one in spent))
@@ -120,7 +120,7 @@ class MeasuredLeverage:
         return Table("Efficiency leverage by Algorithm 1", columns, rows, notes, key="leverage")
 
     def curves(self) -> Table:
-        """The loss-compute curves, the dense one first."""
+        """Return the loss-compute curves, the dense one first."""
         names = ("scale", "exponent", "irreducible")
         columns = (
             *(Column(name, ".4g") for name in ("activation", "granularity", "budgets", "scale")),
@@ -143,7 +143,7 @@ class MeasuredLeverage:
         )
 
     def compared(self) -> Table:
-        """Eqs. 1 to 3 beside the forms of Tables 16 and 17."""
+        """Return the R² of Eqs. 1 to 3 and of the forms of Tables 16 and 17."""
         r_squared: dict[tuple[str, str], list[float]] = {}
         for one in self.forms:
             r_squared.setdefault((one.factor, one.form), []).append(one.r_squared)
@@ -168,19 +168,19 @@ class JointLaw:
 
     @property
     def law(self) -> Leverage:
-        """Eq. 4 as fitted."""
+        """Fitted Eq. 4."""
         return self.fit.law
 
     @property
     def best_granularity(self) -> float | None:
-        """The granularity of greatest leverage; None where none is greatest: at a gamma of 0 or less."""
+        """Granularity of greatest leverage; None if there is no maximum (gamma of 0 or less)."""
         if self.law.granularity_square <= 0:
             return None
-        # It depends on neither activation ratio nor compute.
+        # The optimum depends on neither activation ratio nor compute.
         return float(optimal_granularity(self.law, 0.1, 1e20).value["granularity"])
 
     def table(self) -> Table:
-        """Coefficients and errors."""
+        """Return a table of coefficients and errors."""
         fit, tested, left = self.fit, self.held_out, self.residuals
         notes = [
             f"R² {fit.metrics.r_squared:.4f}, RMSE {fit.metrics.rmse:.4f}",
@@ -200,29 +200,29 @@ class JointLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class TianRecipe:
-    """What the procedure finds in a table."""
+    """Results of the procedure on a table."""
 
     leverage: MeasuredLeverage | None
     without_leverage: str
-    """Why there is no leverage, in a sentence; empty if there is."""
+    """Reason why there is no leverage, as a sentence; empty if there is one."""
     hyperparameters: tuple[PowerLaws, ...]
     allocation: tuple[PowerLaws, ...]
 
     @property
     def laws(self) -> dict[str, Any]:
-        """Fitted laws of figures, by their names: Eq. 4, and the hyperparameter law of mixtures."""
+        """Fitted laws for figures by name: Eq. 4, and the hyperparameter law of mixtures."""
         joint = self.leverage and self.leverage.joint
         laws: dict[str, Any] = {"leverage": joint.law} if joint else {}
         mixtures = [one.law for one in self.hyperparameters if one.part == "mixtures"]
         return laws | ({"hyperparameters": mixtures[0]} if mixtures else {})
 
     def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
-        """Every fit by a name, with what its file must hold so that it is asked without its runs.
+        """Return every fit by name, with the uncertainty that a file needs to answer without the runs.
 
-        ``leverage`` is Eq. 4; ``curve-dense`` and ``curve-A4.62-G2`` are loss-compute curves, A in per cent.
+        ``leverage`` is Eq. 4; ``curve-dense`` and ``curve-A4.62-G2`` are loss-compute curves, with A in percent.
 
         Args:
-          dropped: which rows of the table were left out, and why.
+          dropped: rows of the table that were left out, with reasons.
         """
         if self.leverage is None:
             return {}
@@ -237,7 +237,7 @@ class TianRecipe:
         return fits
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Leverages, curves, forms, coefficients, power laws and the runs behind them; none that is empty."""
+        """Return the tables that are not empty: leverages, curves, forms, coefficients, power laws and their runs."""
         import pandas as pd
 
         tables: dict[str, pd.DataFrame] = {}
@@ -261,7 +261,7 @@ class TianRecipe:
         return {name: table for name, table in tables.items() if len(table)}
 
     def summary(self) -> Result:
-        """Curves, leverage, forms, joint law, side laws."""
+        """Return curves, leverages, functional forms, the joint law, and the power laws."""
         warnings: list[str] = []
         tables: list[Table] = []
         if self.leverage is None:
@@ -282,7 +282,7 @@ class TianRecipe:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not a number is null."""
+        """Return plain data; values that are not finite are null."""
         measured = self.leverage
         return {
             "recipe": "tian",
@@ -315,9 +315,9 @@ def _leverage_json(measured: MeasuredLeverage) -> dict[str, Any]:
 
 
 def in_model_scale(runs: Runs, table: Any) -> tuple[Runs, str]:
-    """The runs with C = M·D as Appendix I counts it, without logits, and a sentence that says so.
+    """Return the runs with C = M·D by Appendix I, without logits, and a sentence about it.
 
-    As they are, and no sentence, if their table does not store the architectures.
+    If the table does not store the architectures, return the runs unchanged and an empty sentence.
     """
     flops = flops_by("tian", table)
     if flops is None:
@@ -339,18 +339,18 @@ def tian(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TianRecipe:
-    """Curves, leverages, univariate forms, the joint law; and, where their columns are given, the side laws.
+    """Fit curves, leverages, univariate forms and the joint law; and power laws if their columns are given.
 
-    A family is what shares activation ratio and granularity; its curve goes through the lowest loss at each budget
-    (``runs.budgets``). The dense family has an activation ratio of 1. What the runs cannot set is left out, with the
-    reason; Eq. 4 goes without its terms of G where fewer than three granularities were trained.
+    A group of models shares activation ratio and granularity. Its curve is fitted to the lowest loss at each budget
+    (``runs.budgets``). The dense group has an activation ratio of 1. Laws that the runs do not determine are left out,
+    with the reason. Eq. 4 has no terms of G if fewer than three granularities were trained.
 
     Args:
-      learning_rate: of every run; with ``batch_tokens``, gives the hyperparameter law (Eq. 5).
-      starts: of the laws of leverage; 2,048 points scaled by the data, if not given.
+      learning_rate: learning rate of every run; with ``batch_tokens``, gives the hyperparameter law (Eq. 5).
+      starts: starts of the laws of leverage; default: 2,048 points scaled by the data.
 
     Raises:
-      UserError: a field is missing, or the runs set neither a leverage nor a law of hyperparameters or allocation.
+      UserError: a field is missing, or the runs determine no law of leverage, hyperparameters or allocation.
     """
     ratio, granularity = _architecture(runs)
     budget, flops = budgets(runs.design.flops)
@@ -370,28 +370,28 @@ def tian(
 
 
 def leverage_table(runs: Runs) -> pd.DataFrame:
-    """What ``MeasuredLeverage.frame`` has of some runs.
+    """Return ``MeasuredLeverage.frame`` of some runs.
 
     Raises:
-      UserError: they give no leverage.
+      UserError: the runs give no leverage.
     """
     return _measured(runs, Sobol()).frame()
 
 
 def curve_table(runs: Runs) -> pd.DataFrame:
-    """The loss-compute curves of some runs, as ``loss_curves.csv`` has them.
+    """Return the loss-compute curves of some runs, in the format of ``loss_curves.csv``.
 
     Raises:
-      UserError: they give no leverage.
+      UserError: the runs give no leverage.
     """
     return _as_frame(_measured(runs, Sobol()).curves())
 
 
 def size_table(runs: Runs) -> pd.DataFrame:
-    """The best model scale and tokens of every budget, as ``best_sizes.csv`` has them.
+    """Return the best model scale and tokens of every budget, in the format of ``best_sizes.csv``.
 
     Raises:
-      UserError: no budget was split in enough ways.
+      UserError: no budget has enough model sizes.
     """
     ratio, granularity = _architecture(runs)
     laws = allocation_law(runs, *budgets(runs.design.flops), _parts(ratio), _families(ratio, granularity))
@@ -414,17 +414,17 @@ def _parts(ratio: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _families(ratio: np.ndarray, granularity: np.ndarray) -> np.ndarray:
-    """A number per activation ratio and granularity."""
+    """Return a number per activation ratio and granularity."""
     return np.unique(np.stack([ratio, granularity]), axis=1, return_inverse=True)[1]
 
 
 def _measured(
     runs: Runs, starts: Starts, *, level: float = 0.9, seed: int = 0, progress: Progress | None = None
 ) -> MeasuredLeverage:
-    """Leverages, and the laws fitted to them.
+    """Return the leverages, and the laws fitted to them.
 
     Raises:
-      UserError: no dense family has enough budgets, or no leverage is defined.
+      UserError: the dense runs have too few budgets, or no leverage is defined.
     """
     ratio, granularity = _architecture(runs)
     budget, flops = budgets(runs.design.flops)
@@ -439,7 +439,7 @@ def _measured(
     points = dataclasses.replace(
         runs.where(rows), loss=leverage, weight=np.ones(len(rows)), output="efficiency_leverage"
     )
-    # The curves were read at the budgets, not at what each run happened to spend.
+    # The curves are evaluated at the budgets, not at the FLOPs of each run.
     points = dataclasses.replace(points, design=dataclasses.replace(points.design, flops=flops[budget[rows]]))
     joint, reason = None, ""
     try:
@@ -461,7 +461,7 @@ def _measured(
 
 
 def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """Activation ratio and granularity of every run, rounded so that equal ones are equal."""
+    """Return activation ratio and granularity of every run, rounded so that equal architectures have equal values."""
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
         raise UserError(
             f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}; name "
@@ -473,12 +473,12 @@ def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joint_law(points: Runs, starts: Starts) -> JointLaw:
-    """Eq. 4 on the leverages below ``TRAINED_BELOW``, its errors on the others, and what is left of all.
+    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``; return it with its errors on the others, and all residuals.
 
     ``points.loss`` holds the leverages.
 
     Raises:
-      UserError: too few leverages, or activation ratios, to set it.
+      UserError: there are too few leverages or activation ratios.
     """
     small = points.loss < TRAINED_BELOW
     ratio, granularity = _architecture(points.where(small)) if small.any() else (np.zeros(0), np.zeros(0))
@@ -515,7 +515,7 @@ def _forms(
     flops: np.ndarray,
     starts: Starts,
 ) -> list[FunctionalForm]:
-    """Eqs. 1 to 3 wherever the other two factors are held, with the alternatives of Tables 16 and 17."""
+    """Fit Eqs. 1 to 3 at each pair of fixed other factors, with the alternatives of Tables 16 and 17."""
     factors = {"A": ratio, "G": granularity, "C": flops[budget]}
     forms = []
     for factor, values in factors.items():
@@ -531,7 +531,7 @@ def _forms(
 
 
 def _in_ratio(points: Runs, starts: Starts) -> list[dict[str, Any]]:
-    """Eq. 1 and the plain power law: both are Eq. 4 with the other factors' coefficients at 0."""
+    """Fit Eq. 1 and the plain power law: both are Eq. 4 with the other factors' coefficients at 0."""
     none = {"flops_slope": 0.0, "granularity_square": 0.0, "granularity_slope": 0.0}
     plain = none | {"ratio_start": NO_START, "ratio_maximum": NO_MAXIMUM}
     kept = points.weight > 0
@@ -545,7 +545,7 @@ def _in_ratio(points: Runs, starts: Starts) -> list[dict[str, Any]]:
 
 
 def _in_logs(factor: str, points: Runs, values: np.ndarray, same: np.ndarray) -> list[dict[str, Any]]:
-    """Polynomials of log leverage in the factor's logarithm, of the base that Eq. 4 has."""
+    """Fit polynomials of log leverage in the factor's logarithm, with the base of Eq. 4."""
     log, forms = LOGS[factor]
     x, y = log(values[same]), np.log(points.loss[same])
     fits = []
@@ -563,10 +563,10 @@ SATURATING_COEFFICIENTS = 4
 
 
 def _saturating(granularity: np.ndarray, logs: np.ndarray) -> dict[str, Any]:
-    """Table 17's third form, EL = exp(constant)·Ĝ^exponent with Ĝ saturated as Eq. 1 saturates A.
+    """Fit Table 17's third form, EL = exp(constant)·Ĝ^exponent with Ĝ saturated as A in Eq. 1.
 
-    The document does not print it. Inferred: a constant as Eq. 2 has one, since EL is not 1 at G = 1, and 0 as the
-    lower end, as for A. At given ends log EL is linear in the other two, so that only the ends are searched.
+    The paper does not print it. Inferred: a constant as in Eq. 2, since EL is not 1 at G = 1, and a lower bound of 0,
+    as for A. At given bounds log EL is linear in the other two coefficients, so that only the bounds are searched.
     """
 
     def linear(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

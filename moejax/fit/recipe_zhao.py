@@ -1,4 +1,4 @@
-"""The procedure of Zhao et al. (2025): margins group by group, nested laws of two to five factors, and rivals."""
+"""Run the procedure of Zhao et al. (2025): margins by group, nested laws of two to five factors, and rival laws."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 NESTED = {"Eq. 4": TwoFactor, "Eq. 7": ThreeFactor, "Eq. 9": FourFactor, "Eq. 11": FiveFactor}
 RIVALS = {"Krajewski": Granularity, "Abnar": Sparsity, "Ludziejewski": ExpertCount, "Clark": Routed}
-"""What Fig. 5 and Appendix I refit to the same runs, as far as the table has their columns."""
+"""Laws that Figure 5 and Appendix I refit to the same runs, if the table has their columns."""
 
 
 MARGINS = (
@@ -59,7 +59,7 @@ MARGINS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A law fitted to the runs that were not held out; the average errors are in nats per token (Fig. 5)."""
+    """A law fitted to the runs that were not held out; average errors are in nats per token (Figure 5)."""
 
     name: str
     fit: FitResult
@@ -69,46 +69,46 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class ZhaoRecipe:
-    """What the procedure finds in a table."""
+    """Results of the procedure on a table."""
 
     runs: Runs
     held_out: Split
     margins: tuple[Margin, ...]
     active: tuple[Margin, ...]
-    """The margins of N_a again, with the exponent of Eq. 11."""
+    """Margins of N_a with the exponent of Eq. 11."""
     structures: tuple[AtStructure, ...]
-    """Eq. 7 at every G and S that sets its a, c and h."""
+    """Eq. 7 at every G and S that determines its a, c and h."""
     hooks: Hooks | None
     without_hooks: str
-    """Why there are no hooks, in a sentence; empty if there are."""
+    """Reason why there are no hooks, as a sentence; empty if there are."""
     nested: tuple[Fitted, ...]
     rivals: tuple[Fitted, ...]
     left_out: dict[str, str]
     decisions: dict[str, float]
     intervals: dict[str, Any]
-    """90 % intervals of the decisions, if resamples were asked for."""
+    """90 % intervals of the decisions, if resamples were requested."""
 
     @property
     def laws(self) -> tuple[Fitted, ...]:
-        """Every law that was fitted."""
+        """All fitted laws."""
         return (*self.nested, *self.rivals)
 
     @property
     def law(self) -> FiveFactor:
-        """Eq. 11 as fitted."""
+        """Fitted Eq. 11."""
         return self.nested[-1].fit.law
 
     def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
-        """Every fit by its law's name, with what its file must hold so that it is asked without its runs.
+        """Return every fit by the name of its law, with the uncertainty that a file needs to answer without the runs.
 
         Args:
-          dropped: which rows of the table were left out, and why.
+          dropped: rows of the table that were left out, with reasons.
         """
         kept = self.runs.only(~self.held_out.held_out)
         return {NAMES[type(one.fit.law)]: with_uncertainty(one.fit, kept, dropped=dropped) for one in self.laws}
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Marginal coefficients, coefficients of the laws, and the predicted beside the measured losses."""
+        """Return marginal coefficients, coefficients of the laws, and predicted and measured losses."""
         import pandas as pd
 
         laws = [
@@ -125,7 +125,7 @@ class ZhaoRecipe:
         }
 
     def summary(self) -> Result:
-        """Margins, laws, decisions."""
+        """Return margins, laws and decisions."""
         laws = [
             [one.name, type(one.fit.law).__name__, len(one.fit.coefficients), one.error, one.held_out_error]
             for one in self.laws
@@ -154,7 +154,7 @@ class ZhaoRecipe:
         )
 
     def _margins(self, factor: str) -> list[Any]:
-        """What the groups say in which a factor alone varies, in the columns of ``MARGINS``."""
+        """Return the summary of a factor's margins, in the columns of ``MARGINS``."""
         margins = [margin for margin in self.margins if margin.factor == factor]
         if not margins:
             return [factor, 0, *[None] * 5, "no group of runs varies it alone in enough values"]
@@ -166,7 +166,7 @@ class ZhaoRecipe:
         return [factor, len(margins), r_squared, len(best), low, middle, high, None]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         fitted = {
             part: [
                 {"name": f.name, "error": f.error, "held_out_error": f.held_out_error, "fit": f.fit.to_json()}
@@ -197,12 +197,13 @@ def zhao(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ZhaoRecipe:
-    """Margins of N_a, G and S; Eq. 4, 7, 9 and 11 on the runs that are not held out; and the rivals on the same.
+    """Fit margins of N_a, G and S; Eqs. 4, 7, 9 and 11 on the runs that are not held out; and the rivals on the same
+    runs.
 
-    Margins use every run, as the paper's do.
+    Margins use every run, as in the paper.
 
     Raises:
-      UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
+      UserError: the runs lack an input of Eq. 11, or there are too few.
     """
     report = progress or (lambda *_: None)
     starts = starts or Sobol(seed=seed)
@@ -247,20 +248,20 @@ NAMES = {law: name for name, law in LAWS.items()}
 
 
 def step(name: str, runs: Runs, held_out: Split | None, *, starts: Starts | None = None) -> pd.DataFrame:
-    """One step from Eq. 4 to Eq. 11 fitted to the runs that are not held out, as ``predictions_of`` has it.
+    """Fit one of Eqs. 4 to 11 to the runs that are not held out, and return its ``predictions_of``.
 
     Raises:
-      UserError: the runs lack a field that the law reads, or are too few for it.
+      UserError: the runs lack an input of the law, or there are too few.
     """
     fit = fit_law(NESTED[name], runs if held_out is None else runs.only(~held_out.held_out), starts=starts)
     return predictions_of(name, fit, runs, held_out)
 
 
 def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
-    """What ``coefficient_table`` has of Eq. 5, 7, 8 and 10, beside a joint law, which is fitted if not given.
+    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10 and a joint law, which is fitted if not given.
 
     Raises:
-      UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
+      UserError: the runs lack an input of Eq. 11, or there are too few.
     """
     joint: Any = law or fit_law(FiveFactor, runs).law
     margins = [margin for factor in FACTORS for margin in margins_of(factor, runs)]
@@ -268,10 +269,10 @@ def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
 
 
 def compared(runs: Runs, held_out: Split | None, *, starts: Starts | None = None) -> pd.DataFrame:
-    """Eq. 11 and the rivals whose columns the runs have, fitted alike, as ``predictions_of`` has them (Figure 5).
+    """Fit Eq. 11 and the rivals whose columns the runs have, and return their ``predictions_of`` (Figure 5).
 
     Raises:
-      UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
+      UserError: the runs lack an input of Eq. 11, or there are too few.
     """
     import pandas as pd
 
@@ -283,8 +284,10 @@ def compared(runs: Runs, held_out: Split | None, *, starts: Starts | None = None
 
 
 def predictions_of(name: str, fit: FitResult, runs: Runs, held_out: Split | None) -> pd.DataFrame:
-    """Predicted beside measured losses of every run that counts: columns ``law``, ``role``, ``tokens``, ``output``,
-    and both."""
+    """Return predicted and measured losses of every run with positive weight.
+
+    Columns: ``law``, ``role``, ``tokens``, ``output``, ``measured`` and ``predicted``.
+    """
     import pandas as pd
 
     kept = runs.weight > 0

@@ -1,4 +1,4 @@
-"""The runs a law is fitted to: designs, losses, and which runs belong together."""
+"""Define the runs that a law is fitted to: designs, losses and groups."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ VARY_WITHIN_A_GROUP = frozenset(
         *("sample", "samples", "samples_seen", "n_samples", "examples", "examples_seen"),
     }
 )
-"""Runs that differ only in these, which say how long a model was trained, are of one architecture, and are resampled
-together: one training may have a row for each of its checkpoints."""
+"""Columns that give the length of training.
+
+Runs that differ only in these have one architecture and are resampled together: a training run may have a row for each
+of its checkpoints.
+"""
 
 
 SIZES = frozenset({"params_total", "params_active", "model_dim", "num_layers"})
@@ -30,14 +33,14 @@ SIZES = frozenset({"params_total", "params_active", "model_dim", "num_layers"})
 
 
 def varies_within_a_group(name: str) -> bool:
-    """Return whether a column, or a field of a design, gives a training's length, or a result of it."""
+    """Return whether a column or a design field gives the length of a training run or a result of it."""
     return name.lower() in VARY_WITHIN_A_GROUP
 
 
 def gives_a_size(design: Design) -> bool:
-    """Return whether a design says which runs have models of one size.
+    """Return whether a design tells which runs have models of the same size.
 
-    A column of a formula may be a size under any name, such as ``width``. One of two values is a switch.
+    A column of a formula may be a size under any name, such as ``width``. A column of two values is a switch.
     """
     own = {name: values for name, values in known(design).items() if not varies_within_a_group(name)}
     return any(name in SIZES or (name not in FIELDS and len(np.unique(own[name])) > 2) for name in own)
@@ -45,36 +48,38 @@ def gives_a_size(design: Design) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Trained runs, one entry each in every array."""
+    """Trained runs, with one entry each in every array."""
 
     design: Design
-    """Every field that is known, as float64 arrays."""
+    """All known fields, as float64 arrays."""
     loss: Float[np.ndarray, " runs"]
-    """Nats per token."""
+    """Losses in nats per token."""
     weight: Float[np.ndarray, " runs"]
-    """How often a run counts; 0 keeps it out of the fit."""
+    """Weight of each run; 0 excludes it from the fit."""
     group: Int[np.ndarray, " runs"]
-    """Number of the group that a run belongs to."""
+    """Group number of each run."""
     output: str = "loss"
-    """Which output of a law ``loss`` holds: a loss, if not another one that a law predicts."""
+    """Output of a law that ``loss`` holds."""
     labels: tuple[str, ...] = ()
-    """What the runs are called, where a table says; see ``names``."""
+    """Names of the runs, if the table has them; see ``names``."""
     models: tuple[str, ...] = ()
-    """What every run's model is called, where a table says; several runs may be of one."""
+    """Name of every run's model, if the table has one; several runs may share a model."""
     resolution: Float[np.ndarray, " runs"] | None = None
-    """Standard deviation of the logarithm of ``loss`` that a grid leaves, where it is the best of values that were
-    tried (``table_checks.resolution``)."""
+    """Standard deviation of log ``loss`` from the spacing of the grid, if it is the best of a sweep.
+
+    See ``table_checks.resolution``.
+    """
 
     def __len__(self) -> int:
         return len(self.loss)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What every run is called: its label, or its number counted from 1."""
+        """Name of every run: its label, or its number counted from 1."""
         return self.labels or tuple(f"run {i + 1}" for i in range(len(self)))
 
     def called(self, kept: Bool[np.ndarray, " runs"]) -> str:
-        """Some runs together: ``dense-50M, 4 rows`` if they share their model's name, else the first of their names."""
+        """Return a name for several runs: ``dense-50M, 4 rows`` if they share their model, else the first names."""
         models = {self.models[i] for i in np.flatnonzero(kept)} if self.models else set()
         if len(models) == 1:
             return f"{models.pop()}, {counted(int(kept.sum()), 'row')}"
@@ -82,14 +87,14 @@ class Runs:
 
     @property
     def coarseness(self) -> float:
-        """Root mean square of ``resolution`` over the runs that count; 0 where no grid was searched."""
+        """Root mean square of ``resolution`` over the runs with positive weight; 0 without a grid."""
         if self.resolution is None:
             return 0.0
         return float(np.sqrt(np.average(self.resolution**2, weights=self.weight)))
 
     @property
     def data_hash(self) -> str:
-        """What identifies these numbers, whatever file they came in."""
+        """Hash of the numbers, independent of their file."""
         digest = hashlib.sha256()
         for name, values in known(self.design).items():
             digest.update(name.encode() + np.asarray(values, "<f8").tobytes())
@@ -97,7 +102,7 @@ class Runs:
         return digest.hexdigest()[:16]
 
     def where(self, kept: Bool[np.ndarray, " runs"] | Int[np.ndarray, " kept"]) -> Runs:
-        """Only the runs that are marked, or those with these numbers."""
+        """Return only the runs of a mask, or with the given indices."""
         design = design_from({name: values[kept] for name, values in known(self.design).items()})
         return replace(
             self,
@@ -111,12 +116,12 @@ class Runs:
         )
 
     def only(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
-        """All runs, the others with weight 0: what is compiled for these runs serves every part of them."""
+        """Return all runs with the others at weight 0, so that one compiled program serves every subset."""
         return replace(self, weight=np.where(kept, self.weight, 0.0))
 
 
 SHARES = ("error", "accuracy")
-"""Outputs that are shares of answers, where they are not in percent."""
+"""Outputs that are shares of answers, unless they are in percent."""
 
 
 def runs_from(
@@ -127,15 +132,15 @@ def runs_from(
     group: Iterable[Any] | None = None,
     output: str = "loss",
 ) -> Runs:
-    """Runs from arrays (or numbers, which all runs then share).
+    """Return runs from arrays, or from numbers shared by all runs.
 
     Args:
-      design: its fields have one entry per run, or are numbers.
-      loss: nats per token.
-      weight: 1 for every run if not given.
-      group: labels; if not given, runs that differ only in how long they were trained (tokens, FLOPs, steps) are one
-        group. Without a size, runs are one group if they are equal in these too.
-      output: which output of a law ``loss`` holds.
+      design: fields with one entry per run, or numbers.
+      loss: losses in nats per token.
+      weight: weights; default 1 for every run.
+      group: group labels; default: runs that differ only in the length of training (tokens, FLOPs, steps) are one
+        group. Without a size, runs are one group only if they are equal in these too.
+      output: output of a law that ``loss`` holds.
 
     Raises:
       UserError: there is no run, or a field has another length than ``loss``.
@@ -148,7 +153,7 @@ def runs_from(
         values = np.asarray(values, np.float64)
         if values.ndim and len(values) != len(loss):
             raise UserError(f"{name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
-        # A column may hold many numbers of each run, as the drops of a schedule.
+        # A column may hold several numbers per run, such as the drops of a schedule.
         given[name] = np.broadcast_to(values, (len(loss), *values.shape[1:])).copy()
     if group is None:
         sized = gives_a_size(design)
@@ -167,9 +172,9 @@ def runs_from(
 
 
 def sums_by_group(values: np.ndarray, group: Int[np.ndarray, " runs"]) -> Any:
-    """Sums of numbers, or of rows, over the runs of every group that there is, in the order of the groups' numbers.
+    """Return sums of numbers or rows over the runs of every group present, in order of the group numbers.
 
-    A matrix of runs by groups would say the same, and of a large table fit in no memory.
+    A matrix of runs by groups would not fit in memory for large tables.
     """
     present, place = np.unique(group, return_inverse=True)
     sums = np.zeros((len(present), *values.shape[1:]))
@@ -178,16 +183,16 @@ def sums_by_group(values: np.ndarray, group: Int[np.ndarray, " runs"]) -> Any:
 
 
 SAME = 1.1
-"""Runs whose FLOPs follow each other within this factor may have one budget."""
+"""Largest ratio of successive FLOPs within a budget."""
 WIDEST = 1.25
 """Largest ratio of the most to the least FLOPs of one budget."""
 
 
 def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"], Float[np.ndarray, " budgets"]]:
-    """Return the number of each run's budget, from the smallest, and the budgets: the geometric means of their runs.
+    """Return the budget number of each run, from the smallest, and the geometric mean FLOPs of each budget.
 
-    A budget ends where the next FLOPs are more than 10 % larger. One that would be wider than 25 % is cut, so that its
-    runs stay comparable: FLOPs that increase in small steps are no single budget.
+    A budget ends if the next FLOPs are more than 10 % larger. A budget wider than 25 % is cut so that its runs stay
+    comparable: FLOPs that increase in small steps are not a single budget.
     """
     logs = np.log(flops)
     levels = np.unique(logs)
@@ -199,14 +204,14 @@ def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"]
 
 
 def _narrow(levels: Float[np.ndarray, " levels"]) -> list[Float[np.ndarray, " part"]]:
-    """Cut sorted logarithms into the fewest parts no wider than ``WIDEST``; of these cuts, into the tightest parts."""
+    """Cut sorted logarithms into the fewest parts no wider than ``WIDEST``, with the least scatter within parts."""
     centred = levels - levels.mean()
     sums, squares = (np.concatenate([[0.0], np.cumsum(centred**power)]) for power in (1, 2))
     cost, first = np.zeros(len(levels) + 1), np.zeros(len(levels) + 1, np.int64)
     for end in range(1, len(levels) + 1):
         starts = np.arange(np.searchsorted(levels, levels[end - 1] - np.log(WIDEST)), end)
         scatter = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
-        # Scatter never outweighs a part: it is less than 1 for each level.
+        # The scatter never outweighs a part: it is less than 1 per level.
         costs = cost[starts] + len(levels) + scatter
         cost[end], first[end] = costs.min(), starts[np.argmin(costs)]
     cuts, end = [], len(levels)

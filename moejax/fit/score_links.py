@@ -1,9 +1,9 @@
-"""How a task's error goes with the pretraining loss, and whether sparse models transfer worse: laws by formula.
+"""Relate the error of a task to the pretraining loss, and test whether sparse models transfer worse.
 
-Two forms, over runs of any size and budget: a sigmoid, which has ends, and a power. Abnar et al. (2025), Section 4,
-draw the relation and give it no form. The better of the two is fitted again with ``transfer``: a model of sparsity S
-errs as a dense one whose loss is higher by transfer·log(1/(1-S)). Where its interval lies above 0, sparser models err
-more than dense ones of the same loss.
+Two forms are fitted over runs of any size and budget: a bounded sigmoid and a power law. Abnar et al. (2025), Section
+4, plot the relation without a formula. The better form is fitted again with ``transfer``: a model of sparsity S has the
+error of a dense model whose loss is higher by transfer·log(1/(1-S)). If its interval is above 0, sparser models have
+more errors than dense models of the same loss.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LINKS: Mapping[str, str] = {
 }
 """Forms of a task's error by the loss L, by name; the sigmoid is that of ``accuracy_from_loss``."""
 _LOSS = {False: "L = loss", True: "L = loss - transfer*log(1 - sparsity)"}
-"""L, and whether it is the loss of the dense model that errs as much as a sparse one."""
+"""L, without and with transfer: the loss of the dense model with the same error as the sparse one."""
 _SIGNS = dict.fromkeys(("ceiling", "k", "L_0", "scale", "exponent"), "+") | {"transfer": "any"}
 READS = ("loss", "sparsity")
 
@@ -42,7 +42,7 @@ DataFrame = Any
 
 
 def link_law(link: str, *, transfer: bool = False) -> type[FormulaLaw]:
-    """The law by formula of a link."""
+    """Return the formula law of a link."""
     text = f"{LINKS[link]}, {_LOSS[transfer]}"
     known = {name: name for name in ("error", *READS)}
     suggested = dict(formula_law(text, known=known).formula.signs)
@@ -51,20 +51,20 @@ def link_law(link: str, *, transfer: bool = False) -> type[FormulaLaw]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreLink:
-    """A task's error by the loss, in the form that the runs prefer."""
+    """The error of a task by the loss, in the form with the lower AICc."""
 
     task: str
     link: str
     fit: FitResult | None
-    """None if no form could be fitted."""
+    """Fit of the form; None if no form could be fitted."""
     transfer: Interval | None
-    """Nats of loss by which an e-fold of 1/(1-S) moves the error, with its interval; None if it is not determined."""
+    """Equivalent increase of the loss in nats per e-fold of 1/(1-S), with its interval; None if not determined."""
     left_out: tuple[str, ...]
-    """Why forms were not fitted, or runs not read, in sentences."""
+    """Sentences on forms that were not fitted and runs that were not read, with reasons."""
 
     @property
     def verdict(self) -> str:
-        """What these runs say of sparse models at equal loss."""
+        """Conclusion on sparse models at equal loss."""
         if self.transfer is None:
             return "not determined"
         if self.transfer.low > 0:
@@ -73,7 +73,7 @@ class ScoreLink:
 
 
 def with_fitted(table: DataFrame, links: Sequence[ScoreLink]) -> DataFrame:
-    """A table of scores with ``fitted_error``, what each task's form says at the run's loss."""
+    """Return a table of scores with ``fitted_error``, the error by each task's form at the run's loss."""
     fitted = np.full(len(table), np.nan)
     for one in links:
         own = np.flatnonzero((table["task"] == one.task).to_numpy())
@@ -86,10 +86,10 @@ def with_fitted(table: DataFrame, links: Sequence[ScoreLink]) -> DataFrame:
 def score_links(
     table: DataFrame, links: Sequence[str] = tuple(LINKS), *, seed: int = 0, level: float = 0.9
 ) -> list[ScoreLink]:
-    """Every task of a table of scores, which has columns ``task``, ``loss``, ``error`` and, for transfer, ``sparsity``.
+    """Fit every task of a table with columns ``task``, ``loss``, ``error`` and, for transfer, ``sparsity``.
 
-    Runs of one ``group``, or else of one ``model``, are alike, and intervals are by group. Of the forms the one with
-    the lower AICc is kept.
+    Runs with the same ``group``, or else ``model``, are a group, and intervals are by group. The form with the lower
+    AICc is kept.
     """
     found = []
     for task in dict.fromkeys(table["task"]):
@@ -121,7 +121,7 @@ def _of_task(task: str, table: DataFrame, links: Sequence[str], seed: int, level
             left_out.append(f"The {link} was not fitted: {told(error)}")
     if not fits:
         return ScoreLink(task=task, link="", fit=None, transfer=None, left_out=tuple(left_out))
-    # An infinite AICc is that of too few runs for their number of coefficients.
+    # AICc is infinite if there are too few runs for the number of coefficients.
     best = min(fits, key=lambda link: (fits[link].aicc, len(fits[link].coefficients)))
     transfer = None
     if len({*np.round(sparsity, 9)}) > 1:
@@ -137,7 +137,7 @@ def _fitted(law: type[FormulaLaw], runs: Runs, seed: int) -> FitResult:
 
 
 def _transfer(fit: FitResult, level: float) -> Interval | None:
-    """The coefficient with its interval; None where the runs do not determine it."""
+    """Return the transfer coefficient with its interval; None if the runs do not determine it."""
     if not fit.has_covariance:
         return None
     one = fit.conf_int(level).loc["transfer"]
@@ -153,6 +153,6 @@ def _transfer(fit: FitResult, level: float) -> Interval | None:
 
 
 def _runs(losses: np.ndarray, sparsity: np.ndarray, errors: np.ndarray, group: list[Any] | None = None) -> Runs:
-    # Sparsity as of so many experts, one of which serves a token: what a Design works it out of.
+    # A Design derives sparsity from the number of experts; one expert is active here.
     design = design_from({"loss": losses, "num_experts": 1 / (1 - sparsity), "top_k": np.ones_like(sparsity)})
     return runs_from(design, errors, group=group if group is not None else range(len(errors)), output="error")

@@ -1,4 +1,4 @@
-"""Where a fit starts from: designs of starting points, spread by the data's scale or taken from the papers."""
+"""Generate starting points of a fit, scaled to the data or taken from the papers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Points = Float[np.ndarray, "starts free"]
 
 @dataclass(frozen=True)
 class Sobol:
-    """Points that fill a box around what the coefficients can be, once sizes are measured in their means.
+    """Sobol points that fill a box around the plausible values of the coefficients in centred units.
 
-    The scale of a term is measured in the typical loss (``FitObjective``), so it lies between a fiftieth of it and
-    twice; exponents, and what may have either sign, are of order 1; what is left, such as a number of experts at which
-    a benefit ends, can be anything.
+    The scale of a term is in units of the typical loss (``FitObjective``) and is between 0.02 and 2. Exponents, and
+    coefficients of any sign, are of order 1. Other coefficients, such as the number of experts at which a benefit ends,
+    can have any size.
     """
 
     count: int = 2048
@@ -36,7 +36,7 @@ class Sobol:
 
     def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         boxes = np.log([_box(objective, name) for name in objective.free])
-        # The points are balanced where their number is a power of 2: the first of so many are taken.
+        # Sobol points are balanced for powers of 2; the first points of the next power are used.
         powers = math.ceil(math.log2(self.count))
         cube = sobol(len(boxes), 2**powers, self.seed)[: self.count]
         logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
@@ -44,7 +44,7 @@ class Sobol:
 
 
 def _box(objective: FitObjective, name: str) -> tuple[float, float]:
-    """Smallest and largest size of a coefficient among the starts."""
+    """Return the smallest and largest size of a coefficient among the starts."""
     fields = {f.name: f for f in dataclasses.fields(objective.law)}
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
@@ -57,9 +57,10 @@ def _box(objective: FitObjective, name: str) -> tuple[float, float]:
 def middle_and_spread(
     objective: FitObjective,
 ) -> tuple[Float[np.ndarray, " free"], Float[np.ndarray, " free"]]:
-    """A normal distribution of coordinates: the box that ``Sobol`` fills is one standard deviation either way.
+    """Return mean and standard deviation of a normal prior of the coordinates.
 
-    So an exponent, and a term's share of the loss, is known to a factor of 10 before any run.
+    The box of ``Sobol`` is one standard deviation to either side. So an exponent, or a term's share of the loss, is
+    known to a factor of 10 before any run.
     """
     ends = np.log([_box(objective, name) for name in objective.free])
     ends = np.where(objective.logarithmic[:, None], ends, np.exp(ends[:, 1:]) * [-1, 1])
@@ -68,10 +69,9 @@ def middle_and_spread(
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of some values of each coefficient, in the law's own parameterisation.
+    """Every combination of given values of each coefficient, in the law's own parameterisation.
 
-    A coefficient that is searched by its logarithm starts no smaller than ``SMALLEST`` of the unit it is searched in,
-    where the objective is no longer flat.
+    Logarithmic coordinates start no smaller than ``SMALLEST`` of their unit, where the objective is no longer flat.
     """
 
     values: Mapping[str, Sequence[float | int]]
@@ -117,7 +117,7 @@ HOFFMANN_GRID = Grid(
         "tokens_exponent": (0, 0.5, 1, 1.5, 2),
     }
 )
-"""The 4,500 starts of Hoffmann et al. (2022), Appendix D.3, for ``laws.chinchilla``."""
+"""Grid of 4,500 starts of Hoffmann et al. (2022), Appendix D.3, for ``laws.chinchilla``."""
 ABNAR_GRID = Grid(
     {
         "params_scale": _e_to((0, 10, 20)),
@@ -132,20 +132,20 @@ ABNAR_GRID = Grid(
         "irreducible": _e_to((1.5,)),
     }
 )
-"""The 437,400 starts of Abnar et al. (2025), Table 2, for ``laws.sparsity``."""
+"""Grid of 437,400 starts of Abnar et al. (2025), Table 2, for ``laws.sparsity``."""
 
 
 GRIDS: dict[str, Grid] = {"hoffmann": HOFFMANN_GRID, "abnar": ABNAR_GRID}
 """Published grids of starts by the first author of the paper."""
 
 SMALLEST = 1e-2
-"""What a start at 0 becomes, for a coefficient that is searched by its logarithm."""
+"""Value that replaces a start at 0 for a logarithmic coordinate."""
 OUTERMOST = 30.0
-"""Where a start beyond all reason is moved to: farther out the objective is flat."""
+"""Bound to which distant starts are moved: farther out the objective is flat."""
 
 
 def points_of(objective: FitObjective, data: Mapping[str, Any], stacked: Any) -> Points:
-    """The points at which a stack of laws starts."""
+    """Return the coordinates of a stack of laws as starts."""
     with float64():
         points = np.asarray(coordinates_of(objective, stacked, data))
     zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in objective.free], axis=1)

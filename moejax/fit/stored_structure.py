@@ -1,4 +1,4 @@
-"""What a run table of ours says of its models beyond its columns: the stored architecture and recipe of every row."""
+"""Read the stored architecture and recipe of every row of our run tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moejax.stored import parse_line
 
 
 def flops_by(convention: str, table: DataFrame) -> Float[np.ndarray, " runs"] | None:
-    """Training FLOPs of every run as a paper counts them; None if the table does not store its architectures."""
+    """Return the training FLOPs of every run by a paper's convention; None without stored architectures."""
     if not {"tokens", "sequence_length"} <= {*table}:
         return None
     models = _architectures(table)
@@ -30,7 +30,7 @@ def flops_by(convention: str, table: DataFrame) -> Float[np.ndarray, " runs"] | 
 
 
 def with_structure(table: DataFrame) -> DataFrame:
-    """The table with the columns of ``STRUCTURE`` that it lacks, where it stores architectures and recipes.
+    """Return the table with missing columns of ``STRUCTURE`` added, from stored architectures and recipes.
 
     ``balance_weight`` is the weight of the balance loss.
     """
@@ -48,7 +48,7 @@ def with_structure(table: DataFrame) -> DataFrame:
 
 
 def attention_share(architecture: Architecture, sequence_length: float) -> float:
-    """Attention's share of the FLOPs of a token as Tian et al. (2025), Appendix I, count them, logits left out."""
+    """Return attention's share of the FLOPs of a token by Tian et al. (2025), Appendix I, without logits."""
     f = flops_per_token(grouped_square(architecture), sequence_length)
     attention = f.attention_projections + f.attention_scores
     return float(attention / (f.forward - f.router - f.unembedding))
@@ -59,11 +59,11 @@ STRUCTURE: dict[str, Callable[[Architecture, float], Any]] = {
     "num_dense_layers": lambda a, _: a.num_dense_layers,
     "attention_share": attention_share,
 }
-"""Columns that an architecture and a sequence length give."""
+"""Columns computed from an architecture and a sequence length."""
 
 
 def _architectures(table: DataFrame) -> list[Any] | None:
-    """The architecture of every row; None if the table has none that this version knows."""
+    """Return the architecture of every row; None if a row has none that this version can read."""
     if "architecture" not in table:
         return None
     models = [stored_architecture(text) for text in table["architecture"]]
@@ -72,7 +72,7 @@ def _architectures(table: DataFrame) -> list[Any] | None:
 
 @functools.lru_cache(maxsize=4096)
 def stored_architecture(text: Any) -> Architecture | None:
-    """Return the architecture that a row has as JSON; None if there is none that this version knows."""
+    """Return the architecture stored as JSON in a row; None if this version cannot read it."""
     plain = parse_line(text.encode(), dict) if isinstance(text, str) else None
     try:
         return None if plain is None else build(Architecture, plain, "architecture")

@@ -1,4 +1,4 @@
-"""What a fit's file holds besides the law: ranges of the runs, covariance of the coefficients, rows left out."""
+"""Store the uncertainty of a fit in its file: ranges of the runs, covariance of the coefficients, dropped rows."""
 
 from __future__ import annotations
 
@@ -26,42 +26,46 @@ from moejax.laws.law import coefficients
 from moejax.laws.schedule_sums import REACH
 
 LARGEST_FOLDS = 50.0
-"""E-folds by which a drawn coefficient may leave its fitted value: further out, a float would overflow."""
+"""Limit on the e-folds of a drawn coefficient from its fitted value, to avoid float overflow."""
 MOST_ROUNDS = 64
-"""How often as many laws are drawn as are asked for, before fewer are taken."""
+"""Maximum number of rounds of ``count`` draws before fewer draws are returned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredUncertainty:
-    """The ranges, the covariance and the omissions of a fit."""
+    """Ranges, covariance and dropped rows of a fit."""
 
     ranges: Mapping[str, tuple[float, float]]
-    """Smallest and largest value among the fitted runs, of FLOPs, every field that the law reads and their ratios."""
+    """Smallest and largest value among the fitted runs, of FLOPs, every input of the law, and their ratios."""
     covariance: str
-    """How the covariance was computed: ``sandwich`` or ``gauss_newton``."""
+    """Method of the covariance: ``sandwich`` or ``gauss_newton``."""
     by: str
-    """What counted as one draw: ``group`` or ``run``."""
+    """Unit of one independent draw: ``group`` or ``run``."""
     degrees_of_freedom: int
-    """Degrees of freedom of Student's t without leverages: runs less fitted coefficients, at least 1."""
+    """Degrees of freedom of Student's t without leverages: runs minus fitted coefficients, at least 1."""
     axes: tuple[Mapping[str, float], ...]
-    """Independent ways in which the fit may be off: what each adds to every fitted coefficient, as a share of its
-    value. Empty if the runs give no covariance."""
+    """Independent error directions: the relative change of every fitted coefficient along each.
+
+    Empty if the runs give no covariance.
+    """
     deviations: tuple[float, ...]
     """Standard deviation along each axis."""
     leverages: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    """How far every draw pulls the fit towards itself along the axes (``degrees_of_freedom.Leverages``); none if what
-    counts as a draw does not matter to the covariance."""
+    """Leverage of every draw along the axes (``degrees_of_freedom.Leverages``).
+
+    Empty if the unit of a draw does not matter to the covariance.
+    """
     draw_count: int = 0
-    """How many draws take part; 0 where what counts as a draw does not matter."""
+    """Number of draws with positive weight; 0 if the unit of a draw does not matter."""
     why_none: str = ""
-    """Why there is no covariance, as part of a sentence; empty if there is one, and in older files."""
+    """Reason why there is no covariance, as part of a sentence; empty if there is one, and in older files."""
     warnings: tuple[str, ...] = ()
-    """That draws are too few, and which coefficients rest on one of them, in sentences."""
+    """Sentences about too few draws, and about coefficients that depend on a single draw."""
     dropped: tuple[str, ...] = ()
-    """Which rows of the table were left out, and why."""
+    """Rows of the table that were left out, with reasons."""
 
     def spread(self, law: Any, functional: Any) -> Spread:
-        """How far every number of a functional, flat, may be off, by the delta method; NaN without a covariance."""
+        """Return the standard errors of a flattened functional by the delta method; NaN without a covariance."""
 
         def numbers(one: Any) -> Any:
             return ravel_pytree(functional(one))[0]
@@ -85,11 +89,11 @@ class StoredUncertainty:
         return satterthwaite([np.reshape(rows, (-1, len(self.axes))) for rows in self.leverages], contrasts)
 
     def draws(self, law: Any, count: int, seed: int = 0) -> Drawn:
-        """Laws drawn from the covariance.
+        """Return laws drawn from the covariance.
 
-        A coefficient that has a sign is drawn in the logarithm of its size, in which a law is nearly linear, and so
-        keeps it. One that may have either is drawn as it is, and changes it where the fit does not tell which. So is
-        one with a sign that was fitted as nearly 0; laws in which it would change it are left out.
+        A coefficient of one sign is drawn in the logarithm of its size, in which a law is nearly linear, and keeps its
+        sign. A coefficient of any sign is drawn directly. So is a coefficient of one sign that was fitted as nearly 0;
+        laws in which it would change its sign are left out.
 
         Raises:
           UserError: the fit has no covariance.
@@ -119,27 +123,27 @@ class StoredUncertainty:
         return Drawn(laws=laws, steps=steps, uncertainty=self)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return finite(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Laws as uncertain as a fit's: their steps are normal, and each answer's interval has its own Student's t."""
+    """Laws drawn with the uncertainty of a fit: steps are normal, and each interval has its own Student's t."""
 
     laws: Any
     """One law whose coefficients have an entry per draw."""
     steps: Float[np.ndarray, "draws axes"]
-    """How far each is drawn along the axes of the covariance."""
+    """Step of each draw along the axes of the covariance."""
     uncertainty: StoredUncertainty
     probes: Probes | None = None
-    """Laws by which to see what the runs do not determine; None where they determine everything."""
+    """Laws that probe directions which the runs do not determine; None if they determine everything."""
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """The interval of an answer above 0, from what it is under every law; NaN where it is not.
+        """Return the interval of a positive answer from its value under every law; NaN if it is not finite.
 
-        How the answer's logarithm goes with the steps gives its degrees of freedom; the ends lie as much farther from
-        the median as Student's t lies from the normal.
+        A regression of the answer's logarithm on the steps gives its degrees of freedom. The distance of the bounds
+        from the median is scaled by the ratio of Student's t to the normal quantile.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
@@ -159,7 +163,7 @@ class Drawn:
 
 
 def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
-    """The inverse of ``StoredUncertainty.to_json``; ``inputs`` are what the law reads.
+    """Return the inverse of ``StoredUncertainty.to_json``; ``inputs`` are the inputs of the law.
 
     Raises:
       UserError: an entry is missing or of another type.

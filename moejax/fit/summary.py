@@ -1,4 +1,4 @@
-"""What a fit says and what was asked of it, as a ``Result``: what ``moejax fit`` prints and ``moejax report`` shows."""
+"""Build the ``Result`` of a fit and its answers, which ``moejax fit`` prints and ``moejax report`` shows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Found = Mapping[str, Any]
 
 
 def summary(fit: FitResult, level: float = 0.9, /, **found: Any) -> Result:
-    """The fit, its coefficients with standard errors and intervals at ``level``, and what was found besides.
+    """Return the fit, its coefficients with standard errors and intervals at ``level``, and further results.
 
     Args:
-      found: plain data under the names that ``fit.json`` has, such as ``held_out``, ``bootstrap`` and ``decisions``.
+      found: plain data under the names of ``fit.json``, such as ``held_out``, ``bootstrap`` and ``decisions``.
     """
     alone = fit.summary(level)
     return dataclasses.replace(
@@ -47,12 +47,12 @@ def summary(fit: FitResult, level: float = 0.9, /, **found: Any) -> Result:
 
 
 def tables(found: Found) -> list[Table]:
-    """The tables of what was found besides the fit, those that there are."""
+    """Return the tables of all results besides the fit."""
     return [table(found) for name, table in TABLES.items() if found.get(name)]
 
 
 def held_out(found: Found) -> Table:
-    """Errors of each split, and over all of them."""
+    """Return the errors of each split, and over all of them."""
     rows = [[s["name"], *_errors(s["errors"]), s["fitted"]["rmse"]] for s in found["held_out"]]
     if "held_out_together" in found:
         rows.append(["all of these", *_errors(found["held_out_together"]), None])
@@ -70,11 +70,11 @@ def held_out(found: Found) -> Table:
 
 
 FARTHEST = 12
-"""Held-out runs that the terminal shows; the file has all of them."""
+"""Number of held-out runs in the terminal; the file has all of them."""
 
 
 def _each_held_out(found: Found) -> Table:
-    """The held-out runs that lie farthest from what was predicted of them, and how many lie in their ranges."""
+    """Return the held-out runs with the largest errors, and the number within their ranges."""
     tested = found["held_out_runs"]
     shown = held_out_runs.farthest(tested["runs"], FARTHEST)
     several = len({one["split"] for one in tested["runs"]}) > 1
@@ -106,7 +106,7 @@ def _whys(tested: Found) -> list[str]:
 
 
 def resampled(found: Found) -> Table:
-    """Coefficients with the intervals of their resamples."""
+    """Return the coefficients with the intervals of their resamples."""
     resamples = found["bootstrap"]
     columns = (
         Column("coefficient"),
@@ -129,7 +129,7 @@ def resampled(found: Found) -> Table:
 
 
 MANY_UNFINISHED = 0.1
-"""Share of the resamples above which their intervals are of the search, and not of the runs."""
+"""Share of unfinished resamples above which their intervals describe the search and not the runs."""
 
 
 def _unfinished(unfinished: int, resamples: int) -> str:
@@ -143,7 +143,7 @@ def _unfinished(unfinished: int, resamples: int) -> str:
 
 
 def _sweeps(found: Found) -> Table:
-    """The coefficients by every way from sweeps to one row each."""
+    """Return the coefficients by every reduction of sweeps to one row each."""
     sweeps = found["sweeps"]
     columns = (
         Column("coefficient"),
@@ -200,7 +200,7 @@ def _decision(one: Found) -> list[Any]:
 
 
 def _reasons(answers: Sequence[Found]) -> list[str]:
-    """Why some answers have no interval, a sentence for all that have the same reason."""
+    """Return a sentence for each reason why answers have no interval."""
     told: dict[tuple[str, str, str], list[str]] = {}
     for one in answers:
         if "reason" in one:
@@ -302,7 +302,6 @@ def _interval(one: Found, write: Callable[[float], str] = format) -> str:
 
 
 def _verdict(one: Found) -> str:
-    """Whether an interval determines anything."""
     return NOT_DETERMINED if one.get("uninformative") else ""
 
 
@@ -321,4 +320,4 @@ TABLES: dict[str, Callable[[Found], Table]] = {
     "profiles": _profiles,
     "influence": _influence,
 }
-"""How what was found is shown, by its name in ``fit.json``, in the order of reading."""
+"""Table functions by the name of their result in ``fit.json``, in reading order."""

@@ -1,8 +1,8 @@
-"""The optimum of a sweep over settings, as a least-squares quadratic has it, with standard errors.
+"""Find the optimum of a sweep over settings from a least-squares quadratic, with standard errors.
 
-The run of the lowest loss in a sweep (``table_checks.best_by``) lies on the sweep's grid, and its loss is the luckiest
-of several. Near the optimum the loss is a quadratic in the logarithms of the settings; its minimum uses every run
-around the best one.
+The run of the lowest loss in a sweep (``table_checks.best_by``) is on the grid of the sweep, and its loss is biased low
+as the minimum of several noisy ones. Near the optimum the loss is a quadratic in the logarithms of the settings; its
+minimum uses every run around the best one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from moejax.float64 import float64
 from moejax.wording import listed, some
 
 NEAREST_VALUES = 3
-"""Values of a setting, on either side of the best run's, whose runs the quadratic is fitted to."""
+"""Number of values of a setting, on either side of the best run's, whose runs enter the quadratic."""
 NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
-"""Share of the lowest loss above which settings are not near the optimum: a quadratic does not describe them, nor a run
-that diverged. The next is taken where the one before leaves no more settings than the quadratic has coefficients: on
-coarse grids, and where runs scatter by as much as a step of the grid moves the loss."""
+"""Relative rise above the lowest loss up to which settings are near the optimum.
+
+A quadratic does not describe settings farther away, nor runs that diverged. The next larger value is used if no more
+settings remain than the quadratic has coefficients: on coarse grids, or if the noise exceeds a grid step's effect.
+"""
 FLATTEST = 1e-12
-"""Share of the loss that its quadratic must rise by, over the settings that were tried, to be told from a plane."""
+"""Minimum rise of the quadratic over the tried settings, as a share of the loss; below it the quadratic is flat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,27 +42,27 @@ class SweptOptimum:
 
     loss: float
     settings: Float[np.ndarray, " settings"]
-    """Where it lies."""
+    """Settings at the minimum."""
     loss_standard_error: float
     relative_standard_errors: Float[np.ndarray, " settings"]
     """Standard errors of the logarithms of ``settings``."""
 
 
 def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs terms"]:
-    """1, every setting, and every product of two."""
+    """Return the columns 1, every setting, and every product of two settings."""
     count = x.shape[1]
     pairs = [(i, j) for i in range(count) for j in range(i, count)]
     return np.column_stack([np.ones(len(x)), x, *(x[:, i] * x[:, j] for i, j in pairs)])
 
 
 def _hessian(coefficients: Any, count: int) -> Any:
-    """Second derivatives of a quadratic, from its coefficients in the order of ``_monomials``."""
+    """Return the second derivatives of a quadratic, from its coefficients in the order of ``_monomials``."""
     upper = jnp.zeros((count, count)).at[jnp.triu_indices(count)].set(coefficients[1 + count :])
     return upper + upper.T
 
 
 def _minimum(coefficients: Any, count: int) -> Any:
-    """Where a quadratic is stationary, followed by its value there."""
+    """Return the stationary point of a quadratic, followed by its value there."""
     slope = coefficients[1 : 1 + count]
     at = -jnp.linalg.solve(_hessian(coefficients, count), slope)
     return jnp.append(at, coefficients[0] + slope @ at / 2)
@@ -68,30 +70,30 @@ def _minimum(coefficients: Any, count: int) -> Any:
 
 @partial(jax.jit, static_argnums=1)
 def _minimum_and_jacobian(coefficients: Any, count: int) -> tuple[Any, Any]:
-    """The minimum, and its derivatives by the quadratic's coefficients."""
+    """Return the minimum and its derivatives in the quadratic's coefficients."""
     return _minimum(coefficients, count), jax.jacobian(_minimum)(coefficients, count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Quadratic:
-    """A least-squares quadratic of losses in logarithms of settings, about the best run's."""
+    """A least-squares quadratic of losses in logarithms of settings, centred at the best settings."""
 
     coefficients: np.ndarray
     inverse: np.ndarray
     """Inverse of the normal matrix."""
     residual: float
-    """Sum of squares."""
+    """Residual sum of squares."""
     degrees_of_freedom: int
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    """Ends of the settings that were tried, less ``middle``."""
+    """Range of the tried settings (``low`` to ``high``), relative to ``middle``."""
 
 
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
-    """The runs near the best settings, which are few values of every setting away and little worse; and these.
+    """Return a mask of the runs near the best settings (few grid values away, little worse), and the best settings.
 
-    Seeds of the same settings are in or out together, by their mean: a lucky one alone would be near.
+    Seeds of the same settings are in or out together, by their mean: otherwise a single seed could be near by chance.
     """
     tried, number = np.unique(x, axis=0, return_inverse=True)
     number = number.ravel()
@@ -110,13 +112,13 @@ def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"],
 
 
 def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
-    """The quadratic of the runs near the best settings of a group, or why there is none."""
+    """Return the quadratic of the runs near the best settings of a group, or the reason why there is none."""
     near, middle = _near(x, losses)
     around, found = x[near] - middle, losses[near]
     terms = _monomials(around)
     if len(found) < terms.shape[1] or np.linalg.matrix_rank(terms) < terms.shape[1]:
         return "too few runs near the best"
-    # Columns of equal size: the rank and the inverse do not depend on a setting's range.
+    # Columns are scaled to equal size, so that the rank and the inverse do not depend on a setting's range.
     size = np.linalg.norm(terms, axis=0)
     coefficients, *_ = np.linalg.lstsq(terms / size, found, rcond=None)
     coefficients = coefficients / size
@@ -133,7 +135,7 @@ def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
 
 
 def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> SweptOptimum | str:
-    """The minimum of a quadratic, or why it has none; ``noise`` is the variance of one run's loss."""
+    """Return the minimum of a quadratic or the reason why it has none; ``noise`` is the variance of one run's loss."""
     count = len(quadratic.middle)
     with float64():
         hessian = np.asarray(_hessian(jnp.asarray(quadratic.coefficients), count))
@@ -158,26 +160,26 @@ def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> Swept
 
 
 def standard_error_column(name: str) -> str:
-    """The column of a loss's standard error, and of the standard error of a setting's logarithm."""
+    """Return the column of the standard error of a loss, or of the logarithm of a setting."""
     return f"{name}_standard_error"
 
 
 def smooth_best_by(
     frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
 ) -> tuple[Any, tuple[str, ...]]:
-    """One row a model, of the minimum of a quadratic through the runs near its best; and what was done, in words.
+    """Return one row per model, the minimum of a quadratic through the runs near its best, and notes.
 
-    The row is the best run's with the loss and the settings of the minimum, and columns of their standard errors
-    (``standard_error_column``; of settings in logarithms), at the noise that the residuals of all quadratics have
-    together. Runs of several seeds are runs of one sweep. A model whose quadratic has no minimum within what was
-    tried is left out, and said.
+    The row is the best run's with the loss and settings of the minimum, and columns of their standard errors
+    (``standard_error_column``; of settings in logarithms). The noise is pooled over the residuals of all quadratics.
+    Runs of several seeds are runs of one sweep. Models whose quadratic has no minimum within the tried range are left
+    out, with a note.
 
     Args:
-      inputs: the columns that tell models apart.
-      settings: the columns that were swept, all above 0.
+      inputs: columns that distinguish models.
+      settings: swept columns, all positive.
 
     Raises:
-      UserError: a setting holds what has no logarithm, nothing is left, or no group has a run to spare for the noise.
+      UserError: a setting has values without a logarithm, no model remains, or no group has spare runs for the noise.
     """
     x = {name: _above_0(frame, name, named) for name in settings}
     logs = np.log(np.column_stack(list(x.values())))
@@ -239,7 +241,7 @@ def _above_0(frame: Any, name: str, named: str) -> np.ndarray:
 
 
 def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> bool:
-    """Whether a column is one of the settings, in any unit."""
+    """Return whether a column is one of the settings, in any unit."""
     if target in settings:
         return True
     numeric = [name for name in settings if frame[name].dtype.kind in "iuf" and (frame[name] > 0).all()]
@@ -247,7 +249,7 @@ def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> 
 
 
 def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:
-    """The columns that are the setting itself, in any unit, and by which factor: a batch in sequences and in tokens."""
+    """Return the columns proportional to a setting, with the factor: such as a batch in sequences and in tokens."""
     found = {}
     for column in map(str, frame.columns):
         if column in but or frame[column].dtype.kind not in "iuf":
@@ -291,10 +293,10 @@ def _notes(
 
 
 def precision(standard_errors: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-    """Weights of a mean of 1 by which losses of unequal standard errors are fitted; 0 of one that was measured.
+    """Return weights with mean 1 for losses of unequal standard errors; a measured loss has a standard error of 0.
 
-    A law is off by something of its own at every model, which more runs do not make smaller; its variance is taken to
-    be the median of those above 0 (a random effect, as DerSimonian and Laird 1986 add to each variance).
+    A law has an error at every model that more runs do not reduce. Its variance is estimated as the median of the
+    positive variances, and added to each (a random effect, as in DerSimonian and Laird 1986).
     """
     variances = np.square(standard_errors)
     unsure = variances > 0

@@ -1,4 +1,4 @@
-"""What a reader should know of a table whose rows can all be: repeats, columns that never vary, names nearly right."""
+"""Check valid tables for duplicates, constant columns, and misspelled column names."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ SETTINGS = (
     *("learning_rate", "batch_tokens", "weight_decay", "schedule", "warmup_tokens", "decay_tokens"),
     "sequence_length",
 )
-"""What is tuned for a model and its tokens, in our names; a column of another name counts by ``our_name``."""
+"""Settings that are tuned for a model and its tokens, by our names; others count by ``our_name``."""
 
 TUNED_SHARE = 0.5
-"""Share of the groups of equal inputs in which a setting must vary to be what the table sweeps."""
+"""Share of the groups of equal inputs in which a setting must vary to count as swept."""
 
 
 def swept(frame: Any, inputs: Sequence[str]) -> list[str]:
-    """The settings, by the table's own names, that vary among rows whose inputs are equal."""
+    """Return the settings, by the table's own names, that vary among rows of equal inputs."""
     columns = [str(c) for c in frame.columns if our_name(str(c)) in SETTINGS and str(c) not in inputs]
     repeated = frame[frame.duplicated(list(inputs), keep=False)] if inputs else frame[:0]
     if not columns or not len(repeated):
         return []
     levels = repeated.groupby(list(inputs), sort=False)[columns].nunique(dropna=False)
     varying = [name for name in columns if (levels[name] > 1).mean() >= TUNED_SHARE]
-    # One setting under two names (theirs, and ours that is read from it) is named once, as the file has it.
+    # A setting under two names (the file's, and ours derived from it) is named once, as in the file.
     theirs = {our_name(name): name for name in reversed(varying) if name not in SETTINGS}
     return [name for name in varying if name not in theirs]
 
 
 def sentence(frame: Any, inputs: Sequence[str], settings: Sequence[str], option: str = "--best-by ") -> str:
-    """Say that the rows are a sweep over settings, and name the option that keeps the best of each."""
+    """Return a sentence that the rows are a sweep over settings, with the option that keeps the best of each."""
     groups = frame.groupby(list(inputs), sort=False).ngroups
     extra = int(frame.duplicated(list(inputs)).sum())
     return (
@@ -56,10 +56,10 @@ def sentence(frame: Any, inputs: Sequence[str], settings: Sequence[str], option:
 
 
 def check_settings(frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str) -> None:
-    """Refuse settings that cannot be what a table sweeps.
+    """Raise ``UserError`` for settings that the table cannot have swept.
 
     Raises:
-      UserError: the table lacks a column, or one is what the law reads or the loss.
+      UserError: the table lacks a column, or a column is an input of the law or the loss.
     """
     columns = [str(column) for column in frame.columns]
     for name in settings:
@@ -75,12 +75,12 @@ def check_settings(frame: Any, inputs: Sequence[str], loss: str, settings: Seque
 def best_by(
     frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
 ) -> tuple[Any, tuple[str, ...]]:
-    """The row of the lowest loss among those that differ only in settings; and what that leaves out, in words.
+    """Return the row of the lowest loss among those that differ only in settings, and notes on the dropped rows.
 
-    Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is named.
+    Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is a setting.
 
     Raises:
-      UserError: nothing tells models apart, or no row has a loss.
+      UserError: no column distinguishes models, or no row has a loss.
     """
     alike = _alike(frame, inputs, settings)
     if not alike:
@@ -100,19 +100,19 @@ def best_by(
 
 
 def _alike(frame: Any, inputs: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """The columns whose equal values make one sweep."""
+    """Return the columns whose equal values form one sweep."""
     return [*inputs, *(["seed"] if "seed" in frame.columns and "seed" not in settings else [])]
 
 
 def resolution(frame: Any, best: Any, inputs: Sequence[str], settings: Sequence[str], target: str) -> Any:
-    """By row of the best, the standard deviation of the logarithm of a setting that the values tried leave.
+    """Return the standard deviation of the logarithm of a setting due to the grid, for each best row.
 
-    The best that was tried is anywhere in a step of the grid around the best that there is: its width over the root of
-    12. It is 0 where one value was tried.
+    The true optimum is within one grid step around the best tried value: the step's width divided by √12. The value is
+    0 if only one value was tried.
 
     Args:
-      best: the rows that ``best_by`` kept of ``frame``.
-      target: a setting, or one in another unit.
+      best: rows of ``frame`` kept by ``best_by``.
+      target: a setting, or a setting in another unit.
     """
     values = run_table.numbers(frame[target]).to_numpy(np.float64)
     logs = np.log(np.where(values > 0, values, np.nan))
@@ -126,7 +126,7 @@ def resolution(frame: Any, best: Any, inputs: Sequence[str], settings: Sequence[
 
 
 def _at_ends(frame: Any, best: Any, alike: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
-    """Where the best lies at an end of what was tried, which may hide a better one."""
+    """Return a note if best rows are at the edge of the grid, where a better setting may be outside."""
     at_ends = []
     for name in settings:
         if our_name(name) == "seed":
@@ -149,21 +149,21 @@ def _at_ends(frame: Any, best: Any, alike: Sequence[str], settings: Sequence[str
 
 
 SHOWN = 5
-"""Rows that a sentence names one by one."""
+"""Number of rows that a sentence names."""
 COUNTED_ALIKE = 1.05
-"""FLOPs this near to 6 N D are the same count."""
+"""Largest ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
 MEASURED = tuple(COLUMNS)[list(COLUMNS).index("loss") :]
-"""Columns of a run table that are found by training, and so differ between any two runs."""
+"""Columns of a run table that are measured in training, and so differ between any two runs."""
 NO_SIZES = (*SETTINGS, *MEASURED, "seed")
-"""Columns that do not say which model a run is of."""
+"""Columns that do not identify a run's model."""
 EXPERTS = ("num_experts", "top_k", "params_total")
-"""What tells mixtures from dense models and from each other."""
+"""Columns that distinguish mixtures from dense models and from each other."""
 ALIKE = 0.85
-"""How much (as difflib counts) a column's name resembles ours when it is taken for a slip."""
+"""Similarity (by difflib) from which a column name counts as a misspelling of ours."""
 
 
 def rows_in_words(rows: Any) -> str:
-    """Rows by their number in the file, counted from 1 below the header."""
+    """Return rows by their number in the file, counted from 1 below the header."""
     numbers = [str(row + 1) for row in rows]
     return f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:SHOWN])}" + (", …" if len(numbers) > SHOWN else "")
 
@@ -177,14 +177,14 @@ def check_table(
     tuned: bool = False,
     sizes: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """Sentences about a table, its rows by their index.
+    """Return notes about a table.
 
     Args:
-      inputs: the columns that set a run's prediction.
+      inputs: columns that determine a run's prediction.
       used: columns that are read besides ``inputs`` and ``loss``.
-      law: what is to be fitted, if that is known.
-      tuned: whether the rows are the optima of sweeps already.
-      sizes: the columns that tell runs apart; ``inputs``, if not given.
+      law: the law to be fitted, if known.
+      tuned: True if the rows are already optima of sweeps.
+      sizes: columns that distinguish runs; default ``inputs``.
     """
     return (
         *_repeats(frame, inputs if sizes is None else sizes, loss, law, tuned),
@@ -197,10 +197,10 @@ def check_table(
 
 
 def duplicates(frame: Any, inputs: Sequence[str], loss: str) -> Any:
-    """Which rows repeat an earlier row's sizes and loss to the digit: most often one run that was listed twice.
+    """Return a mask of rows that repeat an earlier row's sizes and loss exactly, most often a run listed twice.
 
-    Without sizes that is none: equal losses say nothing. Nor do those of runs that differ in a seed or a setting, or
-    in the loss where something else is fitted, as the best learning rates of a sweep are.
+    Without sizes there are none, because equal losses alone prove nothing. Rows that differ in a seed or a setting are
+    no duplicates; nor are rows that differ in the loss if another column is fitted, such as the best learning rate.
     """
     if not inputs:
         return np.zeros(len(frame), bool)
@@ -237,7 +237,7 @@ def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None, tun
 
 
 def _differing(frame: Any, inputs: Sequence[str], loss: str) -> str:
-    """What else differs among rows of equal sizes: none of it is read, and some of it may matter."""
+    """Return a phrase with the other columns that differ among rows of equal sizes; some may matter."""
     others = [name for name in frame.columns if name not in (*inputs, loss) and name not in MEASURED]
     alike = frame[frame.duplicated(list(inputs), keep=False)].groupby(list(inputs), sort=False)[others]
     share = (alike.nunique(dropna=False) > 1).mean()
@@ -246,15 +246,15 @@ def _differing(frame: Any, inputs: Sequence[str], loss: str) -> str:
 
 
 def _unread_experts(frame: Any, inputs: Sequence[str], law: type) -> str:
-    """In which experts and totals runs differ that are alike to a law, and what to do; empty if in none.
+    """Return a phrase on the expert columns in which otherwise equal runs differ, with remedies; empty if none differ.
 
-    Each remedy is named only where the table has what it takes.
+    Each remedy is named only if the table has the columns it needs.
     """
     experts = frame[[name for name in EXPERTS if name in frame.columns]].copy()
     if "num_experts" in experts:
         dense = experts["num_experts"] <= 1
         only_dense = "num_experts == 0" if (experts["num_experts"][dense] == 0).all() else "num_experts <= 1"
-        # A dense model has no experts, whatever these columns say of it.
+        # Expert columns of a dense model have no meaning, so they are set to 0.
         experts.loc[dense, [name for name in experts if name != "params_total"]] = 0
     elif {"params_active", "params_total"} <= set(frame.columns):
         dense = frame["params_total"] <= frame["params_active"]
@@ -273,14 +273,14 @@ def _unread_experts(frame: Any, inputs: Sequence[str], law: type) -> str:
         remedies.append(f"keep the dense ones with {command('--where', only_dense)}")
     readers = [name for name, other in LAWS.items() if _reads(other, frame, {*inputs}, {*differ})]
     if readers:
-        # The law of dense models and mixtures alike, where there is a choice.
+        # This law describes both dense models and mixtures, so it is preferred.
         remedies.append(f"fit {'effective_params' if 'effective_params' in readers else readers[0]}")
     count = [f"{mixtures} of {len(frame)} rows are mixtures"] if mixtures else []
     return ": ".join([said, "; ".join([*count, *([", or ".join(remedies)] if remedies else [])])]).removesuffix(": ")
 
 
 def _reads(law: Any, frame: Any, inputs: set[str], differ: set[str]) -> bool:
-    """Whether a law of the loss reads all that another does, and some of what runs differ in, all of it known."""
+    """Return whether a law of the loss reads all of ``inputs`` and some of ``differ``, with all its inputs known."""
     needed = set(law.inputs)
     if "loss" not in law.outputs or not inputs <= needed or not needed & differ or not needed <= set(frame.columns):
         return False
@@ -307,11 +307,11 @@ ORIGINS = (
     "validation_set",
     "paper",
 )
-"""Columns whose runs have losses that are not measured on one thing, or trained on one."""
+"""Columns of origin: losses of runs that differ in them are not comparable."""
 
 
 def _several_origins(frame: Any, used: set[str]) -> tuple[str, ...]:
-    """That rows of several data or projects are fitted as one."""
+    """Return a note if rows of several data sets or projects are fitted together."""
     notes = []
     for column in map(str, frame.columns):
         if column.lower() not in ORIGINS or column in used:
@@ -330,11 +330,11 @@ def _several_origins(frame: Any, used: set[str]) -> tuple[str, ...]:
 
 
 TOGETHER = 0.01
-"""Standard deviation of the logarithm of a ratio below which it is the same in all rows."""
+"""Standard deviation of the log ratio of two columns below which they are proportional."""
 
 
 def _vary_together(frame: Any, inputs: Sequence[str]) -> tuple[str, ...]:
-    """That sizes vary only together, so that rows do not tell what each of them does."""
+    """Return a note if sizes vary only together, so that their effects cannot be separated."""
     sizes = {name: frame[name].to_numpy(np.float64) for name in inputs if name in SIZES}
     logs = {name: np.log(size) for name, size in sizes.items() if (size > 0).all() and np.std(np.log(size)) > TOGETHER}
     notes = []
@@ -351,7 +351,7 @@ def _vary_together(frame: Any, inputs: Sequence[str]) -> tuple[str, ...]:
 
 
 def _counted_otherwise(frame: Any) -> tuple[str, ...]:
-    """Whether the table's FLOPs are not those by which decisions split a budget."""
+    """Return a note if the table's FLOPs differ from those by which laws split a budget."""
     if not {"flops", "params_active", "tokens"} <= set(frame.columns):
         return ()
     size = frame["params_active"].to_numpy(np.float64) * frame["tokens"].to_numpy(np.float64)
@@ -379,16 +379,16 @@ def _slips(frame: Any, used: set[str]) -> tuple[str, ...]:
 
 
 LARGEST_VOCABULARY = 262_144
-"""The largest vocabulary of a public language model (Gemma); guessing in it has a loss of ln 262,144 = 12.5 nats."""
+"""Largest vocabulary of a public language model (Gemma); uniform guessing has a loss of ln 262,144 = 12.5 nats."""
 UNTRAINED = 7.0
-"""Nats per token that hardly any trained language model's loss exceeds; perplexities mostly do."""
+"""Loss in nats per token that few trained language models exceed, but most perplexities do."""
 
 
 def check_losses(frame: Any, loss: str, read_from: str) -> tuple[str, ...]:
-    """Sentences about losses that no trained model has: of runs that diverged, or in another unit.
+    """Return notes about losses that no trained model has: of diverged runs, or in another unit.
 
     Args:
-      read_from: the column, or the expression, that the file has it in.
+      read_from: column or expression of the file for the loss.
     """
     losses = frame[loss].to_numpy(np.float64)
     if np.median(losses) > UNTRAINED:

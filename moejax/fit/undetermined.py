@@ -1,4 +1,4 @@
-"""Directions of a law's coefficients along which no run moves: what depends on them has a value and no uncertainty."""
+"""Find directions of a law's coefficients that the runs do not determine; answers along them have no uncertainty."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from moejax.laws.law import coefficients
 from moejax.wording import command
 
 FLAT = 1e-13
-"""Share of the largest curvature below which a direction has none."""
+"""Share of the largest curvature below which a direction counts as flat."""
 MOVED = 1e-5
-"""A number moves along a direction if an e-fold of it changes the number by more than this share."""
+"""Relative change per e-fold of a direction from which an answer depends on it."""
 FARTHEST = 8.0
-"""Times its widest, beyond which a step of a coordinate moves its coefficient by nothing that a float holds."""
+"""Multiple of the bound beyond which a step of a coordinate changes its coefficient by less than float precision."""
 
 Direction = Mapping[str, float]
-"""What a step along a direction adds to each fitted coefficient, per e-fold of those that have a sign."""
+"""Change of each fitted coefficient along a direction, per e-fold of coefficients of one sign."""
 
 
 def undetermined(sizes: Float[np.ndarray, " directions"]) -> Bool[np.ndarray, " directions"]:
-    """Which principal directions of the runs' slopes have none, by their singular values."""
+    """Return a mask of the flat principal directions of the residuals' derivatives, by singular values."""
     return ~(sizes > np.sqrt(FLAT) * sizes.max(initial=0.0))
 
 
 def directions_of(
     objective: FitObjective, data: Any, point: Float[np.ndarray, " free"], flat: Float[np.ndarray, "directions free"]
 ) -> tuple[dict[str, float], ...]:
-    """Directions of the searched coordinates as steps of the law's coefficients."""
+    """Return directions of the search coordinates as steps of the law's coefficients."""
     bounded = objective.logarithmic
-    # Near an end of what is searched a coordinate hardly moves its coefficient; at the end not at all.
+    # Near a bound of the search a coordinate hardly changes its coefficient; at the bound not at all.
     farthest = FARTHEST * objective.widest
     at = np.where(bounded, np.clip(point, -farthest, farthest), point)
     moved = np.where(bounded, 1 - np.tanh(at / objective.widest) ** 2, 1.0)
@@ -57,7 +57,7 @@ def directions_of(
 
 
 def moves(law: Any, directions: Sequence[Direction], functional: Any) -> Bool[np.ndarray, "answers directions"]:
-    """Whether every number of a functional, flat, moves along each direction, to first order."""
+    """Return whether each number of a flattened functional depends on each direction, to first order."""
 
     def numbers(one: Any) -> Any:
         return ravel_pytree(functional(one))[0]
@@ -69,13 +69,13 @@ def moves(law: Any, directions: Sequence[Direction], functional: Any) -> Bool[np
     steps = np.array([[direction.get(name, 0.0) for name in names] for direction in directions])
     slope = np.stack([np.asarray(one) for one in coefficients(slopes).values()], axis=1)
     parts = np.where(steps != 0, slope[:, None, :] * steps, 0.0)
-    # What cancels but for rounding does not move.
+    # Changes that cancel up to rounding do not count.
     size = np.abs(np.asarray(value))[:, None] + np.abs(parts).sum(axis=2)
     return np.abs(parts.sum(axis=2)) > MOVED * size
 
 
 def coefficients_along(law: Any, directions: Sequence[Direction]) -> list[tuple[str, ...]]:
-    """By direction, the coefficients that move along it."""
+    """Return the coefficients that change along each direction."""
     values = {name: abs(float(value)) for name, value in coefficients(law).items()}
     return [
         tuple(name for name, step in one.items() if abs(step) > MOVED * (values[name] + abs(step)))
@@ -84,10 +84,10 @@ def coefficients_along(law: Any, directions: Sequence[Direction]) -> list[tuple[
 
 
 def how_to_determine(law: Any, names: Sequence[str]) -> str:
-    """What to do where runs leave coefficients open, with the option that holds one of them; empty if there are none.
+    """Return advice for undetermined coefficients, with the option that fixes one of them; empty if there are none.
 
-    The example is of a coefficient without a unit, as others' value of it may hold here too; the loss of other data
-    that nothing removes does not.
+    The example is a coefficient without a unit, because a published value may hold here too. The irreducible loss of
+    other data does not.
     """
     if not names:
         return ""
@@ -107,31 +107,30 @@ def how_to_determine(law: Any, names: Sequence[str]) -> str:
 
 
 STEP = 0.01
-"""E-folds by which a law is moved to see whether an answer moves with it."""
+"""Step in e-folds of a law along a direction, to test whether an answer changes."""
 BENT = 1e-3
-"""Share of a step by which an answer that does not move to first order may still change."""
+"""Relative change per step below which an answer only changes beyond first order."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """A law a little to either side along each direction that runs do not determine, and laws that fit as well.
+    """Laws a small step to either side along each undetermined direction, and laws that fit equally well.
 
-    What is asked of many laws at once, as a design is, is asked of these too: an answer that changes from one side to
-    the other, or that a law which fits as well gives otherwise, is not determined.
+    They are evaluated with batches of laws: an answer that differs between the two sides, or under a law that fits
+    equally well, is not determined.
     """
 
     law: Any
     directions: Sequence[Direction]
     alternatives: Sequence[Mapping[str, float]] = ()
-    """Coefficients of laws that fit as well (``moejax.fit.alternatives``)."""
+    """Coefficients of laws that fit equally well (``moejax.fit.alternatives``)."""
 
     @property
     def laws(self) -> Any:
-        """One law whose coefficients have an entry for each: either side of a direction, one after the other; then
-        those that fit as well.
+        """Laws as one law with array coefficients: both sides of each direction, then those that fit equally well.
 
-        Coefficients of one sign are moved as their logarithms: a term that keeps its value along a direction does so
-        to higher order than if a scale took the same step itself.
+        Coefficients of one sign are moved in their logarithms. A term that is constant along a direction then stays
+        constant to higher order.
         """
         sides = [(direction, side * STEP) for direction in self.directions for side in (1, -1)]
         signs = {field.name: field.metadata.get("sign") for field in dataclasses.fields(self.law)}
@@ -143,8 +142,11 @@ class Probes:
         return dataclasses.replace(self.law, **beside)
 
     def moved(self, answers: Any, interval: Interval) -> bool:
-        """Whether an answer, by what it is under each of the laws, changes along any direction, or lies beyond the
-        interval that it has under likely laws; or has none there."""
+        """Return whether an answer, given its value under each of the laws, is not determined.
+
+        It is not if it changes along a direction, or if a law that fits equally well gives a value outside its interval
+        or no value.
+        """
         sides, others = np.split(np.asarray(answers, np.float64), [2 * len(self.directions)])
         one, other = sides.reshape(-1, 2).T
         with np.errstate(invalid="ignore"):

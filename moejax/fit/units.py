@@ -1,4 +1,4 @@
-"""Whether counts are in the units that a fit reads: sizes nobody trains, and FLOPs that sizes and tokens contradict."""
+"""Check the units of counts: implausible sizes, and FLOPs that contradict sizes and tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moejax.wording import lies, listed
 Values = Float[np.ndarray, " rows"]
 
 USUAL = {"params": (1e6, 1e13), "tokens": (1e8, 1e15), "flops": (1e15, 1e27)}
-"""Where runs lie that laws are fitted to: what a guessed unit must bring the numbers to."""
+"""Usual range of runs that laws are fitted to; a guessed unit must bring the numbers into it."""
 
 THOUSANDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
 FACTORS = {
@@ -26,26 +26,26 @@ FACTORS = {
     "tokens": THOUSANDS,
     "flops": {1e18: "exaFLOPs", 8.64e19: "petaFLOP/s-days", 1e15: "petaFLOPs", 1e12: "teraFLOPs", 1e9: "gigaFLOPs"},
 }
-"""Units that tables are written in without a word, by how many of ours they hold."""
+"""Units that tables use without naming them, by their size in our units."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What one of our columns is read from."""
+    """The source of one of our columns."""
 
     expression: str
-    """As it stands in a product."""
+    """Expression, written as a factor of a product."""
     unit: float | None
-    """What its numbers are to be multiplied with, if it is one column whose name says so."""
+    """Factor for its numbers, if the name of a single column gives a unit."""
 
 
 def wrong_units(frame: Any, read_from: Mapping[str, str], rows_in_words: Any) -> dict[str, str]:
-    """What in a table of plain counts cannot be: a sentence with the remedy by column, none if all is well.
+    """Return a sentence with the remedy for each column with impossible counts; empty if there are none.
 
     Args:
-      frame: finite numbers above 0 in the columns of ``COUNTED`` that it has, rows by their index.
-      read_from: for columns that the file has under another name or that are computed, the expression.
-      rows_in_words: names some rows of the index.
+      frame: table with finite positive numbers in its columns of ``COUNTED``.
+      read_from: expressions of columns that the file has under another name or that are computed.
+      rows_in_words: function that names rows of the index.
     """
     values = {name: frame[name].to_numpy(np.float64) for name in COUNTED if name in frame.columns}
     values = {name: column for name, column in values.items() if np.isfinite(column).all() and (column > 0).all()}
@@ -95,7 +95,7 @@ def _word(kind: str, factor: float) -> str:
 
 
 def _apart(column: Values, wrong: Bool[np.ndarray, " rows"]) -> bool:
-    """Whether the wrong rows are written in another unit than the rest, and are not just the smallest of one column."""
+    """Return whether the wrong rows are in another unit than the rest, and not just the smallest of one column."""
     rest = column[~wrong]
     gap = min(abs(np.log10(rest.min() / column[wrong].max())), abs(np.log10(column[wrong].min() / rest.max())))
     return bool(gap > THOUSAND / 2)
@@ -108,7 +108,7 @@ def _factors(
     values: Mapping[str, Values],
     sources: Mapping[str, Source],
 ) -> list[float]:
-    """Units that the numbers may be in, likeliest first; one if the name says it, or FLOPs, sizes and tokens do."""
+    """Return candidate units, most likely first; one if the name or the FLOPs, sizes and tokens give it."""
     kind, unit = kind_of(name), sources[name].unit
     if unit is not None and _within(POSSIBLE[kind], shown * unit):
         return [unit]
@@ -137,7 +137,7 @@ def _within(limits: tuple[float, float], column: Float[np.ndarray, " any"]) -> b
 
 
 def _usual(kind: str, column: Float[np.ndarray, " any"]) -> list[float]:
-    """Units that would make numbers usual, of which the smallest may be a tenth of what is."""
+    """Return the units that bring numbers into the usual range; its lower limit may be missed by a factor of 10."""
     low, high = USUAL[kind]
     return [factor for factor in FACTORS[kind] if _within((low / 10, high), column * factor)]
 
@@ -148,9 +148,9 @@ def _off_balance(
     known: Mapping[str, Float[np.ndarray, " any"]],
     sources: Mapping[str, Source],
 ) -> float:
-    """Decades between a column's tokens per parameter and balanced ones, by what is known of the other; 0 if nothing.
+    """Return decades between a column's tokens per parameter and the balanced ratio; 0 if the other column is unknown.
 
-    Another column that is in no possible unit either counts by whichever of its units goes best with this.
+    If the other column has no possible unit either, its best matching unit counts.
     """
     others = ("tokens",) if kind_of(name) == "params" else ("params_active", "params_total")
     other = next((each for each in others if each in known), None)
@@ -163,7 +163,7 @@ def _off_balance(
         factors = [unit] if unit is not None else _usual(kind, known[other])
     per_param = [np.median(column / (factor * known[other])) for factor in factors]
     per_param = per_param if kind == "params" else [1 / ratio for ratio in per_param]
-    # Units are compared by it, and rounding must not decide between equals.
+    # Units are compared by this number, so rounding errors must not decide between equal ones.
     return min((round(abs(float(np.log10(ratio / BALANCED_PER_PARAM))), 6) for ratio in per_param), default=0.0)
 
 
@@ -175,14 +175,14 @@ def _remedy(name: str, factor: float, sources: Mapping[str, Source], below: floa
 
 
 def _counted(values: Mapping[str, Values]) -> Values:
-    """FLOPs over 6 · active parameters · tokens."""
+    """Return FLOPs / (6 · active parameters · tokens)."""
     return values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * values["params_active"] * values["tokens"])
 
 
 def _contradicted(
     values: Mapping[str, Values], index: Any, sources: Mapping[str, Source], rows_in_words: Any
 ) -> dict[str, str]:
-    """Rows whose FLOPs are nearer to a thousandfold (or more) of 6·N·D, or to a thousandth, than to it."""
+    """Return a sentence if the FLOPs of rows are closer to 10³·6·N·D or 10⁻³·6·N·D (or beyond) than to 6·N·D."""
     if not {"params_active", "tokens", "flops"} <= set(values):
         return {}
     ratio = _counted(values)
@@ -216,18 +216,19 @@ def _contradicted(
 
 
 PER_PARAM = (1e-3, 1e6)
-"""Tokens per parameter of a table's median run, from the first checkpoints to small models trained on trillions."""
+"""Possible tokens per parameter of a table's median run, from first checkpoints to small models on trillions of tokens.
+"""
 USUAL_PER_PARAM = (0.1, 1e4)
-"""What guessed units must bring that to."""
+"""Range of tokens per parameter that guessed units must reach."""
 BALANCED_PER_PARAM = 20.0
 MOST_OFF = 2.0
-"""Decades around it within which a unit remains plausible beside a more balanced one."""
+"""Decades from the balanced ratio within which a unit remains plausible even if another is more balanced."""
 
 
 def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> dict[str, str]:
-    """Sizes and tokens that are possible each by itself, and not together: by their ratio, or because both are tiny.
+    """Return sentences for sizes and tokens that are possible alone but not together: by their ratio, or both tiny.
 
-    Numbers in millions may pass for plain ones of toy models. FLOPs tell the two apart; where a table has none, it is
+    Numbers in millions may look like plain counts of toy models. FLOPs tell the two apart; without FLOPs the user is
     asked.
     """
     size = next((name for name in ("params_active", "params_total") if name in values), None)
@@ -251,16 +252,16 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
 
 
 def _every_size(units: Mapping[str, float], values: Mapping[str, Values]) -> dict[str, float]:
-    """The same unit for all sizes of a table: they are written alike."""
+    """Return the units with the same one for all sizes of a table, which are written alike."""
     of_sizes = [factor for name, factor in units.items() if name != "tokens"]
     sizes = {name: factor for name in values if kind_of(name) == "params" for factor in of_sizes}
     return {**sizes, **{name: factor for name, factor in units.items() if name == "tokens"}}
 
 
 def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Source]) -> list[dict[str, float]]:
-    """Units of sizes and tokens that make both usual and their ratio too, the fewest and most balanced first.
+    """Return units that bring sizes, tokens and their ratio into the usual range, fewest and most balanced first.
 
-    Where a column's name says a unit, no other is tried.
+    If the name of a column gives a unit, only that is tried.
     """
     choices = {
         name: (1.0, *FACTORS[kind_of(name)]) if sources[name].unit is None else (sources[name].unit,)
@@ -274,14 +275,14 @@ def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Sou
             ratio = float(np.median(moved["tokens"] / moved[size]))
             changed = {name: by for name, by in ((size, by_size), ("tokens", by_tokens)) if by != 1}
             if changed and usual and USUAL_PER_PARAM[0] <= ratio <= USUAL_PER_PARAM[1]:
-                # Of units that balance alike, both the same.
+                # Of equally balanced units, equal units for both come first.
                 order = (len(changed), abs(np.log10(ratio / BALANCED_PER_PARAM)), by_size != by_tokens, by_size)
                 together.append((order, changed))
     return [changed for _, changed in sorted(together, key=lambda one: one[0])]
 
 
 def gaps(frame: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Sentences about columns that fall into two parts a thousand times apart: perhaps two units."""
+    """Return sentences about columns with a gap of a factor of 1,000 or more, perhaps due to two units."""
     notes = []
     for name in names:
         if name not in COUNTED or name == "flops":
@@ -298,15 +299,15 @@ def gaps(frame: Any, names: Sequence[str]) -> tuple[str, ...]:
 
 
 FEW_PER_PARAM = 1.0
-"""Tokens per parameter of a table's median run below which sizes and tokens may be exchanged."""
+"""Tokens per parameter of the median run below which sizes and tokens may be swapped."""
 
 
 def exchanged(frame: Any, inputs: Sequence[str], read_from: Mapping[str, str]) -> tuple[str, ...]:
-    """Return sentences about two columns that look as if each were the other.
+    """Return sentences about two columns that may be swapped.
 
     Args:
-      inputs: what the law reads.
-      read_from: as of ``wrong_units``.
+      inputs: inputs of the law.
+      read_from: as in ``wrong_units``.
     """
 
     def if_they_are(one: str, other: str) -> str:

@@ -1,4 +1,4 @@
-"""How runs scatter around a fitted law: by luck of their own, and by luck that the runs of a group share."""
+"""Estimate the variance of runs around a fitted law: residual noise, and a random effect shared by each group."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from moejax.fit.runs import Runs, sums_by_group
 from moejax.fit.undetermined import undetermined
 
 MOST_SHARED = 0.99
-"""Largest intraclass correlation: the runs of a group are never one run."""
+"""Upper limit of the intraclass correlation: the runs of a group are never a single run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VarianceComponents:
-    """A normal scatter of log loss, with a random intercept for each group."""
+    """Normal noise of log loss with a random intercept for each group."""
 
     noise: float
-    """Standard deviation of a run's log loss, by both kinds of luck."""
+    """Standard deviation of a run's log loss, from noise and random intercept."""
     shared: float | None
-    """Intraclass correlation: the share of the variance that the runs of a group have in common; None where the runs do
-    not say, as no group has two or there are no more groups than coefficients."""
+    """Intraclass correlation, the group's share of the variance.
+
+    None if the runs do not determine it: no group has two runs, or there are no more groups than coefficients.
+    """
 
 
 def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
-    """The scatter of runs around the law that was fitted to them, from two sums of squares of residuals.
+    """Estimate the variance of runs around their fitted law, from two sums of squares of residuals.
 
-    Henderson's third method (1953): the sum over all runs, and that of the groups' means, are set to what they are
-    expected to be after a least-squares fit took its part of them. What a robust penalty makes of a residual is its psi
-    over the mean stiffness: the variance is then that of which the coefficients' errors are made. Residuals are clipped
-    as in ``noise``.
+    Henderson's third method (1953): the sum over all runs and that of the group means are set to their expectations
+    after a least-squares fit. For a robust penalty the residual is its psi divided by the mean stiffness. The variance
+    then matches the standard errors of the coefficients. Residuals are clipped as in ``noise``.
 
     Raises:
       UserError: the runs are not those of the fit.
@@ -52,17 +53,17 @@ def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
         sums_by_group(part, runs.group[kept]) for part in (root**2, root * residual, root[:, None] * basis)
     )
     total, between = residual @ residual, np.sum(together**2 / weight)
-    # What the fit leaves of intercepts, M = diag(weight) - taken·takenᵀ: its diagonal, and the squares of its columns.
+    # Residual maker for the intercepts, M = diag(weight) - taken·takenᵀ: its diagonal, and the squares of its columns.
     lost = np.sum(taken**2, axis=1)
     met = weight - lost
     squares = met**2 - lost**2 + np.einsum("gf,fh,gh->g", taken, taken.T @ taken, taken)
-    # Expected sums by the variances of runs and of groups.
+    # Expected sums of squares per variance of runs and of groups.
     degrees_of_freedom = left_by(len(residual), basis.shape[1])
     expected = np.array([[degrees_of_freedom, met.sum()], [np.sum(met / weight), np.sum(squares / weight)]])
     shared = None
     if basis.shape[1] < len(weight) < len(residual):
         own, groups = np.linalg.solve(expected, [total, between])
         shared = float(np.clip(groups / max(own + groups, 1e-300), 0.0, MOST_SHARED))
-    # The total is what its sum of squares says at that share.
+    # The total variance follows from its sum of squares at that share.
     variance = total / np.dot([1 - (shared or 0.0), shared or 0.0], expected[0])
     return VarianceComponents(noise=float(np.sqrt(variance)), shared=shared)

@@ -1,7 +1,7 @@
-"""The same law through the minima of sweeps, through them weighing alike, and through the sweeps' best rows.
+"""Fit a law to the minima of sweeps, to the equally weighted minima, and to the best rows of the sweeps.
 
-The minimum of a quadratic (``swept_optimum``) and the best row of a sweep estimate the same optimum. Where the law does
-not hold everywhere, or a quadratic is biased, the weights and the kind of minimum decide a coefficient.
+The minimum of a quadratic (``swept_optimum``) and the best row of a sweep estimate the same optimum. If the law does
+not hold everywhere, or a quadratic is biased, coefficients depend on the weights and the kind of optimum.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from moejax.fit.runs import Runs
 from moejax.json_text import finite
 
 MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
-"""Ways from sweeps to one row each."""
+"""Reductions of sweeps to one row each."""
 
 
 def ways_through_sweeps(
     result: FitResult, minima: Runs, best: Runs, level: float, *, how: Mapping[str, Any], **options: Any
 ) -> dict[str, Any]:
-    """Fit the law of ``result``, which is of the minima, in the other two ways; return all three as plain data.
+    """Fit the law of ``result``, which is fitted to the minima, in the other two ways; return all three as plain data.
 
     Args:
       how: options of ``with_uncertainty``.
@@ -50,7 +50,7 @@ def ways_through_sweeps(
 
 
 def _warnings(ways: Mapping[str, Any]) -> list[str]:
-    """Name the coefficients that minima and best rows determine differently: each outside the other's interval."""
+    """Return warnings for coefficients that differ between minima and best rows, each outside the other's interval."""
     minima, alike, best = (ways[name]["coefficients"] for name in (MINIMA, ALIKE, BEST))
     said = []
     for name in minima:

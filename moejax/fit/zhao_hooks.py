@@ -1,8 +1,8 @@
 """Test two conclusions of Zhao et al. (2025): hooks in G that are proportional (Figure 10), and exponents of 1 (C.3).
 
-The paper fits Eq. 7 at every G and looks at its a, c and h. Here each of the three is a hook with coefficients of its
-own, e·G + f/G + tau, in one regression over all runs, so that every hook has a standard error. Inferred: alpha and beta
-are those of the joint law, and m·S² + n·S stands beside each hook where S varies.
+The paper fits Eq. 7 at every G and inspects its a, c and h. Here each of the three is a hook with its own coefficients,
+e·G + f/G + tau, in one regression over all runs, so that every hook has a standard error. Inferred: alpha and beta are
+those of the joint law, and m·S² + n·S is added to each hook if S varies.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HOOKS = ("a", "c", "h")
-"""Coefficients of Eq. 7 that G moves, of 1/N^alpha, 1/N_a^alpha and N_a/N."""
+"""Coefficients of Eq. 7 that depend on G, of 1/N^alpha, 1/N_a^alpha and N_a/N."""
 PARTS = ("e", "f", "tau")
 LEAST_VALUES = 3
-"""Values of G, and of S, that a hook and a parabola need."""
+"""Minimum number of values of G for a hook, and of S for a parabola."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,22 +41,22 @@ class Hook:
 
     @property
     def best(self) -> float | None:
-        """G at the lowest point; None if it is no hook."""
+        """G at the minimum; None if there is none."""
         (e, _), (f, _) = self.coefficients["e"], self.coefficients["f"]
         return float(np.sqrt(f / e)) if min(e, f) > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """The three hooks, and the exponents of the term h·N_a^p/N^q where they are free."""
+    """The three hooks, and the free exponents of the term h·N_a^p/N^q."""
 
     hooks: tuple[Hook, ...]
     exponents: dict[str, tuple[float, float]]
-    """p and q, each a value and a standard error."""
+    """Exponents p and q, each a value and a standard error."""
     runs: int
 
     def frame(self) -> pd.DataFrame:
-        """A row for every coefficient, with its standard error; those of the exponents are of h."""
+        """Return a row for every coefficient, with its standard error; the exponents have the symbol h."""
         import pandas as pd
 
         each = {(one.symbol, part): pair for one in self.hooks for part, pair in one.coefficients.items()}
@@ -65,7 +65,7 @@ class Hooks:
         return pd.DataFrame(rows, columns=["symbol", "coefficient", "value", "standard_error"])
 
     def table(self) -> Table:
-        """The hooks, with what Eqs. 7 and 9 say of them."""
+        """Return the hooks, and their agreement with Eqs. 7 and 9."""
         columns = (
             Column("coefficient of Eq. 7"),
             *(Column(part, _with_error, words=True) for part in PARTS),
@@ -87,7 +87,7 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
     """Fit the hooks of a, c and h, and the exponents of the term with h, at alpha and beta of a joint law.
 
     Raises:
-      UserError: the runs lack a factor, have fewer than three G, or do not set every hook.
+      UserError: the runs lack a factor, have fewer than three G, or do not determine every hook.
     """
     known = {name: values[runs.weight > 0] for name, values in factor_values(runs).items()}
     loss, weight = runs.loss[runs.weight > 0], np.sqrt(runs.weight[runs.weight > 0])
@@ -100,7 +100,7 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
 
     columns = _columns(law, known) * weight[:, None]
     scale = np.linalg.norm(columns, axis=0)
-    # Two more for the exponents.
+    # The exponents are two more free coefficients.
     free = len(loss) - columns.shape[1] - 2
     if free < 1 or np.linalg.matrix_rank(columns / scale) < columns.shape[1]:
         raise UserError("The runs do not set a hook of each of a, c and h: vary N, N_a and G apart from each other.")
@@ -117,7 +117,7 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
 def _columns(
     law: FiveFactor, known: dict[str, np.ndarray], active: float = 1.0, total: float = 1.0
 ) -> Float[np.ndarray, "runs columns"]:
-    """Every hook's G, 1/G and 1, and S² and S where S varies, times what it stands before; then D, then 1."""
+    """Return the regressors: G, 1/G and 1 (and S² and S if S varies) times each hook's term; then D, then 1."""
     alpha, beta = float(law.params_exponent), float(law.tokens_exponent)
     sizes = (known["N"] ** -alpha, known["N_a"] ** -alpha, known["N_a"] ** active / known["N"] ** total)
     shapes = [known["G"], 1 / known["G"], np.ones_like(known["G"])]
@@ -133,7 +133,8 @@ def _hooks(values: np.ndarray, covariance: np.ndarray) -> tuple[Hook, ...]:
     hooks = []
     for number, symbol in enumerate(HOOKS):
         e, f = number * each, number * each + 1
-        # e·f of the first less its own f·e: 0 if the two are proportional, whatever their signs.
+        # Difference of the cross products e·f of the first hook and this one: 0 if they are proportional, whatever
+        # their sign.
         slope = np.zeros(len(values))
         slope[[0, 1]] += values[f], -values[e]
         slope[[e, f]] += -values[1], values[0]

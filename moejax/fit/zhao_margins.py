@@ -1,4 +1,4 @@
-"""The marginal coefficients of Zhao et al. (2025): Eq. 5, 8 and 10 group by group, and Eq. 7 at each G and S."""
+"""Fit the marginal coefficients of Zhao et al. (2025): Eqs. 5, 8 and 10 by group, and Eq. 7 at each G and S."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 INPUTS = FiveFactor.inputs
 MARGIN_STARTS = 32
-"""A margin has three or four coefficients, in two of three cases linear ones: it needs few starts."""
+"""Number of starts of a margin; few suffice for three or four coefficients, most of them linear in two of three cases.
+"""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of the paper: the law of its margin, and what that law says is best."""
+    """One factor of the paper: the law of its margin, and the optimum of that law."""
 
     name: str
     equation: str
@@ -49,7 +50,7 @@ FACTORS = (
     Factor("S", "Eq. 10", MarginalShared, optimal_shared),
 )
 WITH_GAMMA = "Eq. 5, gamma = alpha"
-"""What the table of coefficients calls Eq. 5 with the joint law's exponent."""
+"""Name of Eq. 5 with the joint law's exponent in the table of coefficients."""
 COLUMNS = {
     "N": "params_total_nonembedding",
     "D": "tokens",
@@ -57,28 +58,28 @@ COLUMNS = {
     "G": "active_experts",
     "S": "shared_share",
 }
-"""The paper's letters and the columns of the table of marginal coefficients."""
+"""Columns of the table of marginal coefficients by the letters of the paper."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """The runs in which one factor alone varies, and the law through them."""
+    """Runs in which only one factor varies, and the law fitted to them."""
 
     factor: str
     held: dict[str, float]
-    """What the other factors are."""
+    """Values of the other factors."""
     runs: int
     coefficients: dict[str, float]
     best: float
-    """The factor's value of least loss under the marginal law."""
+    """Value of the factor with the least loss under the marginal law."""
     inside: bool
-    """Whether ``best`` lies within the values that were trained."""
+    """True if ``best`` is within the range of the trained values."""
     r_squared: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtStructure:
-    """Eq. 7 through the runs of one G and S: its a, c and h, the coefficients that G moves."""
+    """Fit of Eq. 7 to the runs of one G and S: its a, c and h, the coefficients that depend on G."""
 
     active_experts: float
     shared_share: float
@@ -95,12 +96,12 @@ def margins_of(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[Margin]:
-    """The marginal law of one factor in every group of runs that differ in it alone.
+    """Fit the marginal law of one factor in every group of runs that differ only in this factor.
 
-    A group needs one value more than its law has coefficients, of which those in ``fixed`` are given.
+    A group needs one value more than its law has free coefficients, without those in ``fixed``.
 
     Raises:
-      UserError: the runs lack a field that Eq. 11 reads.
+      UserError: the runs lack an input of Eq. 11.
     """
     report = progress or (lambda *_: None)
     known = factor_values(runs)
@@ -128,9 +129,9 @@ def margins_of(
 
 
 def with_gamma_of(law: FiveFactor, runs: Runs, *, seed: int = 0, progress: Progress | None = None) -> list[Margin]:
-    """Eq. 5 in every group of runs that differ in N_a alone, its exponent that of the joint law.
+    """Fit Eq. 5 in every group of runs that differ only in N_a, with the exponent of the joint law.
 
-    The paper finds that gamma and alpha agree. Beside a free gamma, the few N_a of a group do not set iota.
+    The paper finds that gamma and alpha agree. With a free gamma, the few N_a of a group do not determine iota.
     """
     gamma = {"active_exponent": float(law.params_exponent)}
     return margins_of(FACTORS[0], runs, fixed=gamma, seed=seed, progress=progress)
@@ -139,13 +140,13 @@ def with_gamma_of(law: FiveFactor, runs: Runs, *, seed: int = 0, progress: Progr
 def at_each_structure(
     law: FiveFactor, runs: Runs, *, seed: int = 0, progress: Progress | None = None
 ) -> list[AtStructure]:
-    """a, c and h of Eq. 7 through the runs of every G and S that set all three.
+    """Fit a, c and h of Eq. 7 to the runs of every G and S that determine all three.
 
-    Alpha, b, beta and epsilon are those of ``law``: the paper finds that G leaves them alone, and few G have sizes
-    enough to set seven coefficients.
+    Alpha, b, beta and epsilon are those of ``law``: the paper finds that they do not depend on G, and few G have enough
+    sizes for seven coefficients.
 
     Raises:
-      UserError: the runs lack a field that Eq. 11 reads.
+      UserError: the runs lack an input of Eq. 11.
     """
     report = progress or (lambda *_: None)
     known = factor_values(runs)
@@ -176,18 +177,18 @@ def at_each_structure(
 
 
 APART = 1.2
-"""Active shares within this factor do not tell the effect of N_a from that of N."""
+"""Ratio of active shares within which the effects of N_a and N cannot be separated."""
 HELD = ("params_exponent", "tokens_scale", "tokens_exponent", "irreducible")
-"""What G leaves alone in Eq. 7."""
+"""Coefficients of Eq. 7 that do not depend on G."""
 
 
 def coefficient_table(
     margins: Iterable[Margin], active: Iterable[Margin], structures: Iterable[AtStructure]
 ) -> pd.DataFrame:
-    """Every marginal coefficient in a row: its equation, letter and value, and what the held factors are.
+    """Return every marginal coefficient in a row: its equation, letter and value, and the fixed factors.
 
     Columns ``equation``, ``symbol``, ``value``, ``runs``, ``r_squared``, ``best`` (the varied factor's value of least
-    loss) and those of ``COLUMNS``, empty where a factor varies. The equation of ``active`` is ``WITH_GAMMA``.
+    loss) and those of ``COLUMNS``, empty for the varied factor. The equation of ``active`` is ``WITH_GAMMA``.
     """
     import pandas as pd
 
@@ -211,13 +212,13 @@ def _rows(equation: str, law: type, values: Mapping[str, float], about: Mapping[
 
 
 def _groups(held: Iterable[np.ndarray], runs: Runs) -> list[np.ndarray]:
-    """The runs that count and agree in what is held, as masks."""
+    """Return masks of the runs with positive weight that agree in the fixed factors."""
     _, label = np.unique(np.stack(list(held)), axis=1, return_inverse=True)
     return [(label.ravel() == number) & (runs.weight > 0) for number in range(label.max() + 1)]
 
 
 def factor_values(runs: Runs) -> dict[str, np.ndarray]:
-    """The five factors in the paper's letters; ratios are rounded, so that equal ones are equal."""
+    """Return the five factors by the paper's letters; ratios are rounded so that equal ratios compare equal."""
     design = runs.design
     if missing := [name for name in INPUTS if getattr(design, name) is None]:
         raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
