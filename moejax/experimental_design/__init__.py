@@ -1,6 +1,6 @@
-"""Which runs to train next: those that tell most, per FLOP, about one answer of a law, or about which law holds.
+"""Choose the runs to train next that give the most information per FLOP about an answer, or about the best law.
 
-What a run tells is its row of the Fisher information (``laplace_posterior.py``); every set of runs is judged by the
-variance that it would leave of the answer (``criterion.py``), first relaxed to real numbers of runs, then exchanged one
-by one (``experiment_plan.py``).
+The information of a run is its row of the Fisher information (``laplace_posterior.py``). A set of runs is scored by the
+expected variance of the answer (``criterion.py``). The numbers of runs are first relaxed to real numbers, then
+exchanged one by one (``experiment_plan.py``).
 """

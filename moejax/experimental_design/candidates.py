@@ -1,4 +1,4 @@
-"""Candidates for further training: architectures like given ones, of other sizes, around the range of a table."""
+"""Generate candidates for further training: architectures like given ones, of other sizes, around a table's range."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
 from moejax.sobol import sobol
 
 COUNT = 1024
-"""Candidates that are kept."""
+"""Number of candidates to keep."""
 DRAWN = 4096
-"""Shapes that are drawn for them, of every architecture that is given."""
+"""Number of shapes to draw for each given architecture."""
 BEYOND = 0.25
-"""Distance beyond a range, as a share of it, from which points are drawn before they are moved to its end."""
+"""Distance beyond a range, as a share of it, from which points are drawn before they are clipped to its bounds."""
 REACH = 4.0
-"""Largest ratio of a candidate to the table's runs; in ratios, such as total over active, in both directions."""
+"""Largest ratio of a candidate to the table's runs; for ratios, such as total over active, in both directions."""
 SIZES = ("params_active", "params_total", "tokens", "flops")
-"""Fields that are no smaller than in the table: laws bend below it, and cheap runs would be chosen first."""
+"""Fields that are no smaller than in the table. Laws fail below it, and the criterion would prefer cheap runs."""
 WIDTHS = tuple(int(16 * 2 ** (i / 2)) for i in range(21))
-"""Bounds of the search for the widths whose sizes are those of the table."""
+"""Search grid for the widths whose sizes match the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +41,16 @@ class Candidates:
     design: Design
     """Fields with an entry per candidate."""
     flops: Float[np.ndarray, " candidates"]
-    """Training FLOPs of each, alone."""
+    """Training FLOPs of each candidate alone."""
     architectures: tuple[Architecture, ...] = ()
-    """One per candidate, where they are known."""
+    """Architecture of each candidate, if known."""
     labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.flops)
 
     def only(self, kept: Sequence[int] | np.ndarray) -> Candidates:
-        """Some of them, by number."""
+        """Return some candidates, by index."""
         numbers = [int(i) for i in np.asarray(kept)]
         return Candidates(
             design=design_from({name: np.asarray(v)[numbers] for name, v in known(self.design).items()}),
@@ -61,10 +61,10 @@ class Candidates:
 
 
 def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
-    """The rows of a table that names runs instead of reporting them.
+    """Return the rows of a table that lists candidate runs without results.
 
     Raises:
-      UserError: the table says neither FLOPs, nor active parameters and tokens.
+      UserError: the table has neither FLOPs, nor active parameters and tokens.
     """
     design = runs.design
     if design.flops is not None:
@@ -88,15 +88,15 @@ def like(
     least_tokens: float = 1.0,
     seed: int = 0,
 ) -> Candidates:
-    """Shapes like the given ones, none more than ``reach`` times as large as the table's largest run.
+    """Return shapes like the given ones, at most ``reach`` times as large as the table's largest run.
 
-    Parameters and tokens are no smaller than in the table, and tokens per parameter within ``reach`` of its. What the
-    laws read is varied as ``moejax design`` varies it (``design.shapes``): the width always, and of experts, top-k,
-    expert width and shared experts what is in ``inputs``; the rest keeps its ratio to the width. Of different tokens
-    there are as many as in the table, at most.
+    Parameters and tokens are no smaller than in the table, and tokens per parameter are within ``reach`` of its range.
+    The inputs of the laws are varied as in ``moejax design`` (``design.shapes``): the width always, and the number of
+    experts, top-k, expert width and shared experts if they are in ``inputs``. Other sizes keep their ratio to the
+    width. There are at most as many unique tokens as in the table.
 
     Raises:
-      UserError: none costs so little, or something is read that no shape has.
+      UserError: no candidate is within the budget, or an input is not part of a shape.
     """
     if other := [name for name in inputs if name not in FIELDS and name not in DERIVED]:
         raise UserError(
@@ -106,7 +106,7 @@ def like(
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
     box = {name: _around(c, _sizes(runs.design, name)[runs.weight > 0], reach) for name, c in spaces.items()}
-    # Reach upon reach of what is varied would multiply: sizes that follow are bounded as those that are chosen.
+    # The reaches of several varied sizes would multiply, so that dependent sizes get the same bounds as chosen ones.
     for name in ("params_active", "params_total"):
         if name not in box and getattr(runs.design, name) is not None:
             own = _sizes(runs.design, name)[runs.weight > 0]
@@ -148,29 +148,28 @@ def like(
 
 
 def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count dimensions"]:
-    """Points spread evenly over a unit cube and over its faces.
+    """Return points spread evenly over a unit cube and its faces.
 
-    What tells most of a law lies at the ends of its ranges, which points inside a cube hardly ever come near: of these
-    a sixth lies at either end of each range.
+    The most informative runs are at the bounds of the ranges, which interior points rarely approach. A sixth of these
+    points is at either bound of each range.
     """
     cube = sobol(dimensions, count, seed)
     return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
 
 
 def _tokens_per_parameter(design: Design) -> Any:
-    """By active parameters; None where a design lacks either."""
+    """Return tokens per active parameter; None if a design lacks either."""
     if design.tokens is None or design.params_active is None:
         return None
     return np.asarray(design.tokens, float) / np.asarray(design.params_active, float)
 
 
 def _sizes(design: Design, name: str) -> np.ndarray:
-    """A coordinate of ``Sizes`` as a design has it."""
     return np.asarray(getattr(design, name), float)
 
 
 def _around(coordinate: Coordinate, values: np.ndarray, reach: float) -> tuple[float, float]:
-    """From the smallest to the largest of the table's values, and some way beyond."""
+    """Return the range of the table's values, extended by ``reach``."""
     if coordinate.linear:
         return coordinate.low, min(coordinate.high, float(values.max()) + 0.25)
     smallest = float(values.min()) / (1.0 if coordinate.name in SIZES else reach)
@@ -180,7 +179,7 @@ def _around(coordinate: Coordinate, values: np.ndarray, reach: float) -> tuple[f
 def _drawn(
     given: Architecture, inputs: tuple[str, ...], runs: Runs, box: Mapping[str, Any], reach: float, seed: int
 ) -> Iterable[tuple[Architecture, float]]:
-    """Whole shapes like one, with tokens, spread evenly over the logarithms of what is varied."""
+    """Yield integer shapes like the given one, with tokens, spread evenly in the logarithms of the varied sizes."""
     chosen = [c.name for c in Shapes(given, inputs).coordinates if c.name not in ("model_dim", "tokens")]
     ranges = {name: _range(name, given, box) for name in chosen}
     ranges |= {"model_dim": _widths(given, box), "tokens": box.get("tokens", (1.0, 1.0))}
@@ -192,7 +191,7 @@ def _drawn(
         shape = dict(zip(ranges, point.tolist(), strict=True))
         tokens = float(round(shape.pop("tokens")))
         whole_shape = {name: max(0 if name == "num_shared_experts" else 1, round(v)) for name, v in shape.items()}
-        # Widths that a head divides, and that hardware likes.
+        # Widths must be divisible by the head width and efficient on hardware.
         whole_shape["model_dim"] = _tidy(whole_shape["model_dim"])
         architecture = integer_shape(given, whole_shape)
         if architecture.top_k < architecture.num_experts or not architecture.is_moe:
@@ -200,13 +199,13 @@ def _drawn(
 
 
 def _tidy(width: int) -> int:
-    """A multiple of 16, and of more where the width is large."""
+    """Round to a multiple of 16, and of 64 or 128 for large widths."""
     step = 16 if width < 512 else 64 if width < 2048 else 128
     return max(step, round(width / step) * step)
 
 
 def _range(name: str, given: Architecture, box: Mapping[str, Any]) -> tuple[float, float]:
-    """Between which numbers a part of the shape is drawn."""
+    """Return the range of one part of the shape."""
     active = box.get("active_experts", (1.0, 16.0))
     if name == "top_k":
         return 0.6, float(active[1])
@@ -220,7 +219,7 @@ def _range(name: str, given: Architecture, box: Mapping[str, Any]) -> tuple[floa
 
 
 def _widths(given: Architecture, box: Mapping[str, Any]) -> tuple[float, float]:
-    """Widths at which the active parameters are those that are looked for, some way beyond both ends."""
+    """Return the range of widths that covers the active parameters of ``box``, with a margin on both sides."""
     low, high = box.get("params_active", (0.0, math.inf))
     others = {} if not given.is_moe else {"num_experts": given.num_experts, "top_k": given.top_k}
     sizes = {w: float(params(integer_shape(given, {"model_dim": w, **others})).active) for w in WIDTHS}

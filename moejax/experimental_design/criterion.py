@@ -1,14 +1,14 @@
-"""The remaining uncertainty after a set of further runs: the expected variance of an answer, averaged over laws.
+"""Compute the remaining uncertainty after further runs: the expected variance of an answer, averaged over laws.
 
-Every run adds to a few sums (information of each law, how far each pair of laws disagrees on it), and the variance is a
-function of these sums. Under one law this is c-optimality (V-optimality for several answers at once). Of several laws,
-each in turn is taken to be true: its own variance, and the squared distance to every other law's answer, weighed by
-the weight that the runs will still leave to that law. The evidence against it is the residual sum of squares that
-remains after it was fitted again, as in T-optimality; it is a minimum over linear functions of the numbers of runs, so
+Every run adds to a few sums (information of each law, disagreement of each pair of laws), and the variance is a
+function of these sums. Under one law this is c-optimality (V-optimality for several answers at once). With several
+laws, each in turn is taken as the true one. Its variance is added to the squared distances to the other laws' answers,
+weighted by the weights that the runs still leave to these laws. The evidence against a law is its residual sum of
+squares after a refit, as in T-optimality. It is a minimum over linear functions of the numbers of runs, so it is
 concave.
 
-The runs of a model share luck, of ``ratio`` times the variance of their own. It is one more unknown per model, and what
-remains of a sum after it was eliminated (Woodbury) is again concave in the numbers of runs: of products of x and y,
+The runs of a model share a random effect with ``ratio`` times the variance of the noise. It is one more unknown per
+model. The sums after its elimination (Woodbury) are again concave in the numbers of runs: for products of x and y,
 sum(x·y) - luck · sum(x) · sum(y) over a model's m runs, with luck = ratio / (1 + m · ratio).
 """
 
@@ -26,21 +26,25 @@ from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.float64 import float64
 
 PosteriorArrays = dict[str, Any]
-"""Arrays of all laws, as ``posterior_arrays`` makes them: what is compiled against."""
+"""Arrays of all laws from ``posterior_arrays``, the inputs of compiled functions."""
 Sums = dict[str, Any]
-"""``inverse``: per law, of the information, and ``taken``: a vector whose square one run more takes off it;
-``residual_squares`` and ``cross_term``: per pair, of squares and of slopes; and by model ``runs``, their number,
-``slopes``: per law, and ``apart``: per pair, sums over its runs."""
+"""Sums over runs, by name.
+
+``inverse``: inverse information of each law. ``taken``: vector per law whose square one more run subtracts from it.
+``residual_squares`` and ``cross_term``: sums per pair of squares, and of products with slopes. By model: ``runs``, the
+number of runs; ``slopes`` per law and ``apart`` per pair, sums over the runs.
+"""
 
 
 def posterior_arrays(
     posteriors: Sequence[LaplacePosterior], *, rivals: bool = True, region: bool = False
 ) -> PosteriorArrays:
-    """The posteriors as arrays; a pair is (the law that is true, the law that is fitted to it).
+    """Return the posteriors as arrays; a pair is (true law, law fitted to it).
 
     Args:
-      rivals: whether one of the laws is true, and not each of an output of its own.
-      region: whether what counts is the answers' variances summed, and not that of each as a share of what it was.
+      rivals: True if one of the laws is true, False if each law predicts an output of its own.
+      region: True to minimise the sum of the answers' variances, False for the mean of their ratios to the variances
+        before.
     """
     first = posteriors[0]
     ratio, runs = first.shared / (1 - first.shared), np.sum(first.model_runs**2, axis=0)
@@ -75,7 +79,7 @@ def posterior_arrays(
 
 
 def sums(known: PosteriorArrays, counts: Any) -> Sums:
-    """Over the runs so far and ``counts`` of every candidate, which need not be whole."""
+    """Return the sums over the runs so far and ``counts`` of every candidate, which need not be integers."""
     laws, model, before = known["laws"], known["model"], known["model_runs"]
 
     def by_model(start: Any, values: Any) -> Any:
@@ -109,15 +113,15 @@ def sums(known: PosteriorArrays, counts: Any) -> Sums:
 
 
 def _luck(known: PosteriorArrays, runs: Any) -> Any:
-    """Variance that a model's luck still has after so many runs of it, over that of a run's own."""
+    """Return the remaining variance of a model's random effect after n runs, relative to the noise variance."""
     return known["ratio"] / (1 + known["ratio"] * runs)
 
 
 def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any) -> Sums:
-    """The sums with a candidate once more, by Sherman and Morrison's formula.
+    """Return the sums with one more run of a candidate, by the Sherman-Morrison formula.
 
-    What a run tells is how it differs from what its model's runs so far lead to expect of the luck they share. By model
-    the sums stay as they were: one run more is asked about, not one after it.
+    The information of a run is its difference from the expectation given its model's earlier runs and their shared
+    random effect. Sums by model are unchanged, because the result describes one additional run only.
     """
     laws, model = known["laws"], known["model"][candidate]
     luck = _luck(known, so_far["runs"][model])
@@ -135,16 +139,16 @@ def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any) -> Sums:
 
 
 def _squared(so_far: Sums, law: int, vectors: Any) -> Any:
-    """Vectors' squares by the inverse of a law's information.
+    """Return the quadratic forms of vectors with a law's inverse information.
 
-    What one run more takes off is taken off here: of thousands of candidates no inverse is ever made.
+    The rank-one reduction by one more run is subtracted here, so that no inverse is computed per candidate.
     """
     inverse = jnp.einsum("...f,fg,...g->...", vectors, so_far["inverse"][law], vectors)
     return inverse - (vectors @ so_far["taken"][law]) ** 2
 
 
 def variances(known: PosteriorArrays, after: Sums, before: Sums) -> Float[jax.Array, " answers"]:
-    """Expected variance of every answer's logarithm; ``before`` are the sums of the runs so far."""
+    """Return the expected variance of every answer's logarithm; ``before`` are the sums of the runs so far."""
     laws = known["laws"]
     total = 0.0
     for i, law in enumerate(laws):
@@ -167,11 +171,11 @@ def _variances_before(known: PosteriorArrays) -> Any:
 
 
 def _refitted_residual(sums_so_far: Sums, true: int, other: int) -> Any:
-    """Sum of squares that is left when the other law is fitted again to what the true one gives."""
+    """Return the residual sum of squares of the other law after a refit to the predictions of the true one."""
     pair = f"{true} {other}"
     return sums_so_far["residual_squares"][pair] - _squared(sums_so_far, other, sums_so_far["cross_term"][pair])
 
 
 def share_left(known: PosteriorArrays, after: Sums, before: Sums) -> Any:
-    """Variance that is left as a share of that before, averaged over the answers: what is minimised."""
+    """Return the ratio of remaining to initial variance, averaged over the answers: the objective."""
     return jnp.mean(known["importance"] * variances(known, after, before) / variances(known, before, before))

@@ -1,7 +1,7 @@
-"""The whole answer: what to train next, in which order, and how certain the answer will then be.
+"""Plan the runs to train next: their order, and the expected uncertainty of the answers.
 
-First the best real numbers of runs, by gradient steps towards the best corner of what a budget allows (Frank and
-Wolfe); then whole runs, taken one by one, and exchanged while an exchange leaves less variance.
+First the best real numbers of runs are found by the Frank-Wolfe algorithm. Then integer runs are added one by one, and
+exchanged as long as an exchange lowers the variance.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from moejax.float64 import float64
 
 STEPS = 60
 LINE_SEARCH_POINTS = 12
-"""Points of a line search."""
+"""Number of points in a line search."""
 PRICES = 60
-"""Halvings of the price of FLOPs: as far as its digits go."""
+"""Number of bisections of the price of FLOPs, to floating-point precision."""
 CLOSE = 0.005
-"""The search ends when the variance can fall by no more than this share."""
+"""Relative gap to the bound at which the search ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunBudget:
-    """Limits of FLOPs, of runs, and of repeats of one candidate."""
+    """Limits on FLOPs, runs, and repeats of one candidate."""
 
     flops: float
     runs: int
     repeats: int = 1
-    """Largest number of trainings of one candidate."""
+    """Maximum number of repeats of one candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed:
-    """The end point of the search."""
+    """Solution of the relaxed problem."""
 
     counts: Float[np.ndarray, " candidates"]
     left: float
-    """Share of the variance that is left."""
+    """Remaining share of the variance."""
     bound: float
-    """No runs within the budget leave less, as long as the share is convex in their numbers: under one law."""
+    """Lower bound of the remaining share for this budget, valid if the share is convex in the counts: under one law."""
 
 
 def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget: RunBudget) -> Relaxed:
-    """Numbers of runs, not whole, that leave the least variance within a budget."""
+    """Find the real numbers of runs that minimise the variance within a budget."""
     counts, bound = np.zeros(len(cost)), 0.0
     with float64():
         left = 1.0
@@ -70,7 +70,7 @@ def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget
             bound = max(bound, left + float(slope @ (end - counts)))
             if left - bound <= CLOSE * left:
                 break
-            # The share along the way there, at a dozen places and then around the best of them.
+            # Line search: evaluate the share on a coarse grid, then on a finer grid around its minimum.
             ways = np.geomspace(1e-3, 1.0, LINE_SEARCH_POINTS)
             there = np.asarray(_along(known, counts, end, ways))
             best = int(np.argmin(there))
@@ -83,10 +83,10 @@ def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget
 
 
 def corner(slope: np.ndarray, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
-    """The allowed numbers of runs along which the share falls most.
+    """Return the feasible numbers of runs with the steepest descent of the share.
 
-    A linear program with two limits: at a price of FLOPs the best runs are those of steepest slope less price, and the
-    price is searched at which they cost what there is.
+    This is a linear program with two constraints. At a price of FLOPs the best runs have the steepest slope minus
+    price; bisection finds the price at which they use the whole budget.
     """
 
     def at(price: float) -> np.ndarray:
@@ -124,7 +124,7 @@ def _along(known: PosteriorArrays, counts: Any, end: Any, ways: Any) -> Any:
 
 
 ENOUGH = 1e-4
-"""An exchange that lowers the share by less than this part of it is not made."""
+"""Minimum relative improvement of an exchange."""
 SWEEPS = 4
 
 Counts = Int[np.ndarray, " candidates"]
@@ -138,10 +138,10 @@ def exchange(
     *,
     sweeps: int = SWEEPS,
 ) -> Counts:
-    """Return the number of trainings of each candidate: the best of three starts, each improved by exchanges.
+    """Return the number of runs of each candidate: the best of three starts, each improved by exchanges.
 
-    The beginnings are the relaxed numbers, rounded up from .7 on, and nothing, filled by what helps most per FLOP, or
-    by what helps most.
+    The starts are the relaxed numbers (rounded up from 0.7), and no runs at all, filled by the largest gain per FLOP or
+    by the largest gain.
     """
     with float64():
         known = jax.tree.map(jnp.asarray, known)
@@ -156,7 +156,7 @@ def exchange(
 
 
 def _within(counts: Counts, cost: np.ndarray, budget: RunBudget) -> Counts:
-    """As many of the runs as the budget allows, cheapest first."""
+    """Return the counts cut to the budget, cheapest runs first."""
     kept, counts = np.zeros_like(counts), np.minimum(counts, budget.repeats)
     for i in np.argsort(cost):
         for _ in range(counts[i]):
@@ -168,7 +168,7 @@ def _within(counts: Counts, cost: np.ndarray, budget: RunBudget) -> Counts:
 
 
 def _allowed(counts: Counts, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
-    """Which candidates could be trained once more."""
+    """Return a mask of the candidates that fit in the budget once more."""
     room = counts @ cost + cost <= budget.flops * (1 + 1e-9)
     return room & (counts < budget.repeats) & (counts.sum() < budget.runs)
 
@@ -205,7 +205,7 @@ def _swap(known: PosteriorArrays, cost: np.ndarray, budget: RunBudget, counts: C
 
 
 def in_order(known: PosteriorArrays, counts: Counts, cost: np.ndarray) -> list[int]:
-    """The runs, each time the one that tells most per FLOP after those before it."""
+    """Return the runs in order of the largest gain per FLOP after the runs before."""
     order, chosen = [], np.zeros(len(counts))
     with float64():
         while (chosen < counts).any():
@@ -217,7 +217,7 @@ def in_order(known: PosteriorArrays, counts: Counts, cost: np.ndarray) -> list[i
 
 
 def left_after(known: PosteriorArrays, order: list[int]) -> Float[np.ndarray, " runs"]:
-    """The share of the variance that is left after each of the runs in turn."""
+    """Return the remaining share of the variance after each run in turn."""
     counts, shares = np.zeros(len(known["laws"][0]["slopes"])), []
     with float64():
         for one in order:
@@ -234,7 +234,7 @@ def _left(known: PosteriorArrays, counts: Any) -> Any:
 
 @jax.jit
 def _with_each(known: PosteriorArrays, counts: Any) -> tuple[Any, Any]:
-    """The share that is left, and that with every candidate once more."""
+    """Return the remaining share, and the share with one more run of every candidate."""
     before, now = sums(known, jnp.zeros_like(counts)), sums(known, counts)
     each = jax.vmap(lambda one: share_left(known, with_run(known, now, one), before))
     return share_left(known, now, before), each(jnp.arange(len(counts)))
@@ -242,39 +242,39 @@ def _with_each(known: PosteriorArrays, counts: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentPlan:
-    """Runs to train, those first that tell most per FLOP."""
+    """Runs to train, in order of information per FLOP."""
 
     order: tuple[int, ...]
-    """Numbers of candidates; a number comes again where a run is repeated."""
+    """Indices of candidates, repeated for repeated runs."""
     left: Float[np.ndarray, " runs"]
-    """Share of the answers' variance that is left after each of them."""
+    """Remaining share of the answers' variance after each run."""
     before: Float[np.ndarray, " answers"]
-    """Standard deviation of every answer's logarithm, of several laws with their disagreement."""
+    """Standard deviation of every answer's logarithm, including the disagreement between several laws."""
     after: Float[np.ndarray, " answers"]
-    """Expected, with all runs."""
+    """Expected standard deviation after all runs."""
     bound: float
-    """No runs of this budget leave a smaller share of the variance; 0 of several laws, where nothing bounds it."""
+    """Lower bound of the remaining share of the variance for this budget; 0 for several laws, without a bound."""
     unidentified: tuple[tuple[bool, ...], ...]
-    """Per law, which answers the runs so far leave to the prior."""
+    """Per law, True for the answers that the runs so far do not identify."""
     still_unidentified: tuple[tuple[bool, ...], ...]
-    """The same with the new runs."""
+    """Per law, True for the answers that are still not identified with the new runs."""
 
     @property
     def efficiency(self) -> float:
-        """The bound over what is left: 1 is the best there is."""
+        """Ratio of the bound to the remaining share: 1 is optimal."""
         return self.bound / float(self.left[-1]) if len(self.left) else 0.0
 
 
 def choose_runs(
     posteriors: Sequence[LaplacePosterior], flops: Float[np.ndarray, " candidates"], budget: RunBudget
 ) -> ExperimentPlan:
-    """The runs that leave least of the answers' variance.
+    """Choose the runs that minimise the variance of the answers.
 
     Args:
-      flops: what every candidate costs.
+      flops: cost of every candidate.
 
     Raises:
-      UserError: no candidate is within the budget, or none tells anything of the answers.
+      UserError: no candidate is within the budget, or none is informative about the answers.
     """
     if not (flops <= budget.flops).any():
         raise UserError(
@@ -305,24 +305,24 @@ def choose_runs(
 def _with(
     posteriors: Sequence[LaplacePosterior], arrays: PosteriorArrays, counts: np.ndarray
 ) -> list[LaplacePosterior]:
-    """The posteriors after further runs."""
+    """Return the posteriors after further runs."""
     with float64():
         inverse = [np.asarray(one) for one in sums(arrays, np.asarray(counts, float))["inverse"]]
     return [replace(b, precision=np.linalg.inv(one)) for b, one in zip(posteriors, inverse, strict=True)]
 
 
 def deviations(arrays: PosteriorArrays, counts: np.ndarray) -> Float[np.ndarray, " answers"]:
-    """Expected standard deviation of every answer's logarithm after further runs."""
+    """Return the expected standard deviation of every answer's logarithm after further runs."""
     with float64():
         before = sums(arrays, np.zeros(len(counts)))
         return np.sqrt(np.asarray(variances(arrays, sums(arrays, np.asarray(counts, float)), before)))
 
 
 def weights(fits: Sequence[FitResult]) -> list[float]:
-    """Akaike's weights of laws fitted to the same runs: exp(-AICc / 2), divided by the sum over these laws.
+    """Return the Akaike weights of laws fitted to the same runs: exp(-AICc / 2), normalised over these laws.
 
-    Burnham and Anderson (2002), section 2.9. They take a law's AICc for its evidence, which counts a group's shared
-    luck once (``information_criteria``); they are not probabilities that a law is true, as all may be wrong.
+    Burnham and Anderson (2002), Section 2.9. AICc accounts for a group's random effect (``information_criteria``). The
+    weights are not probabilities that a law is true, as all laws may be wrong.
     """
     scores = np.asarray([fit.aicc for fit in fits])
     if not np.isfinite(scores).any():

@@ -1,4 +1,4 @@
-"""A law as the runs so far tell it: its answer, how uncertain that is, and what every further run would add."""
+"""Compute the Laplace posterior of a law: its answers, their uncertainty, and the information of further runs."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from moejax.float64 import float64
 from moejax.laws.design import Design, in_units, known, value_of
 
 PRIOR = 2.0
-"""Standard deviation, in e-folds (units, for a coefficient of either sign), of a centred coefficient before any run."""
+"""Prior standard deviation of a centred coefficient: in e-folds, or in units for a coefficient of any sign."""
 UNIDENTIFIED_SHARE = 0.5
-"""An answer of whose variance more than this share stems from the prior is not identified by the runs."""
+"""Share of an answer's variance from the prior above which the runs do not identify the answer."""
 
 
 class Undefined(UserError):
-    """Raised if the answer is not a positive number under a law."""
+    """Error for a law under which the answer is not a positive number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaplacePosterior:
-    """One law, linear in its searched coordinates around a point, with Gaussian noise in log loss.
+    """A law that is linear in its search coordinates around a point, with Gaussian noise in log loss.
 
     ``free`` are the coordinates of ``fit.objective.FitObjective``, in which a coefficient of one sign is a logarithm.
-    The runs of a group share a part of their noise. Models are those that a candidate trains: numbered, and some with
+    The runs of a group share a part of their noise. A model is an architecture that candidates train, possibly with
     runs in the table.
     """
 
     law: Any
     weight: float
-    """Akaike's weight of the law among those that are asked, by the runs so far."""
+    """Akaike weight of the law among the given laws, from the runs so far."""
     noise: float
     """Standard deviation of log loss."""
     shared: float
-    """Share of its variance that the runs of a group have in common: the intraclass correlation."""
+    """Intraclass correlation: share of the noise variance that the runs of a group have in common."""
     precision: Float[np.ndarray, "free free"]
     """Inverse covariance of the coordinates, from the prior and a fit to the runs so far."""
     slopes: Float[np.ndarray, "candidates free"]
-    """Gradient of a candidate's log loss, over the noise that no other run shares."""
+    """Gradient of a candidate's log loss divided by the standard deviation of the noise that no other run shares."""
     candidate_weights: Float[np.ndarray, " candidates"]
-    """Number of runs of ``noise`` that each candidate counts as: less than 1 if it scatters more."""
+    """Number of runs of ``noise`` that each candidate counts as: less than 1 if it is noisier."""
     predicted: Float[np.ndarray, " candidates"]
-    """Log loss."""
+    """Predicted log loss of the candidates."""
     scores: Float[np.ndarray, "runs free"]
     """Derivative of precision times the fitted coordinates with respect to a run's log loss."""
     fitted: Float[np.ndarray, " runs"]
-    """Log loss of the runs so far."""
+    """Fitted log loss of the runs so far."""
     model: Int[np.ndarray, " candidates"]
-    """Number of the model that a candidate trains."""
+    """Index of the model that a candidate trains."""
     model_runs: Float[np.ndarray, "runs models"]
-    """Root of the weight of the runs so far that are of a model, elsewhere 0."""
+    """Root of the weight of each run so far in the column of its model, else 0."""
     run_slopes: Float[np.ndarray, "runs free"]
-    """As ``slopes``, of the runs so far, by the root of their weights."""
+    """Gradients of the runs so far, as in ``slopes``, times the roots of their weights."""
     answers: Float[np.ndarray, " answers"]
     """Logarithms of the answers."""
     answer_slopes: Float[np.ndarray, "answers free"]
@@ -80,13 +80,13 @@ class LaplacePosterior:
 
     @property
     def prior_share(self) -> Float[np.ndarray, " answers"]:
-        """Share of every answer's variance that the prior supplies: near 1, the runs do not identify it."""
+        """Share of every answer's variance due to the prior: near 1, the runs do not identify it."""
         moved = self.answer_slopes @ self.covariance
         return (moved**2).sum(axis=1) / PRIOR**2 / self.deviations**2
 
     @property
     def unidentified(self) -> tuple[bool, ...]:
-        """Which answers the runs leave to the prior."""
+        """True for answers that the runs do not identify."""
         return tuple((self.prior_share > UNIDENTIFIED_SHARE).tolist())
 
 
@@ -103,19 +103,19 @@ def laplace_posterior(
     output: str = "loss",
     candidate_weights: Float[np.ndarray, " candidates"] | None = None,
 ) -> LaplacePosterior:
-    """Return the information of runs about a law around a point.
+    """Return the posterior of a law given runs, linear around a point.
 
     Args:
-      law: the fitted law, or the one to be linear around.
+      law: the fitted law, or another law to linearise around.
       candidates: fields with an entry per candidate.
-      answers: positive numbers taken from a law.
+      answers: functionals of a law with positive values.
       noise: standard deviation of log loss between runs of one design and of weight 1.
-      shared: the share of its variance that runs of one group have in common.
-      fixed: coefficients that are given.
-      candidate_weights: of how many runs each candidate counts; 1 if not given.
+      shared: share of its variance that runs of one group have in common.
+      fixed: fixed coefficients.
+      candidate_weights: number of runs that each candidate counts as; default 1.
 
     Raises:
-      UserError: the noise is not above 0.
+      UserError: the noise is not positive.
       Undefined: an answer is not a positive number under this law.
     """
     if not noise > 0:
@@ -177,9 +177,9 @@ def _scores(
 def models(
     runs: Runs, candidates: Design, count: int
 ) -> tuple[Int[np.ndarray, " candidates"], Int[np.ndarray, " models"]]:
-    """The number of every candidate's model, and the group of each model's runs so far; -1 for a new model.
+    """Return the model index of every candidate, and the group of each model's runs so far (-1 for a new model).
 
-    As in a table of runs, what differs only in how long it is trained is one model.
+    As in a table of runs, designs that differ only in the length of training have one model.
     """
     told_apart_by = [name for name in known(candidates) if not varies_within_a_group(name)]
     both = [name for name in told_apart_by if value_of(runs.design, name) is not None]
@@ -190,7 +190,7 @@ def models(
 
     group = dict(zip(shapes(runs.design, both, len(runs)), runs.group.tolist(), strict=True)) if both else {}
     met = [group.get(shape, -1) for shape in shapes(candidates, both, count)]
-    # One that is not in the table is told apart by all that is known of it; without a size, every one is its own.
+    # Models outside the table are distinguished by all known fields; without a size, every candidate is its own model.
     own = shapes(candidates, told_apart_by, count) if told_apart_by else [(float(i),) for i in range(count)]
     labels = [(one, ()) if one >= 0 else (-1, shape) for one, shape in zip(met, own, strict=True)]
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}

@@ -1,13 +1,13 @@
 """Find the modes of a law's posterior for any number of runs: least squares with a prior, from many starts.
 
-A fit by runs alone needs as many as the law has coefficients, and one that is linear around its best point takes that
-for the only one. With a prior around the middle of where a fit's starts lie, fewer runs suffice, and every mode that
-the runs leave is kept, with its share of the posterior by Laplace's approximation: a plan is then made for all of them,
-and a run is also worth what it tells of which mode holds (``criterion.py``).
+A fit without a prior needs as many runs as the law has coefficients, and a linearisation around its optimum ignores
+other modes. With a prior around the centre of a fit's starts, fewer runs suffice. Every mode is kept, with its share of
+the posterior by Laplace's approximation. A plan accounts for all modes, and a run also has value if it distinguishes
+modes (``criterion.py``).
 
-No law holds everywhere, and what a law misses at small runs is no luck of theirs: a thousand of them would be believed.
-Where the runs say so, the noise therefore grows with how far a run lies from what is asked, and a plan buys nearer
-ones; and where a few runs lie far from a law that the others follow, its tails are a Student's t's (``Noise``).
+No law holds everywhere, and its misfit at small runs is not independent noise: many such runs would dominate. If the
+runs support it, the noise therefore grows with the distance of a run from the asked designs, and a plan prefers nearer
+runs. If a few runs are outliers, the noise is a Student's t (``Noise``).
 """
 
 from __future__ import annotations
@@ -33,79 +33,91 @@ from moejax.laws.design import Design, design_from, in_units, known
 from moejax.minimise import least_squares
 
 DRAWN = 256
-"""Starts that are drawn, once for all."""
+"""Number of starts, drawn once."""
 FOLLOWED = 16
-"""Starts that fit the runs best and are followed to the minimum."""
+"""Number of best starts that are optimised."""
 LENGTHS = (64, 512)
-"""Numbers of rows that are compiled for, besides all."""
+"""Padded numbers of rows that are compiled for, besides all rows."""
 MOST = 3
-"""Modes that are kept."""
+"""Maximum number of modes to keep."""
 LEAST_SHARE = 0.01
 """Smallest share of the posterior of a mode that is kept."""
 STEPS = 100
-"""The most that a search takes."""
+"""Maximum number of steps of a search."""
 GROWTHS = (0.0, 0.3, 1.0, 3.0)
-"""Growth of noise with the distance from the asked designs (``Noise``)."""
+"""Candidate values for the growth of noise with the distance from the asked designs (``Noise``)."""
 TAILS = (0.0, 4.0)
-"""Degrees of freedom of the noise's Student's t; 0 for normal noise."""
+"""Candidate degrees of freedom of the noise's Student's t; 0 for normal noise."""
 GROWTH_EVIDENCE, TAILS_EVIDENCE = 3.0, 6.0
-"""Natural logarithms of evidence that growing noise must have over even noise to be believed, and heavy tails over
-normal ones: tails can also explain what a law misses at costly runs, which are the ones to follow."""
+"""Minimum log evidence for growing noise over even noise, and for heavy tails over normal noise.
+
+Heavy tails can also explain the misfit of a law at costly runs, which are the ones to follow.
+"""
 LEVELS, SETTLED = 30, 0.01
-"""Rounds in which the level of noise with heavy tails is found at most, and the share it moves by when it is."""
+"""Maximum rounds for the level of noise with heavy tails, and the relative change at which it has converged."""
 TRIED, TRIED_STEPS = 8, 30
-"""Ends that are followed for each of ``GROWTHS`` and ``TAILS``, and how far, twice."""
+"""Number of local optima that are optimised for each of ``GROWTHS`` and ``TAILS``, and the steps of each of two passes.
+"""
 LOWEST = 0.1
 """Share of the typical loss below which logarithms are continued by their tangent."""
 APART = 1.0
-"""Two ends are one mode if they are nearer than this many of the posterior's standard deviations."""
+"""Distance in posterior standard deviations below which two local optima are one mode."""
 WIDER = 2.0
-"""The prior's standard deviation over half the box of a fit's starts: a narrow one draws the constants of few runs to
-its middle."""
+"""Ratio of the prior's standard deviation to half the box of a fit's starts. A narrow prior would bias fits to few
+runs.
+"""
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
-"""Prior scatter of log losses around a law, and the number of runs that it counts as."""
+"""Prior noise of log losses around a law, and the number of runs that it counts as."""
 FACTOR, EDGE = 2.0, 0.1
-"""Log losses asked for are expected in the range of the runs' own, widened on either side by its width and by the
-logarithm of this factor. Beyond, the prior falls off as a normal distribution of this standard deviation."""
+"""Factor and standard deviation of the prior on asked log losses.
+
+They are expected in the range of the runs' log losses, widened on either side by its width and by the logarithm of this
+factor. Beyond, the prior is normal with this standard deviation.
+"""
 ASKED = 128
-"""Largest number of asked designs that the prior evaluates, spread over all."""
+"""Maximum number of asked designs that the prior evaluates, spread evenly over all."""
 STEEPEST = 1e3
-"""The most that a log loss moves by a standard deviation of the prior, in a plan. Exponentials of powers move by 1e10
-around the middle of the prior, and the inverse of such information has no digits left."""
+"""Maximum change of a log loss per standard deviation of the prior, in a plan.
+
+Exponentials of powers change by 1e10 around the centre of the prior, and the inverse of such information has no
+precision left.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Scatter of log losses around a law, misfit included."""
+    """Noise of log losses around a law, misfit included."""
 
     level: float
     """Standard deviation of the nearest run."""
     growth: float = 0.0
-    """The variance of a run d e-folds farther from what is asked than the nearest is 1 + (growth · d)² times its."""
+    """Growth with distance: the variance of a run d e-folds farther than the nearest is 1 + (growth · d)² times its
+    own.
+    """
     tails: float = 0.0
-    """Degrees of freedom of a Student's t, of which ``level`` is the scale; 0 for normal noise."""
+    """Degrees of freedom of a Student's t with scale ``level``; 0 for normal noise."""
 
     def weights(self, farther: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-        """Number of runs like the nearest that each counts as, by its additional distance."""
+        """Return the number of runs like the nearest that each run counts as, by its additional distance."""
         return 1 / (1 + (self.growth * np.maximum(farther, 0.0)) ** 2)
 
     def residuals(self, off: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the signed root of the deviance of residuals in units of their level, and its slope."""
+        """Return the signed root of the deviance of residuals in units of their level, and its derivative."""
         if not self.tails:
             return off, np.ones_like(off)
         found = np.sign(off) * np.sqrt((self.tails + 1) * np.log1p(off**2 / self.tails))
-        # Near 0 it is a straight line.
+        # Near 0 the function is linear, which avoids 0 / 0.
         near = np.abs(found) < 1e-9
         slope = (self.tails + 1) * off / (self.tails + off**2) / np.where(near, 1.0, found)
         return found, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
 
     def counts(self, off: np.ndarray) -> np.ndarray:
-        """Return the number of normal runs that each run counts as for the level and the precision, by its residual."""
+        """Return the number of normal runs that each run counts as for level and precision, by its residual."""
         return (self.tails + 1) / (self.tails + off**2) if self.tails else np.ones_like(off)
 
     @property
     def log_constant(self) -> float:
-        """Logarithm of the density of a run that is not off, over that of normal noise."""
+        """Logarithm of the density at a residual of 0, relative to normal noise."""
         if not self.tails:
             return 0.0
         ratio = math.lgamma((self.tails + 1) / 2) - math.lgamma(self.tails / 2)
@@ -115,7 +127,7 @@ class Noise:
 def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
     """Return the distance of each run from the nearest asked design, in e-folds.
 
-    It is the root of the summed squares over what both know and is above 0. All are 0 where that is nothing.
+    It is the root of the summed squares over the positive fields known in both; 0 if there are none.
     """
     mine, others = known(runs), known(asked)
     both = [name for name in mine if name in others and np.ndim(mine[name]) == 1]
@@ -132,18 +144,18 @@ class Mode:
 
     point: Float[np.ndarray, " free"]
     share: float
-    """Share of the posterior, by Laplace's approximation."""
+    """Share of the posterior by Laplace's approximation."""
 
 
 class PosteriorModes:
-    """The posterior of a law by some of the runs that could be trained, and what it says of these and of others.
+    """The posterior of a law given some of the runs that could be trained.
 
     Args:
       law: its class.
-      pool: what could be trained; its losses are read only of runs that are marked as trained.
-      target: where losses are asked, if anywhere; laws by which they would be absurd there are no modes (``FACTOR``).
-      apart: how far each of the pool lies from what is asked, in e-folds (``distance``); without, noise is even.
-      fixed: coefficients that are given.
+      pool: runs that could be trained; only losses of runs marked as trained are read.
+      target: designs whose losses are asked for, if any; laws with implausible losses there are no modes (``FACTOR``).
+      apart: distance of each pool run from the asked designs, in e-folds (``distance``); without it, noise is even.
+      fixed: fixed coefficients.
     """
 
     def __init__(
@@ -174,22 +186,22 @@ class PosteriorModes:
         self._last: tuple[bytes, Any] = (b"", None)
 
     def law(self, mode: Mode) -> Any:
-        """The law at a mode."""
+        """Return the law at a mode."""
         with float64():
             return jax.tree.map(float, self.objective.law_at(mode.point, self.data))
 
     def log_losses(
         self, points: Float[np.ndarray, "points free"], rows: np.ndarray
     ) -> tuple[Float[np.ndarray, "points rows"], Float[np.ndarray, "points rows free"]]:
-        """Log losses of some rows of pool and target at points, and their slopes (see ``LOWEST``)."""
-        # Rows are filled up to one of few lengths, and points to one, so that few programs are compiled.
+        """Return log losses of some rows of pool and target at points, and their derivatives (see ``LOWEST``)."""
+        # Rows and points are padded to few lengths, so that few programs are compiled.
         batch = np.concatenate([points, np.repeat(points[-1:], FOLLOWED - len(points), axis=0)])
         with float64():
             values, slopes = _log_losses(self.objective, batch, {**self.data, "design": self._filled(rows.tobytes())})
         return np.asarray(values)[: len(points), : len(rows)], np.asarray(slopes)[: len(points), : len(rows)]
 
     def _filled(self, rows: bytes) -> Design:
-        """Rows of the design, filled up; those of the last call are kept, as a search asks for the same again."""
+        """Return padded rows of the design; the last rows are cached, as a search asks for the same rows again."""
         if self._last[0] != rows:
             numbers, every = np.frombuffer(rows, np.int64), _length(self.design)
             filled = np.resize(numbers, min((n for n in LENGTHS if len(numbers) <= n < every), default=every))
@@ -203,16 +215,16 @@ class PosteriorModes:
         noise: float | None = None,
         near: Sequence[Float[np.ndarray, " free"]] = (),
     ) -> tuple[list[Mode], Noise]:
-        """The modes by the trained runs, the largest first, and the noise.
+        """Return the modes given the trained runs, the largest first, and the noise.
 
         Args:
-          noise: standard deviation of log loss, alike of all runs; if not given, what the best mode leaves, growing
-            with the distance from what is asked if the runs say so.
-          near: points to start from besides.
+          noise: standard deviation of log loss for all runs; default: the residual noise of the best mode, growing with
+            the distance from the asked designs if the runs support it.
+          near: further starts.
         """
         rows, seen = self._seen(trained)
         if not self.sized:
-            # From the first runs; coordinates are the same ever after.
+            # The unit of losses is set by the first runs, so that coordinates stay the same in later calls.
             self.data["typical"], self.sized = np.float64(np.exp(np.mean(seen))), True
         level = Noise(level=noise or USUAL_NOISE)
         points = np.concatenate([self.starts, *(np.asarray(p)[None] for p in near)])
@@ -220,7 +232,7 @@ class PosteriorModes:
         begun = points[np.argsort(value)[:FOLLOWED]]
         begun = np.concatenate([begun[: FOLLOWED - len(near)], *(np.asarray(p)[None] for p in near)])
         if noise is None:
-            # A first search is for a noise that is not known, and no more than that is asked of it.
+            # The first search only serves to estimate the unknown noise, so a few steps suffice.
             begun, value = self._followed(begun, rows, seen, level, STEPS // 3)
             level = self._likeliest_noise(begun[np.argsort(value)], rows, seen, level)
         points, value = self._followed(begun, rows, seen, level, STEPS)
@@ -231,12 +243,12 @@ class PosteriorModes:
     def _followed(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise, steps: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Points to the bottom, and twice the negative logarithm of the posterior there."""
+        """Return optimised points, and -2 log posterior there."""
         residuals = functools.partial(self._residuals, rows=rows, seen=seen, noise=noise)
         return least_squares(residuals, points, max_steps=steps)
 
     def _likeliest_noise(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
-        """The noise of the growth and the tails for which there is most evidence."""
+        """Return the noise with the growth and tails of highest evidence."""
         found, points = [], points[:TRIED]
         growths = GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]
         for growth, tails in itertools.product(growths, TAILS):
@@ -246,18 +258,18 @@ class PosteriorModes:
                 points = points[np.argsort(value)]
                 own = self._noise(points[0], rows, seen, own)
             most = max(evidence for _, evidence, _ in self._ends(points, rows, seen, own))
-            # As the level is expected before any run.
+            # Prior of the noise level.
             most -= USUAL_RUNS * (np.log(own.level) + 0.5 * (USUAL_NOISE / own.level) ** 2)
             most += np.sum(np.log(self._roots(own, rows)) + own.log_constant)
             found.append((most - GROWTH_EVIDENCE * (growth > 0) - TAILS_EVIDENCE * (tails > 0), own))
         return max(found, key=lambda one: one[0])[1]
 
     def _roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
-        """One over the standard deviation of each run's log loss."""
+        """Return the inverse standard deviation of each run's log loss."""
         return np.sqrt(noise.weights(self.farther[rows])) / noise.level
 
     def _counted(self, noise: Noise, rows: np.ndarray, off: np.ndarray) -> Float[np.ndarray, " rows"]:
-        """The same, less for runs that are farther ``off`` (in log loss) than normal noise is."""
+        """Return ``_roots``, reduced for runs with residuals ``off`` (in log loss) in the tails."""
         root = self._roots(noise, rows)
         return root * np.sqrt(noise.counts(off * root))
 
@@ -269,19 +281,19 @@ class PosteriorModes:
         return found
 
     def _seen(self, trained: Bool[np.ndarray, " pool"]) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the trained runs, and their log losses."""
+        """Return the indices of the trained runs, and their log losses."""
         rows = np.flatnonzero(trained)
         return rows, np.log(self.loss[rows])
 
     def _squares(self, points: np.ndarray, *seen: Any) -> Float[np.ndarray, " points"]:
-        """Twice the negative logarithm of the posterior, but for a constant."""
+        """Return -2 log posterior up to a constant."""
         chunks = [self._residuals(points[i : i + FOLLOWED], *seen)[0] for i in range(0, len(points), FOLLOWED)]
         return np.sum(np.concatenate(chunks) ** 2, axis=1)
 
     def _residuals(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the contributions of runs, asked losses and prior to the objective, and their slopes."""
+        """Return the residuals of runs, asked losses and prior, and their derivatives."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
         runs, root = slice(len(rows)), self._roots(noise, rows)
         asked = values[:, len(rows) :]
@@ -294,7 +306,7 @@ class PosteriorModes:
         return np.concatenate(parts, axis=1), np.concatenate([slopes, steepness / EDGE, eye], axis=1)
 
     def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
-        """The same noise at the level that a point leaves."""
+        """Return the noise with the level estimated at a point."""
         values, slopes = self.log_losses(point[None], rows)
         off = values[0] - seen
         if not np.isfinite(slopes).all():
@@ -306,13 +318,13 @@ class PosteriorModes:
             square = np.sum((noise.level * counted * off) ** 2)
             runs = USUAL_RUNS + max(len(rows) - used, 0.0)
             noise = replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
-            # With tails, how much a run counts depends on the level. Normal noise has its level at once.
+            # With tails, the weight of a run depends on the level. Normal noise needs one round.
             if not noise.tails or abs(noise.level / before - 1) < SETTLED:
                 break
         return noise
 
     def _ends(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> list[_End]:
-        """The points that differ, each with its evidence and its precision."""
+        """Return the distinct local optima, each with its evidence and precision."""
         value, kept = self._squares(points, rows, seen, noise), list[_End]()
         for i in np.argsort(value):
             if not np.isfinite(value[i]) or (kept and value[i] - value.min() > -2 * np.log(LEAST_SHARE) + 10):
@@ -334,17 +346,18 @@ class PosteriorModes:
         return kept
 
     def losses(self, logs: np.ndarray) -> np.ndarray:
-        """Losses from their logarithms, also where these are continued below."""
+        """Return losses from their logarithms, including the tangent continuation."""
         lowest = LOWEST * float(self.data["typical"])
         return np.where(logs > np.log(lowest), np.exp(logs), lowest * (1 + logs - np.log(lowest)))
 
     def expected_losses(
         self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: Noise
     ) -> Float[np.ndarray, " answers"]:
-        """The target's losses averaged over the posterior, where the largest mode is but its likeliest point.
+        """Return the target's losses averaged over the posterior; the largest mode alone is only its maximum.
 
-        Around every mode a log loss is normal, cut off where losses are not expected (``FACTOR``); modes count by their
-        shares. What the runs leave open is between what it may be, and what they tell is as by the modes.
+        Around every mode a log loss is normal, truncated to the expected range (``FACTOR``); modes are weighted by
+        their shares. For undetermined losses this is the centre of the possible range; for determined losses it agrees
+        with the modes.
         """
         from scipy.stats import truncnorm  # Here, as importing it takes .65 s.
 
@@ -353,7 +366,7 @@ class PosteriorModes:
         for one in self.posteriors(modes, trained, noise):
             scale = np.maximum(one.deviations, 1e-12)
             mean = truncnorm.mean(*((end - one.answers) / scale for end in (low, high)), loc=one.answers, scale=scale)
-            # Far outside there is no digit of it left: it is at the end.
+            # Far outside the range no precision is left, and the mean is at the bound.
             means.append(np.clip(np.where(np.isfinite(mean), mean, one.answers), low, high))
         shares = np.array([mode.share for mode in modes])
         return np.tensordot(shares / shares.sum(), self.losses(np.stack(means)), 1)
@@ -361,7 +374,7 @@ class PosteriorModes:
     def posteriors(
         self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: Noise
     ) -> list[LaplacePosterior]:
-        """The posterior around each mode, of the pool's runs as candidates and the target's losses as answers."""
+        """Return the posterior around each mode: the pool's runs are candidates, the target's losses are answers."""
         pool, rows = np.arange(len(self.loss)), np.flatnonzero(trained)
         every = np.arange(_length(self.design))
         values, slopes = self.log_losses(np.stack([mode.point for mode in modes]), every)
@@ -394,11 +407,11 @@ class PosteriorModes:
 
 
 _End = tuple[np.ndarray, float, np.ndarray]
-"""Return the end point of a search, its evidence, and the precision there."""
+"""End point of a search, its evidence, and the precision there."""
 
 
 def _shares(ends: Sequence[_End]) -> list[Mode]:
-    """The modes that ends are, the largest first."""
+    """Return the modes of the end points, the largest first."""
     logs = np.array([evidence for _, evidence, _ in ends])
     shares = np.exp(logs - logs.max())
     shares /= shares.sum()
@@ -408,13 +421,13 @@ def _shares(ends: Sequence[_End]) -> list[Mode]:
 
 
 def _expected(seen: np.ndarray) -> tuple[float, float]:
-    """The ends of the range in which log losses are expected, by those that were seen (see ``FACTOR``)."""
+    """Return the range in which log losses are expected, from the observed ones (see ``FACTOR``)."""
     beyond = np.log(FACTOR) + np.ptp(seen)
     return float(seen.min() - beyond), float(seen.max() + beyond)
 
 
 def _continued_log(loss: Any, lowest: Any) -> Any:
-    """The logarithm, and below ``lowest`` its tangent: of a law that can be negative a search goes on there."""
+    """Return the logarithm, and its tangent below ``lowest``, so that a search can pass through negative losses."""
     return jax.numpy.where(
         loss > lowest,
         jax.numpy.log(jax.numpy.maximum(loss, lowest)),

@@ -1,4 +1,4 @@
-"""From a table of runs and a question to the runs that answer it: fit, take the posterior, choose runs."""
+"""Propose the runs that answer a question, given a table of runs: fit, take the posterior, choose runs."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class Proposal:
     plan: ExperimentPlan
     candidates: Candidates
     posteriors: Mapping[str, LaplacePosterior]
-    """By law, or by its modes: the second is called NAME (mode 2)."""
+    """Posteriors by law, or by mode of a law: the second is called NAME (mode 2)."""
     noise: float
     """Standard deviation of log loss between runs of one design."""
     shared: float | None
-    """Share of its variance that the runs of a group have in common; None where nothing says, and none is expected."""
+    """Share of its variance that the runs of a group have in common; None if unknown, and then 0 is assumed."""
     fits: Mapping[str, FitResult] = field(default_factory=dict)
-    """By law; none for a law that was taken as it is."""
+    """Fits by law; none for a law that was given."""
     assumed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By law, what coefficients that the runs left open were taken to be, from a published set of constants."""
+    """Values from published constants for coefficients that the runs do not determine, by law."""
     by_modes: tuple[str, ...] = ()
     """Laws that were not fitted: the runs were planned for every mode of their posterior."""
     noises: Mapping[str, Noise] = field(default_factory=dict)
-    """By law of ``by_modes``, the noise of its modes."""
+    """Noise of the modes, by law of ``by_modes``."""
     standard_errors: Mapping[str, Float[np.ndarray, " answers"]] = field(default_factory=dict)
-    """By fitted law, the standard errors of the answers' logarithms as ``moejax fit`` gives them; NaN if unknown."""
+    """Standard errors of the answers' logarithms as in ``moejax fit``, by fitted law; NaN if unknown."""
     instead: tuple[str, ...] = ()
-    """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
+    """Coefficients that the runs were planned for, because the fitted law has no answer to the question."""
 
 
 def propose(
@@ -67,22 +67,22 @@ def propose(
     asked: Design | None = None,
     **options: Any,
 ) -> Proposal:
-    """The runs that make answers most certain.
+    """Propose the runs that minimise the uncertainty of answers.
 
     Args:
       laws: classes by name.
-      answers: by law, what is asked of it, in the same order for all: positive numbers.
-      around: by name, laws to be linear around instead of a fit, as where the runs are too few for one.
-      noise: standard deviation of log loss; if not given, what the fit that leaves least leaves. How much of it the
-        runs of a group share is what that fit says.
-      modes: plan for every mode of a law's posterior, not around its best fit alone. So it is, asked or not, of a law
-        with more coefficients than there are runs.
-      asked: the designs whose losses are asked for, if that is what answers are; noise then grows with the distance
-        from them, and else with how much cheaper a run is than the dearest.
-      options: of ``fit_law``.
+      answers: functionals with positive values by law, in the same order for all laws.
+      around: laws to linearise around instead of a fit, by name, such as if there are too few runs for a fit.
+      noise: standard deviation of log loss; default: the smallest residual noise of the fits. The intraclass
+        correlation is from the same fit.
+      modes: True to plan for every mode of a law's posterior, not around its best fit alone. This is always done for a
+        law with more coefficients than runs.
+      asked: designs whose losses are the answers, if any. Noise then grows with the distance from them; otherwise it
+        grows with the ratio of the largest FLOPs to a run's FLOPs.
+      options: options of ``fit_law``.
 
     Raises:
-      UserError: as ``fit_law`` and ``choose_runs``.
+      UserError: as in ``fit_law`` and ``choose_runs``.
     """
     around, fixed = dict(around or {}), dict(fixed or {})
     apart = _apart(runs, candidates, asked)
@@ -125,7 +125,7 @@ def propose(
     noise = scatter.noise if noise is None else noise
 
     def weighted(name: str) -> tuple[Runs, Any]:
-        """The runs, and the weights of the candidates, where noise is not even and normal."""
+        """Return the runs and the weights of the candidates if noise is not even and normal."""
         if name not in noises:
             return runs, None
         far = None if apart is None else noises[name].weights(apart[1] - apart[0].min())
@@ -156,7 +156,7 @@ def propose(
     except Undefined:
         if len(laws) > 1:
             raise
-        # No answer to make certain yet: what every coefficient is comes first.
+        # Without an answer to improve, the coefficients are determined first.
         ((name, law),) = laws.items()
         coefficients = above_0(law, coefficient_estimands(law, tuple(fixed)))
         instead = tuple(one.name for one in coefficients)
@@ -188,7 +188,7 @@ def _standard_errors(fit: FitResult, runs: Runs, answers: Sequence[Functional]) 
 def _apart(
     runs: Runs, candidates: Candidates, asked: Design | None
 ) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " candidates"]] | None:
-    """Return the distance of runs and candidates from the asked designs, in e-folds; None if it is unknown."""
+    """Return the distance of runs and candidates from the asked designs, in e-folds; None if unknown."""
     if asked is not None:
         return distance(runs.design, asked), distance(candidates.design, asked)
     design = runs.design
@@ -202,9 +202,9 @@ def _apart(
 
 
 def _as_published(fit: FitResult) -> dict[str, float]:
-    """Return the first published values of the coefficients that the runs leave open.
+    """Return the first published values of the coefficients that the runs do not determine.
 
-    Where a fit lost them no further run would seem to tell of them; where papers found them, runs do.
+    At a fit without these coefficients no further run would seem informative about them; at published values runs are.
     """
     for sets in PUBLISHED.values():
         for one in sets.values():

@@ -1,6 +1,4 @@
-"""Proposed runs as a ``Result``: what every law says so far, what to train, and what that is expected to tell; and as
-the config file of a study that trains them.
-"""
+"""Show proposed runs as a ``Result``, with every law's answer and the expected uncertainty, and as a study config."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ from moejax.wording import listed
 def study_text(
     name: str, architectures: Sequence[Architecture], tokens: Sequence[float], recipe: Mapping[str, Any], says: str
 ) -> str:
-    """A file for ``moejax study --config``: a model per architecture, with the budgets it is trained to.
+    """Return a config file for ``moejax study --config``: a model per architecture, with its token budgets.
 
     Args:
       recipe: settings that all runs share, as in a config; ``budgets_tokens`` are added here.
-      says: what the file is, for its docstring.
+      says: docstring of the file.
     """
     budgets: dict[Architecture, list[int]] = {}
     for architecture, count in zip(architectures, tokens, strict=True):
@@ -39,7 +37,7 @@ def study_text(
     every = sorted({count for counts in budgets.values() for count in counts})
     added = ""
     if len(every) == 1:
-        # A study holds its longest budget out, and so needs another: half as long, a branch of the same trunk.
+        # A study holds out its longest budget, and so needs a second one: half as long, a branch of the same trunk.
         half = every[0] // 2
         every, budgets = [half, *every], {a: [half, *counts] for a, counts in budgets.items()}
         added = (
@@ -74,7 +72,7 @@ def _source(recipe: Mapping[str, Any]) -> str:
 
 
 def names_of(architectures: Sequence[Architecture]) -> list[str]:
-    """Names by width and experts; different architectures of one such name are told apart by a number."""
+    """Return names by width and experts; different architectures of the same name get a number."""
     names: dict[Architecture, str] = {}
     taken: dict[str, int] = {}
     for architecture in architectures:
@@ -107,7 +105,7 @@ def _written(value: Any) -> str:
 
 
 def _nested(value: Any) -> str:
-    """A dictionary an entry a line, those inside it on one line where they fit."""
+    """Return a dictionary with one entry per line, and nested ones on a single line if they fit."""
     if not isinstance(value, dict) or not value:
         return pprint.pformat(value, sort_dicts=False, underscore_numbers=True, compact=True, width=100)
     lines = []
@@ -118,15 +116,15 @@ def _nested(value: Any) -> str:
 
 
 SHORT = {"params_total": "total", "params_active": "active", "num_experts": "experts", "num_shared_experts": "shared"}
-"""Largest width of names in headings."""
+"""Short names of sizes in headings."""
 
 
 def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> Result:
-    """A table per question, what to train, and how certain the answers are expected to become.
+    """Return a table per question, the runs to train, and the expected uncertainty of the answers.
 
     Args:
-      titles: of the questions, in the order of the plan's estimands.
-      inputs: what the laws read of a design.
+      titles: titles of the questions, in the order of the plan's estimands.
+      inputs: inputs of the laws.
     """
     chosen = proposal.candidates.only(proposal.plan.order)
     return Result(
@@ -208,12 +206,12 @@ def _deviation(proposal: Proposal, name: str, number: int) -> float | str:
 
 
 def spread(deviation: float) -> str:
-    """A standard deviation of a logarithm: in percent, or as a factor where it is large."""
+    """Return a standard deviation of a logarithm in percent, or as a factor if it is large."""
     return f"{deviation:.2%}" if deviation < 0.3 else f"a factor {np.exp(min(deviation, 700.0)):.3g}"
 
 
 def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str]) -> Table:
-    """Sizes, costs and what remains uncertain; of a run that has no name, also all that the laws read."""
+    """Return sizes, costs and the remaining uncertainty; for runs without a name, also all inputs of the laws."""
     wanted = ["params_total", "params_active", *(() if chosen.architectures else inputs), "tokens"]
     sizes = [name for name in dict.fromkeys(wanted) if value_of(chosen.design, name) is not None and name != "flops"]
     numbers = [*(value_of(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
@@ -227,7 +225,7 @@ def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str]) -> 
 
 
 def _labels(chosen: Candidates) -> Sequence[str]:
-    """The names that the runs have in the study that trains them, or their rows."""
+    """Return the names of the runs in the study that trains them, or their rows."""
     if chosen.architectures:
         return names_of(chosen.architectures)
     return chosen.labels or [str(i + 1) for i in range(len(chosen))]
