@@ -1,9 +1,9 @@
 """moejax: decide what Mixture-of-Experts model to train, then train it, in one differentiable JAX stack.
 
-``import moejax as mj`` is instant and imports nothing else. A few names are imported when they are first used:
-``mj.read_runs``, ``mj.fit``, ``mj.read_curves``, ``mj.fit_curves``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``,
-``mj.design``, ``mj.Architecture``, ``mj.Training`` and ``mj.show``. All else is in its packages, such as
-``moejax.routing``, ``moejax.model`` and ``moejax.study``.
+``import moejax as mj`` is instant and imports nothing else. A few names are imported on first use: ``mj.read_runs``,
+``mj.fit``, ``mj.read_curves``, ``mj.fit_curves``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``, ``mj.design``,
+``mj.Architecture``, ``mj.Training`` and ``mj.show``. Everything else is in the packages, such as ``moejax.routing``,
+``moejax.model`` and ``moejax.study``.
 """
 
 __version__ = "0.1.0"
@@ -21,11 +21,11 @@ _OFFERED = {
     "read_runs": "moejax.fit.read_runs",
     "show": "moejax.report.render",
 }
-"""Where a name is; a package is offered itself. Their types stand in ``__init__.pyi``."""
+"""Modules of the public names; a package maps to itself. Their types are in ``__init__.pyi``."""
 
 
 def __getattr__(name: str) -> object:
-    """A name of ``_OFFERED``, imported now (PEP 562)."""
+    """Import and return a name of ``_OFFERED`` (PEP 562)."""
     if name not in _OFFERED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
@@ -35,5 +35,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What editors complete."""
+    """Return the names for completion in editors."""
     return sorted({*globals(), *_OFFERED})

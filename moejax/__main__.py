@@ -1,4 +1,6 @@
-"""``moejax COMMAND …`` and ``python -m moejax``: Ctrl-C and SIGTERM are one sentence from the first import on."""
+"""Run ``moejax COMMAND …`` and ``python -m moejax``, and report Ctrl-C and SIGTERM in one sentence from the first
+import on.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,11 @@ from moejax.say import say
 
 
 def command() -> NoReturn:
-    """``moejax`` as a process of its own: run the command of ``sys.argv`` and end with its exit status.
+    """Run the command of ``sys.argv`` as a process of its own, and exit with its status.
 
-    The process ends behind everything that Python does at the end of one: its threads have ended, what was registered
-    with ``atexit`` has run, and what was printed is out. What would follow is left to the system: libraries' threads
-    are still there (XLA's, TensorStore's, LLVM's, Arrow's), and those that meet what the interpreter and C++ take apart
-    meanwhile end the process with a signal, in place of its status.
+    The process exits after Python's own finalization: threads have ended, ``atexit`` callbacks have run, and streams
+    are flushed. It then skips the finalization of C++ libraries. Their threads (XLA, TensorStore, LLVM, Arrow) still
+    run and could crash the process with a signal while the interpreter is torn down.
     """
     status: list[int] = []
 
@@ -33,13 +34,13 @@ def command() -> NoReturn:
                 with contextlib.suppress(BrokenPipeError):
                     stream.flush()
         except (OSError, ValueError):
-            return  # Python says what could not be printed, with a status of its own
+            return  # Python reports the output error with a status of its own
         if status:
             os._exit(status[0])
 
-    # Also once the command has returned: libraries' threads are still there.
+    # Library threads still run after the command has returned.
     sys.unraisablehook = _ignored
-    # The first that is registered is the last that runs.
+    # atexit runs callbacks in reverse order, so the first registered one runs last.
     atexit.register(end)
     try:
         status.append(main())
@@ -47,7 +48,7 @@ def command() -> NoReturn:
         status += [error.code or 0] if isinstance(error.code, int | None) else []
         raise
     except Exception as error:
-        # What is no UserError is our mistake, whatever raised it.
+        # Any exception but a UserError is a bug in moejax, wherever it was raised.
         traceback.print_exception(error)
         say(f"moejax: {OURS}")
         status.append(1)
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _until_terminated() -> Iterator[None]:
-    """SIGTERM ends a command at once, in words; a training has a handler of its own while it has something to save."""
+    """Exit at once with a message on SIGTERM. A training installs its own handler while it has something to save."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -83,16 +84,17 @@ def _until_terminated() -> Iterator[None]:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    # Not print: the signal may have come in the middle of another one.
+    # print is not safe here, since the signal may interrupt another print.
     os.write(2, b"\nStopped by SIGTERM. What was written is kept; the same command goes on, or begins again.\n")
     os._exit(75)
 
 
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
-    """Ctrl-C again, a moment later, where Python drops it: JAX has a callback in the garbage collector.
+    """Send Ctrl-C again a moment later if Python drops it, as in JAX's callback in the garbage collector.
 
-    Where one of Orbax's reads or writes fails, it closes its event loop and drops the others: those of TensorStore that
-    end later find it closed, and reads fail once more as they are collected. The first failure is reported.
+    If one of Orbax's reads or writes fails, it closes its event loop and drops the others. TensorStore operations that
+    end later find the loop closed, and failed reads raise again when collected. The first failure is reported, so these
+    are ignored.
     """
     if str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading array index")):
         return None

@@ -1,6 +1,7 @@
-"""The function that is trained: one frozen description, read by the model, the laws and the accounting.
+"""Describe the trained function: one frozen dataclass that the model, the laws and the accounting read.
 
-Everything here changes the function; how it is computed (types, sharding, dispatch) lives in ``moejax.model.runtime``.
+All fields here change the function. Settings of its computation (types, sharding, dispatch) are in
+``moejax.model.runtime``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from moejax.ranges import (
 
 
 def if_set(size: Number, then: Number, otherwise: Number) -> Number:
-    """``then`` where ``size`` is not 0, else ``otherwise``: plain numbers stay plain, traced ones are selected."""
+    """Return ``then`` if ``size`` is not 0, else ``otherwise``. Plain numbers stay plain; traced ones are selected."""
     if isinstance(size, (int, float)):
         return then if size else otherwise
     return jnp.where(size == 0, otherwise, then)
@@ -49,7 +50,7 @@ WEIGHTS_SUM_TO_CONSTANT: dict[str, str | None] = {
     "balanced": None,
     "random": None,
 }
-"""Routers whose weights sum to the same number for every token, and the field that decides it; None for always."""
+"""Routers whose weights sum to the same number for every token, with the field that enables this; None if always."""
 
 FOR_DEBUGGING = frozenset({"balanced", "random"})
 """Routers that ignore their logits and never learn."""
@@ -61,7 +62,7 @@ def _static(default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the length a model was first trained on.
+    """Scaling of rotary frequencies beyond the sequence length of the first training.
 
     ``kind`` is a key of ``moejax.model.rope.SCALINGS``; the other fields carry the names of the published
     configuration files, and a kind reads only those it knows.
@@ -69,23 +70,23 @@ class RopeScaling:
 
     kind: str
     factor: Multiple
-    """How many times longer than ``original_length``."""
+    """Ratio of the extended length to ``original_length``."""
     original_length: Length = 0
-    """Tokens of a sequence in the first training; ``linear`` does not need it."""
+    """Sequence length of the first training in tokens; ``linear`` does not need it."""
     beta_fast: Positive = 32.0
-    """YaRN: turns over ``original_length`` above which a frequency stays as it is."""
+    """YaRN: number of rotations over ``original_length`` above which a frequency is unchanged."""
     beta_slow: Positive = 1.0
-    """YaRN: turns below which a frequency is divided by ``factor``."""
+    """YaRN: number of rotations below which a frequency is divided by ``factor``."""
     low_freq_factor: Positive = 1.0
-    """Llama 3: frequencies that turn fewer times over ``original_length`` are divided by ``factor``."""
+    """Llama 3: number of rotations over ``original_length`` below which a frequency is divided by ``factor``."""
     high_freq_factor: Positive = 4.0
-    """Llama 3: frequencies that turn more often stay as they are."""
+    """Llama 3: number of rotations above which a frequency is unchanged."""
     mscale: Scale = 0.0
     """YaRN in DeepSeek: numerator of the scale of rotated queries and keys."""
     mscale_all_dim: Scale = 0.0
     """YaRN in DeepSeek: denominator of that scale; its square scales the attention scores."""
     truncate: bool = True
-    """YaRN: whether the borders between frequencies are rounded to whole channels."""
+    """YaRN: True to round the boundaries between frequencies to whole channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +94,9 @@ class Architecture:
     """A decoder-only transformer whose feed-forward layers are dense or mixtures of SwiGLU experts.
 
     ``num_experts = 0`` is a dense model. With experts, the first ``num_dense_layers`` and the last
-    ``num_last_dense_layers`` layers keep a dense feed-forward of width ``dense_hidden``; the layers between follow
-    ``layer_pattern``, by default all mixtures of ``num_experts`` routed experts, of which ``top_k`` serve a token,
-    beside ``num_shared_experts`` that serve every token.
+    ``num_last_dense_layers`` layers keep a dense feed-forward of width ``dense_hidden``. The layers between follow
+    ``layer_pattern``, by default all mixtures of ``num_experts`` routed experts. Each token uses ``top_k`` of them and
+    all ``num_shared_experts`` shared experts.
 
     The numeric fields are leaves of a pytree: ``jax.grad`` of a count or of a predicted loss with respect to a whole
     Architecture is a design's sensitivity. Names, switches and constants are static.
@@ -110,109 +111,115 @@ class Architecture:
     dense_hidden: OptionalSize = 0
     """Width of a dense feed-forward layer; 0 if the model has none."""
     num_dense_layers: Layers = 0
-    """Layers, counted from the input, that stay dense in a model with experts."""
+    """Number of layers, counted from the input, that stay dense in a model with experts."""
     num_last_dense_layers: Layers = 0
-    """Layers, counted from the output, that stay dense in a model with experts."""
+    """Number of layers, counted from the output, that stay dense in a model with experts."""
     num_experts: OptionalSize = 0
     """Routed experts per mixture layer; 0 for a dense model."""
     top_k: OptionalSize = 0
-    """Routed experts that serve one token."""
+    """Routed experts per token."""
     expert_hidden: OptionalSize = 0
     """Width of one routed expert."""
     num_shared_experts: OptionalSize = 0
-    """Experts that serve every token."""
+    """Experts that process every token."""
     shared_hidden: OptionalSize = 0
-    """Width of one shared expert; 0 means as wide as a routed one."""
+    """Width of one shared expert; 0 uses the width of a routed one."""
 
     query_latent_dim: OptionalSize = 0
     """Multi-head latent attention: rank of the query compression; 0 for none."""
     kv_latent_dim: OptionalSize = 0
     """Multi-head latent attention: rank of the key-value compression; 0 means grouped-query attention."""
     rope_head_dim: OptionalSize = 0
-    """Multi-head latent attention: the part of a head that carries positions, beside ``head_dim`` without."""
+    """Multi-head latent attention: width of a head's rotary part, in addition to ``head_dim`` without positions."""
     value_head_dim: OptionalSize = 0
     """Width of a value head; 0 means ``head_dim``."""
     num_mtp_layers: Layers = 0
-    """Modules of multi-token prediction (DeepSeek-V3's ``num_nextn_predict_layers``): the k-th predicts the token k
-    after the next one. Only training computes them (``moejax.model.mtp``)."""
+    """Number of multi-token prediction modules (DeepSeek-V3's ``num_nextn_predict_layers``). The k-th predicts the
+    token k after the next one. Only training computes them (``moejax.model.mtp``).
+    """
 
     layer_pattern: str = _static("E")
-    """Layers between the first and the last dense ones, repeated as needed: E has experts, D is dense."""
+    """Pattern of the layers between the first and the last dense ones, repeated as needed: E has experts, D is
+    dense.
+    """
 
     router: str = _static("softmax_topk")
     """A key of ``moejax.routing.ROUTERS``."""
     norm_topk_prob: bool = _static(True)
-    """Whether the weights of a token's experts are normalised to sum to 1 before ``routed_scaling_factor``; read by the
-    routers that leave the choice. The normalised weight of a single expert is constant, so that the loss gives the
-    router no gradient: to train with ``top_k = 1``, set it to False."""
+    """True to normalize the weights of a token's experts to sum to 1 before ``routed_scaling_factor``, in routers that
+    support both. With ``top_k = 1`` the normalized weight is constant, and the router gets no gradient from the loss:
+    set False to train.
+    """
     routed_scaling_factor: Positive = _static(1.0)
     """Factor on the weights of a token's experts (DeepSeek)."""
     num_groups: Groups = _static(1)
-    """``group_limited``: groups of neighbouring experts."""
+    """``group_limited``: number of groups of neighbouring experts."""
     top_k_groups: Groups = _static(1)
-    """``group_limited``: groups whose experts a token may use."""
+    """``group_limited``: number of groups whose experts a token may use."""
     threshold: PositiveShare = _static(0.4)
-    """``top_p``: sum of probabilities that a token's experts reach."""
+    """``top_p``: minimum total probability of a token's experts."""
     router_bias: bool = _static(False)
-    """A trained bias per expert on the router's logits (gpt-oss)."""
+    """True for a trained bias per expert on the router's logits (gpt-oss)."""
     expert_bias: bool = _static(False)
-    """A bias per expert that moves the choice of experts only. It is not a parameter: the counts of each step move it,
-    not the gradient (auxiliary-loss-free balancing; DeepSeek-V3)."""
+    """True for a bias per expert that only affects the choice of experts. It is not a parameter: the expert loads of
+    each step update it, not the gradient (auxiliary-loss-free balancing; DeepSeek-V3).
+    """
     capacity_factor: Positive | None = _static(None)
-    """Assignments an expert takes at most, as a multiple of the balanced load; None drops nothing."""
+    """Maximum number of assignments of an expert, as a multiple of the balanced load; None drops none."""
     activation: str = _static("swiglu")
-    """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers are always SwiGLU."""
+    """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers always use SwiGLU."""
     expert_mlp_bias: bool = _static(False)
-    """Biases in the experts' projections (gpt-oss)."""
+    """True for biases in the experts' projections (gpt-oss)."""
     shared_expert_gate: bool = _static(False)
-    """Whether a learnt sigmoid gate scales the shared experts' output (Qwen2-MoE)."""
+    """True to scale the shared experts' output by a learned sigmoid gate (Qwen2-MoE)."""
 
     positions: str = _static("rope")
     """A key of ``moejax.model.attention.POSITIONS``: rotary, ALiBi, or none."""
     rope_theta: Annotated[float, NumberRange(1, 1e12, without_low=True)] = _static(10_000.0)
     rotary_fraction: Share = _static(1.0)
-    """Part of each head that is rotated (GLM-4.5: a half); multi-head latent attention has ``rope_head_dim``."""
+    """Rotated share of each head (GLM-4.5: 0.5); multi-head latent attention uses ``rope_head_dim``."""
     rope_scaling: RopeScaling | None = field(default=None, metadata={"static": True})
     sliding_window: Length = _static(0)
-    """Tokens, itself included, that a token of a windowed layer sees; 0 for all."""
+    """Number of tokens that a token of a windowed layer attends to, itself included; 0 for all."""
     window_pattern: str = _static("W")
-    """Which layers have the window, repeated from the input: W has it, F sees the full sequence (gpt-oss: WF)."""
+    """Pattern of windowed layers, repeated from the input: W has the window, F sees the full sequence (gpt-oss: WF)."""
     attention_sinks: bool = _static(False)
-    """One learnt sink logit per head (gpt-oss)."""
+    """True for one learned sink logit per head (gpt-oss)."""
     attention_bias: bool = _static(False)
-    """Biases on the query, key and value projections; with latent attention, on the maps into the latents."""
+    """True for biases on the query, key and value projections; with latent attention, on the maps into the latents."""
     attention_output_bias: bool = _static(False)
-    """A bias on the attention's output projection."""
+    """True for a bias on the attention's output projection."""
     qk_norm: bool = _static(False)
-    """RMSNorm on queries and keys, within each head."""
+    """True for RMSNorm on queries and keys, within each head."""
     qk_norm_all_heads: bool = _static(False)
-    """With ``qk_norm``: one norm over all heads together (OLMoE)."""
+    """True for one norm over all heads together, with ``qk_norm`` (OLMoE)."""
     norm_epsilon: Epsilon = _static(1e-6)
     tied_embeddings: bool = _static(True)
-    """Whether the unembedding is the transposed embedding."""
+    """True if the unembedding is the transposed embedding."""
 
     @property
     def is_moe(self) -> bool:
-        """Whether any layer has routed experts."""
+        """True if any layer has routed experts."""
         return bool(self.num_experts)
 
     @property
     def has_experts(self) -> tuple[bool, ...]:
-        """For every layer from the input, whether it has routed experts; needs whole numbers."""
+        """True for layers with routed experts, in order from the input; requires integer sizes."""
         first, last = self.num_dense_layers, self.num_last_dense_layers
         between = _repeated(self.layer_pattern, self.num_layers - first - last)
         return (False,) * first + tuple(self.is_moe and letter == "E" for letter in between) + (False,) * last
 
     @property
     def routed_layers(self) -> tuple[int, ...]:
-        """Numbers of the layers with routed experts, from the input; those of the multi-token prediction modules follow
-        the last layer's. Needs whole numbers."""
+        """Indices of the layers with routed experts, from the input. Those of the multi-token prediction modules follow
+        the last layer's. Requires integer sizes.
+        """
         further = range(self.num_layers, self.num_layers + self.num_mtp_layers) if self.is_moe else ()
         return (*(number for number, experts in enumerate(self.has_experts) if experts), *further)
 
     @property
     def weights_sum_to_constant(self) -> bool:
-        """Whether the weights of a token's experts sum to the same number for every token."""
+        """True if the weights of a token's experts sum to the same number for every token."""
         if self.router not in WEIGHTS_SUM_TO_CONSTANT:
             return False
         decides = WEIGHTS_SUM_TO_CONSTANT[self.router]
@@ -220,7 +227,7 @@ class Architecture:
 
     @property
     def fault_in_training(self) -> str:
-        """Why the loss gives the routers no gradient, and the remedy; empty if it trains them."""
+        """Reason why the loss gives the routers no gradient, with the remedy; empty if it trains them."""
         chooses = self.is_moe and self.num_experts > 1 and self.router not in FOR_DEBUGGING
         if not chooses or self.top_k != 1 or not self.weights_sum_to_constant:
             return ""
@@ -234,7 +241,7 @@ class Architecture:
 
     @property
     def with_plain_weights(self) -> Architecture:
-        """The same with weights that are not normalised."""
+        """The same architecture without normalized expert weights."""
         if not self.weights_sum_to_constant or self.router in FOR_DEBUGGING:
             return self
         router = "softmax_topk" if WEIGHTS_SUM_TO_CONSTANT[self.router] is None else self.router
@@ -242,25 +249,26 @@ class Architecture:
 
     @property
     def without_mtp(self) -> Architecture:
-        """The same without modules of multi-token prediction: what is computed wherever nothing is trained."""
+        """The same architecture without multi-token prediction modules, as used outside of training."""
         return self.replace(num_mtp_layers=0)
 
     @property
     def mtp_block(self) -> Architecture:
-        """The layer inside a module of multi-token prediction, as a model of that layer alone: it has experts if any
-        has, and sees the whole sequence."""
+        """The layer inside a multi-token prediction module, as a model of one layer. It has experts if any layer has,
+        and full attention.
+        """
         one = {"num_layers": 1, "num_dense_layers": 0, "num_last_dense_layers": 0, "num_mtp_layers": 0}
         return self.replace(**one, layer_pattern="E", sliding_window=0)
 
     @property
     def has_window(self) -> tuple[bool, ...]:
-        """For every layer from the input, whether its attention is windowed; needs whole numbers."""
+        """True for layers with windowed attention, in order from the input; requires integer sizes."""
         letters = _repeated(self.window_pattern, self.num_layers)
         return tuple(self.sliding_window > 0 and letter == "W" for letter in letters)
 
     @property
     def num_moe_layers(self) -> Number:
-        """Layers with routed experts; where the depth is continuous, the pattern's share of it."""
+        """Number of layers with routed experts; for a continuous depth, the pattern's share of it."""
         between = self.num_layers - self.num_dense_layers - self.num_last_dense_layers
         if isinstance(between, int):
             layers = _repeated(self.layer_pattern, between).count("E")
@@ -270,7 +278,7 @@ class Architecture:
 
     @property
     def num_windowed_layers(self) -> Number:
-        """Layers whose attention is windowed; where the depth is continuous, the pattern's share of it."""
+        """Number of layers with windowed attention; for a continuous depth, the pattern's share of it."""
         if not self.sliding_window:
             return 0
         if isinstance(self.num_layers, int):
@@ -279,15 +287,15 @@ class Architecture:
 
     @property
     def shared_width(self) -> Number:
-        """Width of one shared expert, whether given or taken from the routed ones."""
+        """Width of one shared expert; that of a routed one by default."""
         return if_set(self.shared_hidden, self.shared_hidden, self.expert_hidden)
 
     @property
     def shared_experts_by_width(self) -> Number:
-        """Shared experts counted by their width: one as wide as two routed ones is two, half as wide is a half.
+        """Number of shared experts in units of a routed expert's width: one of twice the width counts as 2.
 
-        So laws of the number of experts count them (Zhao et al. 2025, Eqs. 2 and 3, where parameters are the width of
-        all experts together).
+        Laws of the number of experts count them this way (Zhao et al. 2025, Eqs. 2 and 3, where parameters are the
+        width of all experts together).
         """
         if isinstance(self.shared_hidden, (int, float)) and not self.shared_hidden:
             return self.num_shared_experts
@@ -306,11 +314,11 @@ class Architecture:
         return if_set(self.kv_latent_dim, self.rope_head_dim, int(rotated) if isinstance(rotated, float) else rotated)
 
     def replace(self, **changes: Any) -> Architecture:
-        """The same architecture with some fields changed."""
+        """Return the same architecture with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def check(self) -> None:
-        """Raise ``UserError``, naming field, value, rule and remedy, if no such model can be built."""
+        """Raise ``UserError`` with field, value, rule and remedy if no such model can be built."""
         check_fields(self)
         if self.num_heads % self.num_kv_heads:
             raise UserError(

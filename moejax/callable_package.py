@@ -1,4 +1,4 @@
-"""Packages that can be called: ``moejax.fit(…)`` beside ``moejax.fit.bootstrap``, as the one name means both."""
+"""Make packages callable: ``moejax.fit(…)`` in addition to ``moejax.fit.bootstrap``, since the name means both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def make_callable(package: str, function: str) -> None:
-    """Let a call of ``package`` be one of ``function``, ``module.name``, which is imported when it is needed."""
+    """Make a call of ``package`` call ``function``, written ``module.name``, which is imported on first use."""
 
     class Callable(ModuleType):
         def __call__(self, *given: Any, **options: Any) -> Any:
@@ -18,7 +18,7 @@ def make_callable(package: str, function: str) -> None:
 
         @functools.cached_property
         def __wrapped__(self) -> Any:
-            # Where inspect.signature, and help in a notebook, look for a signature.
+            # inspect.signature and notebook help read the signature from this attribute.
             module, _, name = function.rpartition(".")
             return getattr(importlib.import_module(module), name)
 

@@ -1,11 +1,9 @@
-"""JAX's compilation cache in a folder of ours: a program is found again where all that decides it is the same, and
-nothing is loaded that is not what was written.
+"""Keep JAX's compilation cache in a folder, and load only programs that are exactly as written.
 
-JAX's key of a program tells versions, flags, devices and the computation apart. It tells neither processors apart,
-whose instructions a program for a CPU has, nor numbers of threads, for which its loops are cut: these name a folder of
-their own. JAX writes in place and checks nothing, so the hash of every program is noted once it is written
-(``moejax.folder.note``), and at the next start a file without a note, or with other bytes, is removed and compiled
-anew.
+JAX's key of a program covers versions, flags, devices and the computation. It does not cover the processor, whose
+instructions a CPU program uses, or the number of threads, by which its loops are split. These determine the name of a
+subfolder. JAX writes in place without checks, so the hash of every program is recorded after it is written
+(``moejax.folder.note``). At the next start, a file without a matching hash is removed and compiled again.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ from moejax.folder import note, noted, sha256
 from moejax.stored import check_writable
 
 MOST_PROGRAMS = 1_000
-"""How many compiled programs a folder keeps."""
+"""Maximum number of compiled programs in a folder."""
 
 SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.02,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    # XLA's own caches of a GPU lie beside the programs, and nothing checks them: a kept program needs neither.
+    # XLA's own GPU caches are not checked, and a cached program needs none of them.
     "jax_persistent_cache_enable_xla_caches": "none",
 }
-"""Of JAX, while it keeps programs."""
+"""JAX settings while programs are kept."""
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-"""JAX's event after a program was compiled and written, or found."""
+"""JAX's event after a program was compiled and written, or loaded."""
 
 _MARK = re.compile(r"[0-9a-f]{16}")
-"""The form of ``processor_mark``."""
+"""Pattern of ``processor_mark``."""
 
 
 def processor_mark(beside: Sequence[str] = ()) -> str:
-    """A name for this processor, with all the instructions that it has, and for what else decides its programs."""
+    """Return a name for this processor with all its instructions, and for everything else in ``beside``."""
     information, told = Path("/proc/cpuinfo"), [platform.machine(), *beside]
     if information.exists():
         lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -50,7 +48,7 @@ def processor_mark(beside: Sequence[str] = ()) -> str:
 
 
 def remove_oldest(folder: Path) -> None:
-    """Remove the oldest of too many programs.
+    """Remove the oldest programs above ``MOST_PROGRAMS``.
 
     Raises:
       OSError: the system cannot.
@@ -61,15 +59,16 @@ def remove_oldest(folder: Path) -> None:
 
 
 def pass_over_damage() -> None:
-    """Say nothing of a program that cannot be read or written, for want of room or because another process writes it:
-    it is compiled then."""
+    """Suppress warnings about programs that cannot be read or written, because the disk is full or another process
+    writes them. They are compiled instead.
+    """
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
 def remove_damaged(programs: Path) -> None:
-    """Remove every program below a folder that is not as it was noted. One process does this, before any loads one.
+    """Remove every program below a folder without a matching hash. One process does this before any process loads one.
 
-    The folder may be any that the user names: what is not called as a program is left alone.
+    The folder may be any that the user names, so files not named as programs are left alone.
     """
     with contextlib.suppress(OSError, UserError):
         for folder in (path for path in programs.iterdir() if _MARK.fullmatch(path.name) and path.is_dir()):
@@ -82,17 +81,17 @@ def remove_damaged(programs: Path) -> None:
 
 @contextlib.contextmanager
 def keep_programs(programs: Path, *, writes: bool = True, beside: Sequence[str] = ()) -> Iterator[None]:
-    """While this lasts, JAX keeps what it compiles below ``programs``, and finds what is there, once
-    ``remove_damaged`` has looked through it.
+    """Keep JAX's compiled programs below ``programs`` within this context, and load those checked by
+    ``remove_damaged``.
 
-    Where the user has chosen another folder, or none (``JAX_COMPILATION_CACHE_DIR``, ``JAX_ENABLE_COMPILATION_CACHE``),
-    that stays. Where nothing can be written, nothing is kept.
+    A folder chosen by the user (``JAX_COMPILATION_CACHE_DIR``, ``JAX_ENABLE_COMPILATION_CACHE``) takes precedence. If
+    the folder is not writable, no program is kept.
 
     Args:
-      writes: of several processes, JAX has the first alone write.
-      beside: what decides programs here and is in no key of JAX's.
+      writes: True in the process that writes; of several, JAX lets only the first one write.
+      beside: further things that determine programs but are not in JAX's key.
     """
-    # Only here, as commands without JAX name folders by this module.
+    # The import is local, since commands without JAX use this module to name folders.
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
@@ -105,7 +104,7 @@ def keep_programs(programs: Path, *, writes: bool = True, beside: Sequence[str] 
         return
     pass_over_damage()
     listener = _Noting(folder) if writes else _nothing
-    # A process that trained in another folder has that one open.
+    # A process that trained in another folder still has that folder's cache open.
     compilation_cache.reset_cache()
     for name, value in {**SETTINGS, "jax_compilation_cache_dir": str(folder)}.items():
         jax.config.update(name, value)
@@ -120,7 +119,7 @@ def keep_programs(programs: Path, *, writes: bool = True, beside: Sequence[str] 
 
 
 class _Noting:
-    """Notes programs as soon as they are written."""
+    """A recorder of the hashes of new programs."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -128,7 +127,7 @@ class _Noting:
 
     def __call__(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _COMPILED:
-            # A full disk: what has no note is compiled again.
+            # If the disk is full, programs without a hash are compiled again.
             with contextlib.suppress(OSError, UserError):
                 for path in _programs(self._folder):
                     if path.name not in self._seen:
@@ -140,7 +139,7 @@ def _nothing(event: str, duration_secs: float, **kwargs: str | int) -> None: ...
 
 
 def _programs(folder: Path) -> list[Path]:
-    """Files that are called as JAX calls programs."""
+    """Return the files with JAX's names of programs."""
     return sorted(path for path in folder.glob("*-cache") if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""A condition of a training's program that nearly always holds, so that plans can tell what runs in every step."""
+"""Mark conditions of a training's program that nearly always hold, so that plans know the code of every step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from jax import Array, lax
 
 
 def usually(holds: Array, usual: Callable[..., Any], rare: Callable[..., Any], *operands: Any) -> Any:
-    """``usual(*operands)`` where it holds, else ``rare(*operands)``.
+    """Return ``usual(*operands)`` if the condition holds, else ``rare(*operands)``.
 
-    Conditions of a training's program are all made here: of a compiled program's conditions, the branch for true is
-    then the one that counts (``moejax.train.program_text``).
+    All conditions of a training's program are created here. In a compiled program, the true branch of a condition is
+    therefore the one that counts (``moejax.train.program_text``).
     """
     return lax.cond(holds, usual, rare, *operands)

@@ -1,4 +1,4 @@
-"""From plain nested mappings to frozen dataclasses and back: how configs enter, and travel in files."""
+"""Convert plain nested mappings to frozen dataclasses and back, for configs and stored files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
-    """A frozen dataclass from a mapping of its fields, nested dataclasses from nested mappings.
+    """Build a frozen dataclass from a mapping of its fields; nested dataclasses from nested mappings.
 
-    The text "auto" stands for what a field's metadata says under that name.
+    The text "auto" is replaced by the value of the field's metadata under that name.
 
     Raises:
-      UserError: an unknown or missing key, or a value of another type or outside its range (``moejax.ranges``), named
-        by its path below ``where``.
+      UserError: a key is unknown or missing, or a value has another type or is outside its range (``moejax.ranges``).
+        The message names its path below ``where``.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{where} is {values!r}; it must be a group of settings.")
@@ -44,18 +44,19 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    # Python compiles every annotation again each time it is asked: half of what checking a study takes.
+    # Python evaluates annotations again on each call, which took half of the time to check a study.
     return typing.get_type_hints(cls, include_extras=True)
 
 
 def check_fields(value: Any, where: str = "") -> None:
-    """Hold a dataclass that was made in Python to what ``build`` asks of a file: the type and the range of every field,
-    also of the dataclasses within. Raises ``UserError``."""
+    """Raise ``UserError`` if a dataclass made in Python, or one nested in it, violates the types or ranges that
+    ``build`` checks.
+    """
     build(type(value), dump(value), where)
 
 
 def check_name(name: str, where: str = "name") -> None:
-    """Raise ``UserError`` if a folder or file of this name could not be kept in another folder."""
+    """Raise ``UserError`` if a name is not valid for a file or folder."""
     if not _NAME.fullmatch(name):
         raise UserError(f"{where} is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
 
@@ -64,7 +65,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def dump(value: Any) -> Any:
-    """Plain dicts, lists and scalars, ready for JSON; ``build`` reads them back."""
+    """Return plain dicts, lists and scalars that JSON can hold; ``build`` reads them back."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: dump(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
@@ -75,7 +76,7 @@ def dump(value: Any) -> Any:
 
 
 def unknown(path: str, name: str, known: Sequence[str]) -> str:
-    """The sentence for a name that does not exist: the nearest known ones, or all of them."""
+    """Return the sentence for an unknown name, with the nearest known names, or all of them."""
     return f"{path} is not known; {did_you_mean(name, known)}"
 
 
@@ -84,10 +85,10 @@ def _auto(field: dataclasses.Field, value: Any) -> Any:
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
-    """A plain value as the type that ``hint`` names; a mapping names the types of the keys that must be there.
+    """Convert a plain value to the type ``hint``. A mapping gives the types of required keys.
 
     Raises:
-      UserError: it is of another type; the sentence names the path below ``where``.
+      UserError: the value has another type; the message names the path below ``where``.
     """
     origin = typing.get_origin(hint)
     if hint is Any:
@@ -153,7 +154,7 @@ def _below(where: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value that is wrong, and not all of one that is long."""
+    """Return a wrong value as text, truncated if it is long."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"{value:.3e}" if value.bit_length() < 1000 else "a number of hundreds of digits"
     text = repr(value)

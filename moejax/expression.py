@@ -1,8 +1,8 @@
-"""Arithmetic and conditions on the columns of a table: the language of ``--map`` and ``--where``.
+"""Evaluate arithmetic and conditions on the columns of a table, the language of ``--map`` and ``--where``.
 
-An expression is parsed as Python and evaluated here, node by node. Only the nodes in this file mean anything: numbers,
-texts in quotes, columns, arithmetic, comparisons, ``and``, ``or``, ``not``, ``in`` and the functions of ``FUNCTIONS``.
-There are no attributes, indices or other calls, so an expression can read the table and do nothing else.
+An expression is parsed as Python and evaluated here, node by node. Only the nodes in this file are supported: numbers,
+quoted texts, columns, arithmetic, comparisons, ``and``, ``or``, ``not``, ``in`` and the functions of ``FUNCTIONS``.
+There are no attributes, indices or other calls, so an expression can only read the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moejax.errors import UserError
 from moejax.wording import some
 
 MOST_CHARACTERS = 1_000
-"""The longest expression that is read."""
+"""Maximum length of an expression."""
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "abs": (np.abs, 1, 1),
@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "max": (lambda *values: np.maximum.reduce(np.broadcast_arrays(*values)), 2, 99),
     "where": (np.where, 3, 3),
 }
-"""Functions of numbers, row by row, with how few and how many arguments each takes."""
+"""Functions of numbers, row by row, with the minimum and maximum number of arguments."""
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
@@ -57,7 +57,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-# Texts in quotes come first, so that nothing inside them is taken for anything else.
+# Quoted texts come first, so that their content is not parsed as anything else.
 _PIECES = re.compile(
     r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
     r"""|`(?P<column>[^`]*)`"""
@@ -72,21 +72,21 @@ _LANGUAGE = (
 
 
 def evaluate(expression: str, frame: Any) -> np.ndarray:
-    """The values of an expression, one for every row of a table, as float64, bool or texts.
+    """Evaluate an expression and return one value per row of a table, as float64, bool or text.
 
     Args:
       expression: for example ``6 * Na * tokens`` or ``seed == 42 and optimizer in ['adamw', 'muon']``.
-      frame: a pandas DataFrame. Texts that are numbers as people write them (48M) count as numbers in arithmetic.
+      frame: a pandas DataFrame. Texts such as 48M count as numbers in arithmetic.
 
     Raises:
-      UserError: it is no expression of this language, names no column, or computes with texts.
+      UserError: the expression is invalid, names an unknown column, or computes with texts.
     """
     if len(expression) > MOST_CHARACTERS:
         raise UserError(f"it is {len(expression)} characters long; {MOST_CHARACTERS} are the most")
     columns = _Columns(frame)
     try:
         with warnings.catch_warnings():
-            # Python warns of what it would rather not read (1if 1else 2); here it has no meaning, and is refused.
+            # Python warns of discouraged syntax (1if 1else 2), which is refused below.
             warnings.simplefilter("ignore")
             tree = ast.parse(_as_python(expression, columns.quoted).strip(), mode="eval").body
         with np.errstate(all="ignore"):
@@ -99,10 +99,10 @@ def evaluate(expression: str, frame: Any) -> np.ndarray:
 
 
 def condition(expression: str, frame: Any) -> np.ndarray:
-    """The rows that meet a condition, as bool.
+    """Return a bool for each row, True if the row meets a condition.
 
     Raises:
-      UserError: as ``evaluate``, or it is no condition.
+      UserError: as ``evaluate``, or it is not a condition.
     """
     met = evaluate(expression, frame)
     if met.dtype != bool:
@@ -111,7 +111,7 @@ def condition(expression: str, frame: Any) -> np.ndarray:
 
 
 def _as_python(expression: str, quoted: dict[str, str]) -> str:
-    """The expression with what Python does not know (`backticks`, 48M, & and |) as what it does."""
+    """Return the expression as Python code, with `backticks`, 48M, & and | replaced."""
 
     def piece(found: re.Match[str]) -> str:
         kind = found.lastgroup or ""
@@ -129,16 +129,16 @@ def _as_python(expression: str, quoted: dict[str, str]) -> str:
 
 
 class _Columns:
-    """Evaluates the nodes of an expression on the columns of a table."""
+    """An evaluator of an expression's nodes on the columns of a table."""
 
     def __init__(self, frame: Any):
         self.frame = frame
         self.quoted: dict[str, str] = {}
-        # Python reads some letters of a bare name as others (µ as μ).
+        # Python normalizes some letters of a bare name (µ to μ).
         self.bare = {unicodedata.normalize("NFKC", str(column)): column for column in reversed(list(frame.columns))}
 
     def value(self, node: ast.expr) -> Any:
-        """A number, a bool, a text, an array of them, or a column as it stands in the table."""
+        """Evaluate a node to a number, a bool, a text, an array of them, or an unconverted column."""
         match node:
             case ast.Constant(value=bool() | str() as value):
                 return value
@@ -186,13 +186,13 @@ class _Columns:
         return function(*map(self.number, given))
 
     def number(self, node: ast.expr) -> Any:
-        """What a node is worth in arithmetic, in float64."""
+        """Evaluate a node as float64 for arithmetic."""
         value = self.value(node)
         if isinstance(value, str):
             raise UserError(f"{value!r} is a text, and no number to compute with")
         if _is_column(value) and value.dtype != bool:
             return run_table.numbers(value, where="the table").to_numpy(np.float64)
-        # True and false count as 1 and 0 in conditions, and in nothing that is fitted.
+        # True and False count as 1 and 0 in arithmetic. Fits do not use them.
         return np.asarray(value, np.float64)
 
     def truth(self, node: ast.expr) -> Any:
@@ -213,7 +213,7 @@ class _Columns:
         compare, sides = _COMPARISONS[type(op)], (self.value(left), self.value(right))
         quoted = any(isinstance(side, str) for side in sides)
         if not quoted and (not all(map(self.is_texts, sides)) or all(map(self.is_numbers_as_texts, sides))):
-            # 48M is before 1B as a number and after it as a text.
+            # 48M is less than 1B as a number and greater as a text.
             return compare(self.number(left), self.number(right))
         ordered = not isinstance(op, ast.Eq | ast.NotEq)
         for side, other in (sides, sides[::-1]):
@@ -221,7 +221,7 @@ class _Columns:
                 continue
             if not self.is_texts(side) or (ordered and self.is_numbers_as_texts(side)):
                 raise UserError(f"{other!r} is a text, and is compared with numbers; write a number without quotes")
-        # What is no text (an empty cell) is equal to none, and neither before nor after one.
+        # An empty cell is equal to no text, and neither less nor greater.
         without = isinstance(op, ast.NotEq)
         cells = np.broadcast(*(np.asarray(side, object) for side in sides))
         met = [compare(a, b) if isinstance(a, str) and isinstance(b, str) else without for a, b in cells]
@@ -231,7 +231,7 @@ class _Columns:
         return isinstance(value, str) or (_is_column(value) and any(isinstance(cell, str) for cell in value))
 
     def is_numbers_as_texts(self, value: Any) -> bool:
-        """Whether every text of a column is a number as people write it; without one, a column is none of numbers."""
+        """Return whether a column has texts and all of them are numbers such as 48M."""
         if not _is_column(value) or not self.is_texts(value):
             return False
         try:
@@ -240,7 +240,7 @@ class _Columns:
             return False
 
     def plain(self, value: Any) -> Any:
-        """A value as numpy has it: a column of texts stays one."""
+        """Return a value as a NumPy array; a column of texts stays one."""
         if not _is_column(value):
             return np.asarray(value)
         return value.to_numpy(bool) if value.dtype == bool else value.to_numpy()

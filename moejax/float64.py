@@ -1,4 +1,4 @@
-"""Double precision for fits and decisions, whatever the process's default is."""
+"""Use double precision for fits and decisions, whatever the process's default."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax
 
 @contextlib.contextmanager
 def float64() -> Iterator[None]:
-    """Within it, JAX makes and keeps float64, and promotes types as NumPy does.
+    """Create and keep float64 in JAX within this context, with NumPy's type promotion.
 
-    Both are set together because strict promotion, which the tests run under, refuses a float64 array beside a Python
-    scalar's weak type or an integer array, which formulas are full of.
+    Both settings are needed. Strict promotion, which the tests use, refuses to combine a float64 array with a Python
+    scalar's weak type or an integer array, and formulas do this often.
     """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         yield

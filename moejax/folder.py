@@ -1,4 +1,4 @@
-"""Output folders: one owner, one writer at a time, every file whole."""
+"""Manage output folders: one owner, one writer at a time, and only complete files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moejax.errors import UserError
 from moejax.json_text import json_text
 
 WRITTEN = ".moejax-written"
-"""The file of a folder with the names and hashes of what moejax wrote there, one JSON list a line."""
+"""File in a folder with the names and hashes of the files that moejax wrote there, one JSON list per line."""
 
 
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
@@ -31,7 +31,7 @@ def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
     Raises:
       RuntimeError: the user has no home.
     """
-    # The XDG Base Directory Specification: a relative path is not valid, and ignored.
+    # The XDG Base Directory Specification says that a relative path is invalid and to be ignored.
     given = Path(environment.get("XDG_CACHE_HOME", ""))
     return (given if given.is_absolute() else Path.home() / ".cache") / "moejax"
 
@@ -45,7 +45,7 @@ _SET: ContextVar[dict[Path, Path] | None] = ContextVar("set", default=None)
 
 @contextlib.contextmanager
 def reading(paths: Iterable[Path]) -> Iterator[None]:
-    """While this lasts, ``atomic_write`` replaces none of these files: they are what a command reads."""
+    """Protect input files of a command within this context: ``atomic_write`` replaces none of them."""
     token = _INPUTS.set(frozenset(path.resolve() for path in paths))
     try:
         yield
@@ -55,9 +55,10 @@ def reading(paths: Iterable[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outputs_of(folder: Path) -> Iterator[None]:
-    """While this lasts, ``atomic_write`` replaces a file below ``folder`` only if moejax wrote it there, as it is now.
+    """Restrict ``atomic_write`` within this context to replace files below ``folder`` only if moejax wrote them
+    unchanged.
 
-    What it writes is noted in ``folder/.moejax-written``, so that the same command can be given again.
+    Written files are recorded in ``folder/.moejax-written``, so that the same command can be repeated.
     """
     token = _OUTPUTS.set(folder.absolute())
     try:
@@ -67,10 +68,12 @@ def outputs_of(folder: Path) -> Iterator[None]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise ``UserError`` if writing ``path`` would replace what a command reads, or what moejax did not write."""
+    """Raise ``UserError`` if writing ``path`` would replace an input of the command, or a file that moejax did not
+    write.
+    """
     if not os.path.lexists(path):
         return
-    # Path.resolve fails for a link that leads back to itself.
+    # Path.resolve fails for a link that points to itself.
     if Path(os.path.realpath(path)) in _INPUTS.get():
         raise UserError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
     folder = _OUTPUTS.get()
@@ -85,16 +88,16 @@ def check_replaceable(path: Path) -> None:
 
 
 def written_in(folder: Path) -> list[str]:
-    """Names of the files in an output folder that moejax wrote."""
-    # Also of a name that no file can have.
+    """Return the names of the files in an output folder that moejax wrote."""
+    # The record may contain a name that is not valid for a file.
     return sorted(name for name in noted(folder) if os.path.isfile(folder / name))
 
 
 def noted(folder: Path) -> dict[str, set[str]]:
-    """The hashes that files of an output folder had when moejax wrote them, by name.
+    """Return the hashes of files in an output folder as moejax wrote them, by name.
 
     Raises:
-      UserError: what stands there under the name of the notes is no file.
+      UserError: the record is not a regular file.
     """
     noted: dict[str, set[str]] = {}
     try:
@@ -103,7 +106,7 @@ def noted(folder: Path) -> dict[str, set[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return noted
     for line in lines:
-        # A line that was torn names nothing, so the file that it was about is left alone.
+        # A torn line names no file, so its file is left alone.
         with contextlib.suppress(ValueError, RecursionError):
             match json.loads(line):
                 case [str(name), str(content)]:
@@ -112,31 +115,32 @@ def noted(folder: Path) -> dict[str, set[str]]:
 
 
 def _note(path: Path, partial: Path) -> None:
-    """Note what ``path`` is about to be, before it is: a note without its file does no harm."""
+    """Record the content of ``path`` before it is written. A record without a file does no harm."""
     folder = _OUTPUTS.get()
     if folder is not None and path.absolute().is_relative_to(folder):
         note(folder, path.absolute().relative_to(folder).as_posix(), partial)
 
 
 def note(folder: Path, name: str, file: Path) -> None:
-    """Note that moejax writes ``name`` in a folder, with the content of ``file``."""
+    """Record that moejax writes ``name`` in a folder, with the content of ``file``."""
     content = sha256(file)
     if content not in noted(folder).get(name, ()):
         with _notes(folder, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as notes:
-            # After a line that was torn, too, a line begins.
+            # The leading newline starts a new line after a torn one.
             notes.write(f"\n{json.dumps([name, content])}\n".encode())
-            # Before the file: without its note, a file that outlived a power failure would seem changed by hand.
+            # The record is synced first. Otherwise a file that survived a power failure without one would seem to be
+            # modified by hand.
             notes.flush()
             os.fsync(notes.fileno())
 
 
 def check_as_written(path: Path, content: str | None = None) -> None:
-    """Raise ``UserError`` if moejax noted what it wrote at ``path``, and it is something else now.
+    """Raise ``UserError`` if ``path`` differs from the content that moejax recorded for it.
 
-    For formats that keep no hash of their own. Of a file that moejax did not write, nothing is known. ``content`` is
-    the file's hash, where it is known.
+    This is for formats without a hash of their own. Files that moejax did not write pass. ``content`` is the hash of
+    the file, if known.
     """
-    # A link may lead to what moejax wrote, or have taken its place.
+    # The record may belong to the link or to its target.
     for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
         known = noted(place.parent).get(place.name)
         if known and path.is_file() and (content or sha256(path)) not in known:
@@ -148,17 +152,16 @@ def check_as_written(path: Path, content: str | None = None) -> None:
 
 @contextlib.contextmanager
 def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
-    """The file of the notes, and nothing that stands there in its place: a link would lead to a file of somebody
-    else's, and a pipe has no end.
+    """Open the record of written files, but no link to another file and no pipe, which has no end.
 
     Raises:
-      UserError: it is no file.
+      UserError: it is not a regular file.
     """
     path = folder / WRITTEN
     wrong = UserError(f"{path} is no file, and moejax notes there what it writes; choose another --out, or remove it.")
     if path.is_symlink() or path.is_dir():
         raise wrong
-    # Without O_NONBLOCK, opening a pipe waits for who reads or writes it.
+    # Without O_NONBLOCK, opening a pipe blocks until its other end is opened.
     with os.fdopen(
         os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "ab" if flags & os.O_WRONLY else "rb"
     ) as file:
@@ -168,7 +171,7 @@ def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
 
 
 def sha256(path: Path, read: Callable[[int], None] = lambda size: None) -> str:
-    """The hash of a file's content; ``read`` is told of its bytes as they are read."""
+    """Return the hash of a file's content. ``read`` is called with the number of bytes of each chunk."""
     found, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(chunk):
@@ -179,16 +182,16 @@ def sha256(path: Path, read: Callable[[int], None] = lambda size: None) -> str:
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
-    """Yields a temporary file to write; afterwards ``path`` is either the old file or all of the new one.
+    """Yield a temporary file; afterwards ``path`` is either the old file or the complete new one.
 
-    That holds whenever the process dies, and, since the bytes reach the disk first, when the power fails. With
-    ``noted``, ``check_as_written`` knows it afterwards.
+    This holds if the process dies at any time and, since the bytes are synced first, if the power fails. With
+    ``noted``, the hash is recorded for ``check_as_written``.
 
     Raises:
-      UserError: ``path`` may not be replaced, as ``check_replaceable`` says.
+      UserError: ``path`` may not be replaced, as in ``check_replaceable``.
     """
     check_replaceable(path)
-    # A name may have 255 bytes; the end stays, since libraries read the kind of a file from it.
+    # A name may have 255 bytes. The end is kept, since libraries read the format from it.
     tail = path.name if len(os.fsencode(path.name)) < 200 else path.name[-40:]
     partial = path.with_name(f".{os.getpid()}.{tail}")
     try:
@@ -204,7 +207,7 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
         else:
             _take_place({path: partial})
     except Exception as error:
-        # Libraries say in ways of their own, and without a number, that a disk is full; the system says it with one.
+        # Libraries report a full disk in their own ways, without an error number. The system reports it with one.
         if isinstance(error, UserError) or getattr(error, "errno", None) is not None or not partial.exists():
             raise
         try:
@@ -218,10 +221,10 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def one_set() -> Iterator[None]:
-    """What ``atomic_write`` writes while this lasts takes its place at the end, in the order in which it was written,
-    and none of it does if something fails: a reader finds files that belong together. The last may name the others.
+    """Replace all files of ``atomic_write`` within this context at its end, in the order of writing, or none after an
+    error.
 
-    A set inside another is a part of it.
+    A reader finds files that belong together. The last one may name the others. A nested set is part of the outer one.
     """
     if _SET.get() is not None:
         yield
@@ -238,7 +241,7 @@ def one_set() -> Iterator[None]:
 
 
 def _take_place(partials: Mapping[Path, Path]) -> None:
-    """Rename files, each to the path that it is to be, so that it stays when the power fails."""
+    """Rename files to their final paths and sync the folders, so that they survive a power failure."""
     for path, partial in partials.items():
         partial.replace(path)
     for parent in {path.parent for path in partials}:
@@ -250,7 +253,7 @@ def _take_place(partials: Mapping[Path, Path]) -> None:
 
 
 def _grow(path: Path) -> None:
-    """Raise ``OSError`` if no more can be written to a file that is about to be removed."""
+    """Raise ``OSError`` if nothing more can be written to a file that is about to be removed."""
     with path.open("ab", buffering=0) as file:
         left = 2**16
         while left:
@@ -259,10 +262,10 @@ def _grow(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise ``UserError`` if ``atomic_folder`` could not put a folder at ``path``.
+    """Raise ``UserError`` if ``atomic_folder`` could not create a folder at ``path``.
 
-    It takes the place of nothing or of an empty folder, and not of a link, nor of the folder that the command is given
-    in: a shell would be left standing in a deleted one.
+    The new folder may replace nothing or an empty folder. It does not replace a link, or the current folder, which
+    would leave the shell in a deleted one.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link, which a new folder would replace; name what it leads to as --out.")
@@ -274,10 +277,10 @@ def check_new_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder to fill; afterwards ``path`` is all of it. Whatever happens before, there is no ``path``.
+    """Yield an empty folder to fill; afterwards ``path`` is the complete folder. Before that, ``path`` does not exist.
 
     Raises:
-      UserError: ``path`` is there already, or another process is filling it.
+      UserError: ``path`` exists already, or another process is filling it.
     """
     check_new_folder(path)
     path = path.absolute()
@@ -290,7 +293,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     partial.mkdir(parents=True, exist_ok=True)
     with only_writer(partial, patience_seconds=0.0):
         try:
-            # What a process that was killed has left is of no use.
+            # Files of a killed process are of no use.
             _empty(partial, keep=".lock")
             yield partial
         except BaseException:
@@ -301,7 +304,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether a folder is one that ``atomic_folder`` was filling, or empty."""
+    """Return whether a folder is empty, or left over from ``atomic_folder``."""
     return folder.is_dir() and ((folder / ".lock").is_file() or not any(folder.iterdir()))
 
 
@@ -314,18 +317,18 @@ def _empty(folder: Path, keep: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of text, whole."""
+    """Write a text file atomically."""
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole."""
+    """Write a JSON file atomically."""
     write_text(path, json_text(value) + "\n")
 
 
 def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
-    """What differs between two nested values: old and new by their path, ``a.b``; what is not there is None."""
+    """Return the differences of two nested values: old and new value by path, ``a.b``. Missing values are None."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(old) + [key for key in new if key not in old]
         return {
@@ -337,7 +340,7 @@ def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
 
 
 def differences(old: Any, new: Any) -> list[str]:
-    """What differs between two nested values, as ``a.b was 1, is 2``."""
+    """Return the differences of two nested values, as ``a.b was 1, is 2``."""
     return [f"{path} was {_short(was)}, is {_short(now)}" for path, (was, now) in changes(old, new).items()]
 
 
@@ -347,8 +350,9 @@ def _short(value: Any, most: int = 80) -> str:
 
 
 def open_regular(path: Path, flags: int) -> int | None:
-    """A file's descriptor, as ``os.open`` gives it; None of what is no regular file, such as a pipe: opening one
-    without O_NONBLOCK waits for who opens its other end."""
+    """Open a file like ``os.open``, but return None if it is not a regular file. Opening a FIFO without O_NONBLOCK
+    blocks until its other end is opened.
+    """
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -368,7 +372,7 @@ def _lock(folder: Path, flags: int) -> Iterator[int]:
 
 
 def has_writer(folder: Path) -> bool:
-    """Whether a process holds the folder's lock."""
+    """Return whether a process holds the folder's lock."""
     try:
         with _lock(folder, os.O_RDONLY) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -381,14 +385,14 @@ def has_writer(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class HeldLock:
-    """The lock of a folder that this process holds."""
+    """A folder's lock that this process holds."""
 
     folder: Path
     token: str
-    """What this process wrote into the lock; empty if it could not."""
+    """Content of the lock file as this process wrote it; empty if it could not."""
 
     def is_held(self) -> bool:
-        """Whether the folder is still the one that was locked, as far as the system can tell now."""
+        """Return whether the folder is still the locked one, as far as the system can tell now."""
         try:
             return not self.token or (self.folder / ".lock").read_text() == self.token
         except FileNotFoundError:
@@ -397,7 +401,7 @@ class HeldLock:
             return True
 
     def check(self) -> None:
-        """Raise ``UserError`` if somebody has moved or replaced the folder, or its lock, meanwhile."""
+        """Raise ``UserError`` if the folder or its lock was moved or replaced since."""
         if not self.is_held():
             raise UserError(
                 f"{self.folder} is not what it was when this process began to write to it: it was moved or replaced, "
@@ -408,7 +412,7 @@ class HeldLock:
 
 @contextlib.contextmanager
 def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[HeldLock]:
-    """Hold the folder's lock, which dies with the process.
+    """Hold the folder's lock, which is released when the process dies.
 
     Raises:
       UserError: another process still holds it after ``patience_seconds``.
@@ -425,7 +429,7 @@ def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[HeldLo
                         f"Another process is writing to {folder}; wait for it, stop it, or choose another --out."
                     ) from None
                 time.sleep(0.2)
-        # Not the file's number in its file system: buckets that are mounted change it.
+        # The inode number is no substitute: mounted buckets change it.
         token = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}\n"
         try:
             os.ftruncate(lock, 0)

@@ -19,34 +19,34 @@ from typing import IO, Any
 from moejax.errors import UserError
 
 UNREADABLE = (OSError, EOFError, zlib.error)
-"""Exceptions of a damaged or vanished file: gzip.BadGzipFile and Arrow's zstd errors are OSErrors."""
+"""Exceptions of a damaged or vanished file. gzip.BadGzipFile and Arrow's zstd errors are OSErrors."""
 
 MOST_LINE_BYTES = 2**28
-"""The longest line, or item of a JSON array, that is kept in memory: about fifty times the Bible."""
+"""Maximum length of a line, or of an item of a JSON array, in memory: about fifty times the Bible."""
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_BYTES = 1024
-"""A Git LFS pointer is smaller than this."""
+"""Upper bound of the size of a Git LFS pointer."""
 
 
 def _zstd(path: str) -> Any:
     import pyarrow as pa
 
-    # Arrow reads several frames in a row, as parallel compressors write them, and says when the last is cut short.
+    # Arrow reads several consecutive frames, as parallel compressors write them, and reports a truncated one.
     return io.BufferedReader(pa.input_stream(path, compression="zstd"), 2**20)  # type: ignore[arg-type]
 
 
 COMPRESSIONS: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".zst": _zstd}
-"""How to open a file for reading, by its last suffix."""
+"""Functions that open a file for reading, by its last suffix."""
 
 
 def is_compressed(path: str | Path) -> bool:
-    """Whether a file's last suffix is that of a compression."""
+    """Return whether a file's last suffix is that of a compression."""
     return Path(path).suffix in COMPRESSIONS
 
 
 def inner_suffix(path: str | Path) -> str:
-    """The suffix that tells the format: ``.jsonl`` of both ``a.jsonl`` and ``a.jsonl.zst``."""
+    """Return the suffix of the format: ``.jsonl`` for both ``a.jsonl`` and ``a.jsonl.zst``."""
     path = Path(path)
     return (path.with_suffix("") if is_compressed(path) else path).suffix.lower()
 
@@ -55,7 +55,7 @@ def check(path: str | Path) -> os.stat_result:
     """Return the status of a file that can be opened without blocking and has an end.
 
     Raises:
-      UserError: it is no regular file, or a Git LFS pointer.
+      UserError: it is not a regular file, or is a Git LFS pointer.
       OSError: the system cannot find or read it.
     """
     status = os.stat(path)
@@ -101,13 +101,15 @@ def read_bytes(path: str | Path, most: int) -> bytes:
 
 
 def read_line(stream: IO[bytes]) -> bytes | None:
-    """Return the next line with its end, ``b""`` at the end of the file; None for a line above ``MOST_LINE_BYTES``, of
-    which ``skip_line`` passes over the rest."""
+    """Return the next line with its line break, or ``b""`` at the end of the file.
+
+    The result is None for a line longer than ``MOST_LINE_BYTES``; ``skip_line`` skips the rest of it.
+    """
     line = stream.readline(MOST_LINE_BYTES + 1)
     return line if len(line) <= MOST_LINE_BYTES else None
 
 
 def skip_line(stream: IO[bytes], end: int | None = None) -> None:
-    """Read on behind the end of a line, or to byte ``end`` at least."""
+    """Skip the rest of a line, or at least up to byte ``end``."""
     while (part := stream.readline(2**20)) and part[-1:] != b"\n" and (end is None or stream.tell() < end):
         pass

@@ -1,4 +1,4 @@
-"""Write JSON with finite numbers, as the format has neither NaN nor Infinity, and parse JSON that others wrote."""
+"""Write JSON with finite numbers, since the format has neither NaN nor Infinity, and parse JSON of any origin."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from moejax.errors import UserError
 
 MOST_DEPTH = 100
-"""Levels of nesting that are read: what comes later may call itself once for each."""
+"""Maximum depth of nesting, since later code may recurse once per level."""
 
 
 def parse(text: str | bytes, **options: Any) -> Any:
     """Parse JSON of any origin; ``options`` are those of ``json.loads``.
 
     Raises:
-      ValueError: it is no JSON, or (as ``UserError``) nested more than ``MOST_DEPTH`` deep.
+      ValueError: it is not JSON, or (as ``UserError``) nested more than ``MOST_DEPTH`` deep.
     """
     try:
         value = json.loads(text, **options)
@@ -39,10 +39,10 @@ def is_deep(value: Any, most: int = MOST_DEPTH) -> bool:
 
 
 def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:
-    """A value as JSON, without a line's end; ``options`` are those of ``json.dumps``. NaN, not known, is null.
+    """Return a value as JSON without a final line break; ``options`` are those of ``json.dumps``. NaN becomes null.
 
     Raises:
-      UserError: a number is infinite, with the place where it stands.
+      UserError: a number is infinite; the message names its path.
     """
     known = _without_nan(value)
     for place, number in _infinite(known):
@@ -62,7 +62,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
-    """Infinite numbers, each with its place: ``predictions[0].values.loss``."""
+    """Yield infinite numbers with their paths: ``predictions[0].values.loss``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _infinite(inner, f"{place}.{key}" if place else str(key))
@@ -74,14 +74,13 @@ def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def finite(value: Any) -> Any:
-    """The same data as JSON can hold it: a dataclass as its fields, NumPy's scalars as Python's, what is not finite as
-    None."""
+    """Return data that JSON can hold: dataclasses as dicts, NumPy scalars as Python's, non-finite numbers as None."""
     if dataclasses.is_dataclass(type(value)):
         return {field.name: finite(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
-    # NumPy is not imported for what may hold none of its numbers.
+    # This avoids an import of NumPy for data without its numbers.
     value = value.item() if type(value).__module__ == "numpy" else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,6 @@
-"""The one place that minimises: L-BFGS on autodiff gradients, in float64, from one start or from many.
+"""Minimize functions by L-BFGS on autodiff gradients in float64, from one start or many.
 
-Only this file knows jaxopt, which is no longer maintained: replacing it is a change here and nowhere else.
+No other file uses jaxopt, which is no longer maintained, so that it can be replaced here alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from moejax.progress import CountCallback
 
 
 def _lbfgs() -> Any:
-    """The class ``jaxopt.LBFGS``, without the rest of jaxopt where nobody has imported it.
+    """Return the class ``jaxopt.LBFGS`` without importing the rest of jaxopt, unless it is imported already.
 
-    ``import jaxopt`` imports all of its solvers, and with them SciPy's optimisers and numba, and announces that it is
-    no longer maintained. The file of this solver is found through a package that has not run, and is then forgotten.
+    ``import jaxopt`` imports all of its solvers, with SciPy's optimizers and numba, and warns that it is no longer
+    maintained. The solver's file is imported through an empty package, whose modules are then removed.
     """
     spec = importlib.util.find_spec("jaxopt")
     if "jaxopt" in sys.modules or spec is None:
@@ -44,12 +44,12 @@ def _lbfgs() -> Any:
 LBFGS = _lbfgs()
 
 STALLED_STEPS = 4
-"""A lane stops after this many steps in a row that lower the value by less than its rounding error."""
+"""Consecutive steps that lower the value by less than its rounding error, after which a lane stops."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a minimisation ended."""
+    """The result of a minimization."""
 
     point: Any
     """The argument, shaped like the start, in float64."""
@@ -57,25 +57,25 @@ class Minimum:
     gradient_norm: float
     iterations: int
     converged: bool
-    """Whether the gradient norm is below the tolerance, relative to a value above 1."""
+    """True if the gradient norm is below the tolerance, relative to a value above 1."""
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Where many minimisations of one function ended; every array has one entry per lane."""
+    """Results of many minimizations of one function; every array has one entry per lane."""
 
     points: np.ndarray
     values: np.ndarray
-    """Infinite where a lane never met a finite value."""
+    """Infinite for lanes without a finite value."""
     gradient_norms: np.ndarray
     iterations: np.ndarray
 
 
 def minimise(fun: Callable[[Any], Any], start: Any, *, tolerance: float = 1e-10, max_iterations: int = 500) -> Minimum:
-    """Minimise ``fun``, a scalar function of a pytree of real numbers, from ``start``.
+    """Minimize ``fun``, a scalar function of a pytree of real numbers, from ``start``.
 
-    L-BFGS finds the valley; Newton steps on the exact Hessian then take the point to the last digits, where a line
-    search can no longer see the value fall. Runs in float64 whatever the process's default is.
+    L-BFGS finds the neighbourhood of a minimum. Newton steps on the exact Hessian then converge to the last digits,
+    where a line search no longer sees the value decrease. Runs in float64 whatever the process's default.
 
     Raises:
       ValueError: the value at the start is not finite.
@@ -100,21 +100,23 @@ def minimise(fun: Callable[[Any], Any], start: Any, *, tolerance: float = 1e-10,
 
 
 Residuals = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Residuals ``(points, residuals)`` at many points and their slopes ``(points, residuals, coordinates)``."""
+"""Residuals ``(points, residuals)`` at many points and their Jacobians ``(points, residuals, coordinates)``."""
 
 SMALL_GAIN = 1e-6
-"""A point has arrived when this many steps in a row lower its sum of squares by less than this share."""
+"""Relative decrease of the sum of squares below which a step is small; a point converges after ``IN_A_ROW`` small
+steps.
+"""
 IN_A_ROW = 3
 
 
 def least_squares(residuals: Residuals, starts: np.ndarray, *, max_steps: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Where sums of squares end that are followed from many starts at once, by Levenberg and Marquardt.
+    """Minimize sums of squares from many starts at once by the Levenberg-Marquardt method.
 
-    Steps are solved for all points together, and only residuals and slopes are compiled: nothing of the search is, so
-    that a new number of residuals costs no compilation of it.
+    Steps are solved for all points together. Only residuals and Jacobians are compiled, so that a new number of
+    residuals does not compile the search again.
 
     Returns:
-      points, and their sums of squares, infinite where the start has none.
+      points, and their sums of squares, infinite if the start has none.
     """
     points = np.array(starts, np.float64)
     here, slopes = residuals(points)
@@ -152,7 +154,8 @@ Objective = Callable[[Any, Any, Any], Any]
 def newton(
     objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, max_steps: int = 20
 ) -> tuple[np.ndarray, float, float, int]:
-    """Newton steps from ``point``, halved where needed, while they lower the gradient norm and do not raise the value.
+    """Apply Newton steps from ``point``, shortened if needed, while they lower the gradient norm and do not raise the
+    value.
 
     Returns:
       point, value, gradient norm, steps taken.
@@ -169,11 +172,11 @@ def newton(
 def polish(
     objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, tolerance: float, max_steps: int = 5000
 ) -> tuple[np.ndarray, float, float, int]:
-    """``newton``, and a trust region's steps where the gradient norm it ends with is above ``tolerance``.
+    """Apply ``newton``, then trust-region steps if the gradient norm is still above ``tolerance``.
 
-    A valley that bends, or leads to infinity, stops a line search and whole Newton steps: a step along it is longer
-    than its curvature holds for. Where a coefficient vanishes its coordinate ends far away, and along the kinks of a
-    robust penalty steps are short: 2,000 to 3,600 of a millisecond were seen. As for ``Minimum.converged``, the
+    A curved valley, or one that leads to infinity, stops a line search and full Newton steps, since its curvature holds
+    only for shorter steps. If a coefficient vanishes, its coordinate ends far away. Along the kinks of a robust
+    penalty, steps are short: 2,000 to 3,600 of a millisecond each were observed. As in ``Minimum.converged``, the
     tolerance is relative to a value above 1.
 
     Returns:
@@ -183,7 +186,7 @@ def polish(
     if norm <= tolerance * max(1.0, abs(value)) or not np.isfinite(value):
         return ended
 
-    # Takes a tenth of a second to import, and few fits need it.
+    # The import takes a tenth of a second, and few fits need it.
     import scipy.optimize
 
     def derivatives(at: np.ndarray) -> list[np.ndarray]:
@@ -191,16 +194,16 @@ def polish(
             return [np.asarray(part) for part in _second_order(objective, at, shared, lane)]
 
     if not all(np.isfinite(part).all() for part in derivatives(np.asarray(point))):
-        # It has no curvature there that a region could be trusted with.
+        # Without finite curvature a trust region is not defined.
         return ended
 
-    # SciPy asks for the value and its derivatives one by one, at one point.
+    # SciPy requests the value and its derivatives separately at one point.
     @functools.lru_cache(maxsize=2)
     def evaluated(at: bytes) -> tuple[float, np.ndarray, np.ndarray]:
         value, *slopes = derivatives(np.frombuffer(at))
         if all(np.isfinite(part).all() for part in (value, *slopes)):
             return float(value), slopes[0], slopes[1]
-        # A step to where there is no number is taken back, but SciPy looks at its derivatives first.
+        # SciPy rejects a step to a non-finite value, but reads its derivatives first.
         return np.inf, np.zeros_like(slopes[0]), np.zeros_like(slopes[1])
 
     found = scipy.optimize.minimize(
@@ -216,7 +219,7 @@ def polish(
 
 
 def _newton_step(objective: Objective, here: tuple[Any, ...], shared: Any, lane: Any) -> tuple[Any, ...] | None:
-    """The next point with value, gradient and Hessian; None if no part of the step is better."""
+    """Return the next point with value, gradient and Hessian; None if no part of the step is better."""
     point, value, gradient, hessian = here
     if not np.isfinite(hessian).all():
         return None
@@ -238,10 +241,10 @@ def values(
     chunk: int | None = None,
     progress: CountCallback | None = None,
 ) -> np.ndarray:
-    """Value at every point, infinite where it is not finite; ``lane`` is the same for all.
+    """Return the value at every point, infinite if not finite. ``lane`` is the same for all.
 
     Args:
-      chunk: points whose values are computed together; as many as fit in memory, if not given.
+      chunk: number of points computed together; by default as many as fit in memory.
     """
     chunks, chunk = [], chunk or _points_at_once(lane)
     with float64():
@@ -264,7 +267,7 @@ def minimise_lanes(
     chunk: int = 8,
     progress: CountCallback | None = None,
 ) -> Lanes:
-    """Minimise ``objective(point, shared, lane)`` once for every start; ``lanes`` has their leading axis."""
+    """Minimize ``objective(point, shared, lane)`` from every start; ``lanes`` has the leading axis of ``starts``."""
     results, done = [], 0
     for result in lane_chunks(objective, starts, shared, lanes, tolerance, max_iterations, chunk):
         results.append(result)
@@ -284,11 +287,10 @@ def lane_chunks(
     max_iterations: int,
     chunk: int = 8,
 ) -> Iterator[tuple[int, Lanes]]:
-    """The same in chunks as they finish, each with the index of its first lane.
+    """Minimize like ``minimise_lanes``, and yield chunks as they finish, each with the index of its first lane.
 
-    On a CPU the lanes of a chunk run one after another, each in its own loop, and the chunks run on all cores: lanes
-    in lockstep would all pay for the longest line search among them. On an accelerator the lanes of a chunk run
-    together.
+    On a CPU the lanes of a chunk run one after another, each in its own loop, and the chunks run on all cores. Vmapped
+    lanes would all wait for the longest line search. On an accelerator the lanes of a chunk are vmapped.
     """
     pending: set[Future[tuple[int, Lanes]]] = set()
     offsets = iter(range(0, len(starts), chunk))
@@ -328,7 +330,7 @@ def _workers() -> int:
 
 
 def _filled(rows: Any, length: int, filling: float) -> np.ndarray:
-    """Rows filled up to a length, so that every chunk has the shape that was compiled."""
+    """Pad rows to a length, so that every chunk has the compiled shape."""
     rows = np.asarray(rows)
     missing = length - len(rows)
     return np.concatenate([rows, np.full((missing, *rows.shape[1:]), filling, rows.dtype)]) if missing else rows
@@ -336,11 +338,11 @@ def _filled(rows: Any, length: int, filling: float) -> np.ndarray:
 
 MOST_POINTS = 1024
 AT_ONCE = 2**23
-"""Numbers of all lanes that values are computed from at once: 64 MB, several of which are held together."""
+"""Numbers in the lanes that are evaluated at once: 64 MB per array, and several arrays exist at a time."""
 
 
 def _points_at_once(lane: Any) -> int:
-    """Points whose values are computed together, so that they fit in memory however long a lane is."""
+    """Return the number of points that are evaluated together, so that they fit in memory for any lane length."""
     longest = max((np.size(leaf) for leaf in jax.tree.leaves(lane)), default=1)
     return int(np.clip(AT_ONCE // max(longest, 1), 1, MOST_POINTS))
 
@@ -349,12 +351,12 @@ def _points_at_once(lane: Any) -> int:
 def _descend(
     objective: Objective, starts: Any, shared: Any, lanes: Any, tolerance: Any, max_iterations: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """L-BFGS for every lane: points, values, gradient norms, iterations."""
+    """Run L-BFGS for every lane, and return points, values, gradient norms, iterations."""
 
     def scaled(point: Any, lane: Any, scale: Any) -> Any:
         return objective(point, shared, lane) * scale
 
-    # Traced once, although the line search calls it in many places.
+    # jit traces the function once, although the line search calls it in many places.
     both = jax.jit(jax.value_and_grad(scaled))
     solver = LBFGS(
         both, value_and_grad=True, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False
@@ -362,7 +364,7 @@ def _descend(
 
     def begin(point: Any, lane: Any) -> tuple[Any, Any]:
         state = solver.init_state(point, lane, 1.0)
-        # Scale so that the first step, which is as long as the gradient, cannot overshoot.
+        # The scale keeps the first step, which is as long as the gradient, from overshooting.
         scale = 1.0 / jnp.maximum(1.0, jnp.linalg.norm(state.grad))
         return state._replace(value=state.value * scale, grad=state.grad * scale), scale
 
@@ -385,7 +387,7 @@ def _descend(
 
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(begin, start, lane))
         unstarted = nothing[0]._replace(error=jnp.inf), nothing[1]
-        # The first step counts as coming after a failure, and so begins.
+        # A stall count of 1 makes the first step initialize the solver.
         point, state, scale, steps, _ = jax.lax.while_loop(unfinished, step, (start, *unstarted, 0, 1))
         value = jnp.where(jnp.isfinite(state.value), state.value / scale, jnp.inf)
         return point, value, jnp.linalg.norm(state.grad) / scale, steps
@@ -401,7 +403,7 @@ def _values(objective: Objective, points: Any, shared: Any, lane: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _second_order(objective: Objective, point: Any, shared: Any, lane: Any) -> tuple[Any, Any, Any]:
-    # The objective is traced, and compiled, once for all three.
+    # The objective is traced and compiled once for all three.
     def first(point: Any) -> tuple[Any, tuple[Any, Any]]:
         value, gradient = jax.value_and_grad(objective)(point, shared, lane)
         return gradient, (value, gradient)

@@ -1,4 +1,4 @@
-"""The process that started this one, which does not outlive it."""
+"""End this process with the process that started it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moejax.say import say
 
 
 def end_with(parent: int | None) -> None:
-    """End this process soon after its parent is gone, however the parent went. ``None``: it may outlive it."""
+    """End this process soon after its parent has ended for any reason; None keeps it alive."""
     if parent is None:
         return
 
@@ -20,7 +20,7 @@ def end_with(parent: int | None) -> None:
         try:
             say("What started this process is gone; stopping.")
         finally:
-            # Also where nobody reads any more what it says.
+            # This also holds if the output can no longer be written.
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,29 +1,31 @@
-"""The platform that a program is traced for, which need not be the one it is traced on."""
+"""Determine the platform that a program is traced for, which may differ from that of the tracing process."""
 
 from __future__ import annotations
 
 import jax
 
 GENERATIONS = {"A100": 8, "H100": 9, "H200": 9, "H800": 9, "GH200": 9, "B200": 10, "GB200": 10}
-"""Whole part of the compute capability by a word of what JAX calls a GPU."""
+"""Major compute capability, by a word of JAX's GPU name."""
 
 
 def platform() -> str:
-    """``cpu``, ``gpu`` or ``tpu``: that of the devices of ``jax.set_mesh``, or without a mesh the default backend's."""
+    """Return ``cpu``, ``gpu`` or ``tpu``: the platform of ``jax.set_mesh``'s devices, or of the default backend without
+    a mesh.
+    """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def gpu_generation() -> int:
-    """Whole part of the compute capability of the program's GPUs: 8 for Ampere, 9 Hopper, 10 Blackwell; 0 without, and
-    for those of others than NVIDIA.
+    """Return the major compute capability of the program's GPUs: 8 for Ampere, 9 Hopper, 10 Blackwell.
 
-    A GPU that is here says it itself; one that is only compiled for is known by its name.
+    The result is 0 without GPUs, and for those of other vendors. A present GPU states it; one that is only compiled for
+    is known by its name.
     """
     if platform() != "gpu":
         return 0
     if jax.default_backend() == "gpu":
-        # An AMD GPU says the name of its architecture there, as gfx942.
+        # An AMD GPU states the name of its architecture here, such as gfx942.
         whole = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
         return int(whole) if whole.isdigit() else 0
     device = jax.sharding.get_abstract_mesh().abstract_device

@@ -1,14 +1,14 @@
-"""Callbacks by which long work says how far it is."""
+"""Define callbacks that report the progress of long work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 ProgressCallback = Callable[[float, str], None]
-"""``update(share, text)``: the share that is done, and what is happening."""
+"""``update(share, text)``: the finished share, and the current activity."""
 
 CountCallback = Callable[[int, int], None]
 """``progress(done, total)``."""
 
 StageCallback = Callable[[str, int, int], None]
-"""``progress(stage, done, total)``: what is in hand, and how much of all is done."""
+"""``progress(stage, done, total)``: the current stage, and the finished part of the total."""

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as nodes of JAX's trees, each type a structure of its own."""
+"""Register frozen dataclasses as JAX pytree nodes, each type with its own structure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Node = TypeVar("Node", bound=type)
 
 
 def pytree(cls: Node) -> Node:
-    """Register a frozen dataclass: fields whose metadata has ``static`` are its structure, all others its children.
+    """Register a frozen dataclass: fields with ``static`` metadata are its structure, all others its children.
 
-    ``jax.tree_util.register_dataclass`` does the same in C++, but there (jax 0.10.2) two dataclasses with as many
-    children and equal static fields are equal structures. Their hashes differ, so jit mistakes one for the other only
-    now and then, and then runs a program that was compiled for another class.
+    ``jax.tree_util.register_dataclass`` does the same in C++. There (jax 0.10.2), two dataclasses with the same number
+    of children and equal static fields have equal structures. Their hashes differ, so jit confuses them only
+    occasionally, and then runs a program that was compiled for the other class.
     """
     fields = dataclasses.fields(cls)
     kept = tuple(f.name for f in fields if f.metadata.get("static"))

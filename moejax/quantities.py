@@ -1,4 +1,4 @@
-"""Numbers as people write them: 30B parameters, 1.5T tokens, 1e22 FLOPs."""
+"""Parse and format numbers such as 30B parameters, 1.5T tokens, 1e22 FLOPs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import re
 from moejax.errors import UserError
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-"""What a letter after a number multiplies it with; case does not matter."""
+"""Multipliers by suffix letter, in either case."""
 
 SMALLEST, LARGEST = 1e-60, 1e60
-"""Of what is computed with, whose products and powers then have a place in a float64."""
+"""Bounds of valid numbers, whose products and powers fit in a float64."""
 
 _WRITTEN = re.compile(
     r"([+-]?(?:[1-9]\d{0,2}(?:([, ])\d{3})(?:\2\d{3})*(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
@@ -25,13 +25,13 @@ _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def parse(text: str) -> float:
-    """Return the number that a text means: ``"30B"``, ``"1.5T"``, ``"1e22"``, ``"4,096"``, ``"2.0×10¹⁹"``.
+    """Parse a number: ``"30B"``, ``"1.5T"``, ``"1e22"``, ``"4,096"``, ``"2.0×10¹⁹"``.
 
-    Thousands may be parted by commas or spaces, powers of ten written as such, and Markdown may make it bold. Whole
+    Commas or spaces may separate thousands, powers of ten may be written out, and Markdown may make it bold. Whole
     numbers stay exact as long as a float can hold them.
 
     Raises:
-      UserError: the text is not a number, with or without a known letter, or it lies beyond these bounds.
+      UserError: the text is not a number, has an unknown letter, or is outside these bounds.
     """
     match = _WRITTEN.fullmatch(_plainly(text))
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
@@ -46,7 +46,7 @@ def parse(text: str) -> float:
 
 
 def _plainly(text: str) -> str:
-    """Return a number's text without emphasis, in ASCII, a power of ten as an exponent."""
+    """Return a number's text without emphasis, in ASCII, with a power of ten as an exponent."""
     text = re.sub(r"\s", " ", text.strip())
     while emphasised := _EMPHASIS.fullmatch(text):
         text = emphasised[2].strip()
@@ -57,10 +57,10 @@ def _plainly(text: str) -> str:
 
 
 def parse_whole_number(text: str) -> int:
-    """As ``parse``, for what can only be counted in ones.
+    """Parse a whole number, as ``parse``.
 
     Raises:
-      UserError: not a number, or not a whole one.
+      UserError: it is not a number, or not a whole one.
     """
     value = parse(text)
     if value != int(value):
@@ -69,9 +69,9 @@ def parse_whole_number(text: str) -> int:
 
 
 def format(value: float | int, digits: int = 4) -> str:
-    """``value`` as a person writes it, in at most ``digits`` digits: ``30.53B``, ``14.8T``, ``2.290e+24``, ``0.35``.
+    """Format a number for people with at most ``digits`` digits: ``30.53B``, ``14.8T``, ``2.290e+24``, ``0.35``.
 
-    Whole numbers below 100,000 are written out.
+    Whole numbers below 100,000 are written in full.
     """
     if not math.isfinite(value) or (value != 0 and not 1e-3 <= abs(value) < 1e15):
         return f"{value:.{digits - 1}e}" if math.isfinite(value) else str(value)
@@ -84,7 +84,7 @@ def format(value: float | int, digits: int = 4) -> str:
 
 
 def format_bytes(value: float | int, digits: int = 4) -> str:
-    """Bytes in decimal units: ``10.74 TB``, ``70.27 kB``."""
+    """Format bytes in decimal units: ``10.74 TB``, ``70.27 kB``."""
     power = 0
     while power < len(_BYTES) - 1 and float(f"{abs(value) / 1000**power:.{digits}g}") >= 1000:
         power += 1
@@ -92,7 +92,7 @@ def format_bytes(value: float | int, digits: int = 4) -> str:
 
 
 def _plain(value: float | int, digits: int) -> str:
-    """In ``digits`` digits, without an exponent and without zeros at the end of a fraction."""
+    """Format a number with ``digits`` digits, without an exponent or trailing zeros of a fraction."""
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -1,7 +1,7 @@
-"""The range of every number that a config may hold, as the type of its field: ``beta1: BelowOne``.
+"""Define the range of every number in a config as the type of its field: ``beta1: BelowOne``.
 
-``moejax.config`` refuses what lies outside, by the field's path, before anything is computed with it. Bounds are far
-beyond what is trained, and within what int32 indices and float32 numbers hold.
+``moejax.config`` refuses values outside, by the field's path, before any computation. Bounds are far beyond trained
+models, and within what int32 indices and float32 numbers hold.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 Number = Any
-"""An int when a model is built; a float or a traced array when a design is optimised."""
+"""An int when a model is built; a float or a traced array when a design is optimized."""
 
 
 @dataclass(frozen=True)
 class NumberRange:
-    """Numbers from ``low`` to ``high``, either of which may be left out."""
+    """Numbers from ``low`` to ``high``, where each bound may be excluded."""
 
     low: int | float
     high: int | float
@@ -40,22 +40,22 @@ class NumberRange:
 
 
 def whole(low: int, high: int) -> NumberRange:
-    """Whole numbers from ``low`` to ``high``."""
+    """Return the range of whole numbers from ``low`` to ``high``."""
     return NumberRange(low, high, whole=True)
 
 
 INT32 = 2**31 - 1
 WIDEST = 2**24
-"""Of any dimension of a model: two of them are counted exactly in a float."""
+"""Maximum of any dimension of a model. The product of two is exact in a float."""
 MOST_LAYERS = 100_000
-"""Patterns of layers are written out, a letter for each."""
+"""Maximum number of layers, since layer patterns are expanded to a letter per layer."""
 LEAST = 1e-30
-"""Epsilons below it are 0 where float32 computes with them."""
+"""Minimum of an epsilon; smaller ones vanish in float32 computations."""
 
 Size = Annotated[Number, whole(1, WIDEST)]
-"""Of a dimension of a model."""
+"""A dimension of a model."""
 OptionalSize = Annotated[Number, whole(0, WIDEST)]
-"""Of one that a model need not have."""
+"""An optional dimension of a model; 0 if absent."""
 Layers = Annotated[Number, whole(0, MOST_LAYERS)]
 Groups = Annotated[int, whole(1, WIDEST)]
 Tokens = Annotated[int, whole(0, 10**18)]
@@ -63,15 +63,15 @@ Length = Annotated[int, whole(0, INT32)]
 """Tokens of a sequence, or of a part of one."""
 Steps = Annotated[int, whole(1, INT32)]
 Copies = Annotated[int, whole(0, 1_000_000)]
-"""Things that are made or kept."""
+"""Number of things that are created or kept."""
 RESAMPLES = whole(10, 100_000)
-"""Of a bootstrap: the ends of an interval of fewer are the resamples themselves."""
+"""Number of bootstrap resamples. With fewer, the bounds of an interval are the extreme resamples themselves."""
 Seed = Annotated[int, whole(0, 2**32 - 1)]
 Share = Annotated[float, NumberRange(0, 1)]
 PositiveShare = Annotated[float, NumberRange(0, 1, without_low=True)]
 BelowOne = Annotated[float, NumberRange(0, 1, without_high=True)]
 Epsilon = Annotated[float, NumberRange(LEAST, 1)]
 Scale = Annotated[float, NumberRange(0, 1e6)]
-"""Rates, weights and multiples, of which 0 is none."""
+"""Rates, weights and multiples; 0 disables them."""
 Positive = Annotated[float, NumberRange(0, 1e6, without_low=True)]
 Multiple = Annotated[float, NumberRange(1, 1e6)]

@@ -1,6 +1,6 @@
-"""What an analysis or a command found, as data: titled tables of typed columns, warnings and notes.
+"""Represent results of analyses and commands as data: titled tables of typed columns, warnings and notes.
 
-Nothing here knows how it is shown: ``moejax.report.render`` writes a result to a terminal, as Markdown, HTML or JSON.
+``moejax.report.render`` writes a result to a terminal, or as Markdown, HTML or JSON.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 from moejax.quantities import format
 
 MISSING = "–"
-"""What stands for a value that is not known."""
+"""Text of an unknown value."""
 NOT_DETERMINED = "not determined"
-"""What an answer is called whose interval says nothing."""
+"""Text of an answer with an uninformative interval."""
 NOT_SET = "not set by the data"
-"""What a coefficient is called that no run moves."""
+"""Text of a coefficient that no run affects."""
 OF_ANOTHER = "of another output"
-"""What a coefficient is called on which what was fitted does not depend."""
+"""Text of a coefficient that does not affect the fitted output."""
 
 Write = Callable[[Any], str] | str
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, and how its values are written for people."""
+    """A column of a table, with the format of its values."""
 
     name: str
     write: Write = ""
     """A function of a value, or a format such as ``.4f``."""
     unit: str = ""
-    """Of the values; part of the heading."""
+    """Unit of the values, part of the heading."""
     words: bool = False
-    """Whether it holds words, which are aligned to the left and may be wrapped."""
+    """True if the column holds words, which are left-aligned and may be wrapped."""
 
     @property
     def heading(self) -> str:
@@ -42,7 +42,7 @@ class Column:
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def written(self, value: Any) -> str:
-        """One of its values, for people; a text is written as it is."""
+        """Return a value of the column as text; a text is unchanged."""
         if isinstance(value, Written):
             return value.text
         if value is None or value != value:
@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Written:
-    """A value in a column of mixed quantities, with the text that people are shown."""
+    """A value in a column of mixed quantities, with its displayed text."""
 
     value: Any
     text: str
@@ -62,22 +62,24 @@ class Written:
 
 @dataclass(frozen=True)
 class Table:
-    """A table under a title, and the sentences below it; without columns these alone."""
+    """A table with a title, and the sentences below it. Without columns it has only the sentences."""
 
     title: str
     columns: Sequence[Column] = ()
     rows: Sequence[Sequence[Any]] = ()
-    """Values in the order of the columns: numbers, texts, None where nothing is known."""
+    """Values in the order of the columns: numbers, texts, None if unknown."""
     notes: Sequence[str] = ()
     key: str = ""
-    """Its name in a page's links; empty if it has none."""
+    """Anchor in the links of a page; empty if none."""
 
     def cells(self) -> list[list[str]]:
-        """The rows, written for people."""
+        """Return the rows as text."""
         return [[c.written(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def shown(self) -> tuple[list[Column], list[list[str]]]:
-        """Columns and written rows without columns in which nothing is known; the first names the rows and stays."""
+        """Return the columns and the rows as text, without columns of unknown values. The first column names the rows
+        and stays.
+        """
         cells = self.cells()
         empty = ("", MISSING)
         kept = [i for i in range(len(self.columns)) if i == 0 or not cells or any(row[i] not in empty for row in cells)]
@@ -86,22 +88,22 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that is to be said, in reading order: title, warnings, tables, notes."""
+    """A complete result in reading order: title, warnings, tables, notes."""
 
     title: str = ""
     warnings: Sequence[str] = ()
-    """Sentences on what not to trust, before all else."""
+    """Sentences on results that are not reliable, printed first."""
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     data: Any = None
-    """What ``--json`` prints, under the names of the quantities; None if the tables are all there is."""
+    """Output of ``--json``, by names of quantities; None to use the tables."""
 
 
 def percent(digits: int = 1) -> Callable[[float], str]:
-    """Write shares as percentages."""
+    """Return a function that formats shares as percentages."""
     return lambda value: f"{value:.{digits}%}"
 
 
 def size(value: float | int, digits: int = 4) -> str:
-    """A quantity with a letter from a thousand on, so that a column is written alike: ``26.82K`` above ``274.2K``."""
+    """Format a quantity with a suffix from 1,000 on, for a uniform column: ``26.82K`` above ``274.2K``."""
     return f"{value / 1000:.{digits}g}K" if 1000 <= value < 99_995 else format(value, digits)

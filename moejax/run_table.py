@@ -1,7 +1,8 @@
-"""The run table: one row per trained model and token budget, the only thing that passes from training to fitting.
+"""Read, check and write the run table: one row per trained model and token budget, the interface from training to
+fitting.
 
-A table is a pandas DataFrame whose known columns have the types and units of ``COLUMNS``; other columns are kept as
-they are. Nothing heavy is imported until a table is read or written.
+A table is a pandas DataFrame. Its known columns have the types and units of ``COLUMNS``; other columns are unchanged.
+pandas is imported only when a table is read or written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from moejax.stored import foreign_json
 from moejax.wording import command, says, shown, some, told
 
 DataFrame = Any
-"""A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
+"""A ``pandas.DataFrame``; pandas is imported only when a table is read or written."""
 Series = Any
 """A ``pandas.Series``."""
 
@@ -30,19 +31,19 @@ Series = Any
 TABLE = "runs.parquet"
 """The run table in the folder of a study."""
 WHOLE = 1e-9
-"""How far, as a share, a number may be off a whole one by arithmetic."""
+"""Relative tolerance for whole numbers, for rounding errors of arithmetic."""
 
 
 @dataclass(frozen=True)
 class RunColumn:
-    """What a column holds."""
+    """The type, unit and meaning of a column."""
 
     kind: str
     """``text``, ``integer``, ``number`` or ``json``."""
     unit: str
     meaning: str
     least: float | None = None
-    """The smallest value it may have; None if any."""
+    """Minimum value; None if unbounded."""
     above_zero: bool = False
 
 
@@ -125,21 +126,21 @@ COLUMNS: dict[str, RunColumn] = {
 
 
 def read(path: str | Path) -> DataFrame:
-    """The table in a Parquet, CSV (also compressed) or JSON-lines file, or of a tracker's runs
-    (``moejax.run_sources.source``), its known columns checked and typed.
+    """Read a table from Parquet, CSV (also compressed), JSON lines or a tracker's runs (``moejax.run_sources.source``).
+    Known columns are checked and typed.
 
     Raises:
-      UserError: there is no such file, it is of no known kind, or a known column holds what it may not.
+      UserError: the file does not exist, has no known format, or a known column has an invalid value.
     """
     return check(read_as_it_is(path), where=str(path))
 
 
 def read_as_it_is(path: str | Path) -> DataFrame:
-    """Return the table in a file or of a tracker's runs, its cells flat and its columns unchecked: for those that must
-    be renamed or computed first. What must be known about it is in ``attrs["notes"]``.
+    """Read a table from a file or a tracker's runs with flat cells and unchecked columns, to rename or compute columns
+    first.
 
-    Of a Parquet table that moejax wrote, the hash is compared first: a library may give other numbers for a flipped
-    bit, or end the process.
+    Notes about the table are in ``attrs["notes"]``. The hash of a Parquet table that moejax wrote is compared first:
+    for a flipped bit, a library may return other numbers or crash the process.
     """
     reader = check_source(path)
     if reader is None:
@@ -169,15 +170,15 @@ def _with_rows(frame: DataFrame, path: str | Path) -> DataFrame:
 
 
 def table_in(path: str | Path) -> str | Path:
-    """The table of a study's folder; anything else as it is."""
+    """Return the table in a study's folder; any other path is returned unchanged."""
     return Path(path, TABLE) if Path(path, TABLE).is_file() else path
 
 
 def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
-    """What reads a file as a table; None if it is a tracker's folder or server.
+    """Return the reader of a table's file; None for a tracker's folder or server.
 
     Raises:
-      UserError: its name is not one of a table, there is no such file, or a folder has no runs.
+      UserError: the name is not that of a table, the file does not exist, or a folder has no runs.
     """
     if "://" in str(path) and not source.has_prefix(path):
         raise UserError(f"{path} is no file of this machine, and tables are read from such; copy it here first.")
@@ -193,7 +194,7 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
 
 
 def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Path:
-    """Write rows so that the file is either the old one or the new one, whenever the process dies."""
+    """Write rows atomically: if the process dies, the file is either the old one or the new one."""
     import pandas as pd
 
     path = Path(path)
@@ -206,10 +207,10 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
 
 
 def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str] = ()) -> DataFrame:
-    """The same table with known columns in their types; counts that were ``computed`` need not be whole.
+    """Return the same table with known columns in their types. Counts in ``computed`` need not be whole.
 
-    Numbers may be written as people write them (``48M``, ``1e20``). An empty cell stays empty: which columns must
-    be full depends on what is asked of the table.
+    Numbers may have suffixes or exponents (``48M``, ``1e20``). Empty cells stay empty, since the required columns
+    depend on the use of the table.
 
     Raises:
       UserError: a value of a known column is not a number, not whole, or outside the column's range.
@@ -231,10 +232,10 @@ def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str]
 
 
 def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, Series]:
-    """What the numbers of a known column must be, and the rows that are not; an empty cell is.
+    """Return the rules of a known column and, for each, the rows that break it. Empty cells break none.
 
     Args:
-      whole: whether counts must be whole numbers; those that stand for a ratio are none.
+      whole: True if counts must be whole numbers; computed ratios need not be.
     """
     column = COLUMNS[name]
     broken = {}
@@ -253,21 +254,22 @@ WITHIN = f"from {SMALLEST:g} to {LARGEST:g}"
 
 
 def beyond(values: Series) -> Series:
-    """Return which positive numbers have products or powers that a float64 does not hold."""
+    """Return which positive numbers have products or powers that overflow or underflow a float64."""
     return ((values > 0) & (values < SMALLEST)) | ((values > LARGEST) & (values < math.inf))
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
-    """The rows as plain data: an empty cell is None."""
+    """Return the rows as plain data; an empty cell is None."""
     return foreign_json(frame.to_json(orient="records"), "The table", shape=list, remedy="")
 
 
 def with_flat_cells(frame: DataFrame) -> DataFrame:
-    """The table with lists in cells as their text, which can be compared and grouped by, and of mappings the entries
-    as columns: of ``{"config": {"lr": 1e-3}}`` a column ``config.lr``.
+    """Return the table with lists in cells as text, and with entries of mappings as columns.
+
+    Text can be compared and grouped by. A cell ``{"config": {"lr": 1e-3}}`` gives a column ``config.lr``.
 
     Raises:
-      UserError: it is no table, or two of its columns have one name.
+      UserError: it is not a table, or two of its columns have one name.
     """
     if not all(hasattr(frame, name) for name in ("columns", "attrs", "reset_index")):
         raise UserError(f"Runs are read from a file or a pandas DataFrame, and this is {shown(frame)}.")
@@ -290,7 +292,7 @@ def with_flat_cells(frame: DataFrame) -> DataFrame:
 
 
 def _entries(cells: Series) -> DataFrame:
-    """The entries of mappings in cells, those of mappings inside them too; none if they are too many to be columns."""
+    """Return the entries of mappings in cells, nested ones included; none if they exceed the column limit."""
     import pandas as pd
 
     found = pd.DataFrame(
@@ -304,7 +306,7 @@ def _is_nested(cell: Any) -> bool:
 
 
 def numbers(series: Series, *, where: str = "The table") -> Series:
-    """A column as float64, its text read as people write numbers."""
+    """Return a column as float64; texts such as 48M are parsed."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
@@ -335,7 +337,7 @@ def _number(value: Any) -> float:
 
 
 def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> None:
-    """Raise, naming the first rows, if any value breaks a rule."""
+    """Raise ``UserError`` with the first rows if any value breaks a rule."""
     rows = [i for i, bad in enumerate(broken) if bad]
     if rows:
         wrong = some([f"{shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
@@ -365,7 +367,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".jsonl": table_file.read_json_lines,
 }
 ENDINGS = tuple(_READERS)
-"""Endings of the names of run tables."""
+"""File name endings of run tables."""
 _WRITERS: dict[str, Callable[[Any, Path], Any]] = {
     ".parquet": lambda frame, path: frame.to_parquet(path, index=False, write_page_checksum=True),
     ".csv": lambda frame, path: path.write_text(table_file.csv_text(frame), encoding="utf-8"),

@@ -1,4 +1,4 @@
-"""Print messages to a person on stderr, beside a command's result on stdout."""
+"""Print messages to stderr, separate from a command's result on stdout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from moejax.wording import one_line
 def say(*lines: object, file: TextIO | None = None) -> None:
     """Print each line to stderr, or to ``file``.
 
-    Line breaks and terminal control characters in names are printed as escapes. If nobody reads stderr any more (as in
-    ``moejax train ... 2>&1 | head``), messages are discarded and the work continues.
+    Line breaks and terminal control characters in names are printed as escapes. If the reader of stderr has exited
+    (as in ``moejax train ... 2>&1 | head``), messages are discarded and the work continues.
     """
     text = "\n".join(one_line(str(line)) for line in lines)
     try:
@@ -26,6 +26,6 @@ def say(*lines: object, file: TextIO | None = None) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is written to ``stream`` from now on, and what it still buffers, to the null device."""
+    """Redirect future and buffered output of ``stream`` to the null device."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,8 +1,8 @@
-"""The mesh: its axes, the table from logical axis names of arrays to them, and functions that run on its shards.
+"""Define the mesh: its axes, the map from logical axes of arrays to them, and functions that run on shards.
 
-The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``; ``fsdp`` also splits parameters along
-the residual width or that of a latent, ``expert`` splits the experts, ``tensor`` splits heads, hidden units and
-vocabulary. Slices of TPUs are the outermost part of ``data``.
+The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``. ``fsdp`` also splits parameters along
+the residual width or a latent's width, ``expert`` splits the experts, and ``tensor`` splits heads, hidden units and
+vocabulary. TPU slices are the outermost part of ``data``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 DATA, FSDP, EXPERT, TENSOR = MESH_AXES = ("data", "fsdp", "expert", "tensor")
 
 DCN_DATA = "dcn_data"
-"""The part of ``data`` that joins slices of TPUs over the data center's network."""
+"""The part of ``data`` that joins TPU slices over the data center's network."""
 
 GROUP_AXES = (DATA, FSDP)
-"""Mesh axes that split tokens into groups, whose devices hold the same experts' shards."""
+"""Mesh axes that split tokens into groups. The devices of a group, along ``expert``, hold different experts."""
 
 TOKEN_AXES = (*GROUP_AXES, EXPERT)
-"""Mesh axes over which tokens are split."""
+"""Mesh axes that split tokens."""
 
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": TOKEN_AXES,
@@ -37,14 +37,17 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "vocab": ("tensor",),
     "expert": ("expert",),
 }
-"""Logical axis to mesh axes; names that are not here are not split."""
+"""Mesh axes of each logical axis; other axes are not split."""
 
 
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> PartitionSpec:
-    """The mesh axes of each dimension; none splits two. A dimension that its mesh axes do not divide stays whole, and
-    so do vectors, of which a mesh would save little: they would have to be gathered wherever they are used."""
+    """Return the mesh axes of each dimension. No mesh axis splits two dimensions.
+
+    A dimension that is not divisible by its mesh axes is not split. Vectors are not split either: this would save
+    little memory, and each use would gather them.
+    """
     if sum(axis != "layers" for axis in axes) < 2:
         return PartitionSpec(*(None for _ in axes))
     taken: set[str] = set()
@@ -59,13 +62,13 @@ def partition_spec(
 
 
 def on_many_devices() -> bool:
-    """Whether this is traced for a mesh (``jax.set_mesh``) of more than one device."""
+    """Return whether tracing is for a mesh (``jax.set_mesh``) of more than one device."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and mesh.size > 1
 
 
 def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
-    """Tell the compiler where an activation lives; nothing on one device or without a mesh."""
+    """Constrain the sharding of an activation; return it unchanged on one device or without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if not on_many_devices():
         return x
@@ -73,15 +76,15 @@ def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
 
 
 def token_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Those axes of a mesh over which tokens are split, in their order; a mesh may lack any of them."""
+    """Return the axes of a mesh that split tokens, in order. A mesh may lack any of them."""
     return tuple(axis for axis in TOKEN_AXES if axis in sizes)
 
 
 def on_token_shards(function: Callable[..., T], *arrays: jax.Array) -> T:
-    """``function(*arrays)`` computed shard by shard, for a function of each token (or sequence) by itself.
+    """Compute ``function(*arrays)`` shard by shard, for a function of each token (or sequence) by itself.
 
     The first axis of every array and result is that of tokens. On a mesh (``jax.set_mesh``) every device computes its
-    own tokens and nothing travels: left alone, XLA gathers all rows for a top-k, and sums whole tables for a scatter.
+    own tokens without communication. By default, XLA gathers all rows for a top-k, and sums whole tables for a scatter.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or AxisType.Manual in mesh.axis_types:
@@ -93,9 +96,9 @@ def on_token_shards(function: Callable[..., T], *arrays: jax.Array) -> T:
 
 
 def token_shards(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None) -> int:
-    """Return the number of parts into which a mesh splits tokens; None stands for that of ``jax.set_mesh``, if any.
+    """Return the number of parts into which a mesh splits tokens; None means the mesh of ``jax.set_mesh``, if any.
 
-    With one part there is nothing to map and nothing to add up. XLA crashes on a sum over groups of one device in a
+    With one part there is nothing to map and nothing to reduce. XLA crashes on a sum over groups of one device in a
     ``shard_map`` whose operand is split along an axis that the map does not name.
     """
     mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
@@ -103,15 +106,17 @@ def token_shards(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = No
 
 
 def can_split(sequences: int) -> bool:
-    """Return whether the devices that share tokens can have equally many sequences each."""
+    """Return whether the sequences divide evenly among the devices that split tokens."""
     return sequences % token_shards() == 0
 
 
 def over_tokens(
     local: Callable[..., Any], split: Sequence[jax.Array], whole: Sequence[jax.Array] = (), summed: bool = False
 ) -> Any:
-    """``local(*split, *whole)`` on each device's sequences of the arrays ``split``: the sum over devices if ``summed``,
-    otherwise split as they are."""
+    """Compute ``local(*split, *whole)`` on each device's sequences of the arrays ``split``.
+
+    The result is the sum over devices if ``summed``, otherwise it is split like ``split``.
+    """
     if token_shards() == 1:
         return local(*split, *whole)
 
@@ -121,6 +126,6 @@ def over_tokens(
     tokens = PartitionSpec(TOKEN_AXES)
     specs = (*(tokens for _ in split), *(PartitionSpec() for _ in whole))
     out = PartitionSpec() if summed else tokens
-    # Over axes that are not named here arrays are whole; naming them would sum gradients over groups of one device.
+    # Arrays are whole along axes that are not named here. Naming them would sum gradients over groups of one device.
     on_devices = jax.shard_map(on_device, in_specs=specs, out_specs=out, axis_names=set(TOKEN_AXES), check_vma=False)
     return on_devices(*split, *whole)

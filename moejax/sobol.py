@@ -1,4 +1,4 @@
-"""Sobol points: they fill a cube more evenly than random ones, and so find what lies in it in fewer."""
+"""Generate Sobol points, which fill a cube more evenly than random ones, so that a search needs fewer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ BITS = 30
 
 
 def sobol(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count dimensions"]:
-    """The first ``count`` points of a Sobol sequence in [0, 1), scrambled by a seed; balanced for powers of 2.
+    """Return the first ``count`` points of a Sobol sequence in [0, 1), scrambled by a seed; balanced for powers of 2.
 
     Direction numbers are those of Joe and Kuo (2008), "Constructing Sobol sequences with better two-dimensional
-    projections", and the scrambling is by random lower triangular matrices and a shift (Matousek 1998): the same points
-    as ``scipy.stats.qmc.Sobol``, which takes longer to import than a fit takes. Beyond their 37 dimensions they come
-    from there.
+    projections". Scrambling uses random lower triangular matrices and a shift (Matousek 1998). The points equal those
+    of ``scipy.stats.qmc.Sobol``, whose import takes longer than a fit. It is used for more than 37 dimensions.
     """
     if dimensions > len(DIRECTIONS):
         from scipy.stats import qmc
@@ -24,7 +23,7 @@ def sobol(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count di
     shift = random.integers(2, size=(dimensions, BITS), dtype=np.uint32) @ powers
     matrices = np.tril(random.integers(2, size=(dimensions, BITS, BITS), dtype=np.uint32))
     matrices[:, np.arange(BITS), np.arange(BITS)] = 1
-    # [dimension, bit of the point, binary digit], the first digit being the half.
+    # The axes are [dimension, bit of the point, binary digit], where the first digit is 1/2.
     digits = np.stack([_digits(*DIRECTIONS[dimension]) for dimension in range(dimensions)])
     scrambled = np.einsum("dij,dkj->dki", matrices, digits) % 2 @ powers[::-1]
     number = np.arange(count)
@@ -36,7 +35,7 @@ def sobol(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count di
 
 
 def _digits(polynomial: int, first: tuple[int, ...]) -> np.ndarray:
-    """Binary digits of a dimension's direction numbers, by the recurrence of its primitive polynomial."""
+    """Return the binary digits of a dimension's direction numbers, by the recurrence of its primitive polynomial."""
     numbers = list(first or (1,) * BITS)
     degree = len(first)
     for j in range(len(numbers), BITS):
@@ -89,4 +88,4 @@ DIRECTIONS: tuple[tuple[int, tuple[int, ...]], ...] = (
     (247, (1, 1, 7, 9, 13, 61, 49)),
     (253, (1, 3, 3, 5, 3, 55, 33)),
 )
-"""Of each dimension the primitive polynomial, as its coefficients in binary, and the first direction numbers."""
+"""Primitive polynomial of each dimension (binary coefficients), and its first direction numbers."""

@@ -1,4 +1,4 @@
-"""Storage: a folder of this machine, or any other that fsspec reaches (``gs://``, ``s3://``)."""
+"""Open storage: a local folder, or a remote one that fsspec supports (``gs://``, ``s3://``)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from moejax.wording import says
 T = TypeVar("T")
 
 CONTACT_SECONDS = 30.0
-"""How long a store may take to answer when it is opened. Its client's own limits are minutes."""
+"""Time limit for a store's first response. The limits of its client are minutes."""
 
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-"""By protocol the extra of moejax's with which the package that speaks it is installed."""
+"""Extra of moejax that installs the package of a protocol."""
 
 _SUPPORTED = "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"
 
 
 def is_remote(url: str | PathLike[str]) -> bool:
-    """Whether storage is not a path of this machine.
+    """Return whether a URL is remote storage.
 
     Raises:
-      UserError: a slash is missing of what would be a folder named ``s3:`` here.
+      UserError: the URL lacks a slash or a bucket, so that it would be a local folder named ``s3:``.
     """
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:/*", str(url)):
         raise UserError(f"{url} names no bucket; {_SUPPORTED}.")
@@ -44,11 +44,10 @@ def is_remote(url: str | PathLike[str]) -> bool:
 
 
 def open_storage(url: str | PathLike[str]) -> DirFileSystem:
-    """The file system whose root is that folder.
+    """Return the file system whose root is the given folder.
 
     Raises:
-      UserError: no such protocol, the package that speaks it is not installed, or the store does not let us in or does
-        not answer.
+      UserError: the protocol is unknown, its package is not installed, or the store denies access or does not respond.
     """
 
     def contact() -> DirFileSystem:
@@ -61,10 +60,10 @@ def open_storage(url: str | PathLike[str]) -> DirFileSystem:
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    """A store's client, and the path that it has the address under.
+    """Return a store's client, and the path of the URL in it.
 
     Raises:
-      UserError: no such protocol, the package that speaks it is not installed, or it needs more than an address.
+      UserError: the protocol is unknown, its package is not installed, or it needs more than a URL.
     """
     protocol = url.partition("://")[0].rpartition("::")[2]
     try:
@@ -79,7 +78,7 @@ def _remote(url: str) -> tuple[Any, str]:
         why = says("the store's client", error)
         raise UserError(f"{url} cannot be reached from here: a package is missing ({why}); {remedy}.") from error
     try:
-        # What others write there is to be seen at once.
+        # Without the listing cache, files of other writers are visible at once.
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except (TypeError, ValueError) as error:
         raise UserError(
@@ -89,12 +88,12 @@ def _remote(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def reaching(url: object) -> Iterator[None]:
-    """What goes wrong with a store as a sentence."""
+    """Convert errors of a store to ``UserError``."""
     try:
         yield
     except UserError:
         raise
-    # Every store's client has exceptions of its own.
+    # Every store's client has its own exceptions.
     except Exception as error:
         raise UserError(
             f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or mend that."
@@ -102,7 +101,7 @@ def reaching(url: object) -> Iterator[None]:
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work`` returns, in a thread that is left alone when it takes longer.
+    """Return the result of ``work``, which runs in a thread that is abandoned after the time limit.
 
     Raises:
       TimeoutError: it takes longer.
@@ -122,7 +121,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 
 def read_text(storage: DirFileSystem, path: str) -> str | None:
-    """A file's text, or None if there is none."""
+    """Return a file's text, or None if it does not exist."""
     try:
         check_regular(storage, path)
         return storage.cat_file(path).decode(errors="replace")
@@ -131,12 +130,12 @@ def read_text(storage: DirFileSystem, path: str) -> str | None:
 
 
 def check_regular(storage: DirFileSystem, path: str) -> None:
-    """Raise ``Damaged`` if there is a pipe or the like in a file's place: reading it would wait for who writes it."""
-    # Object stores hold nothing of that kind, and would be asked once more for every file.
+    """Raise ``Damaged`` if a path is a pipe or the like, since reading it would block."""
+    # Object stores have no such files, and would need another request for every file.
     if isinstance(storage.fs, LocalFileSystem) and storage.info(path)["type"] == "other":
         raise Damaged(f"{path} is no regular file; remove it, or bring back a copy.")
 
 
 def matching(storage: DirFileSystem, pattern: str) -> list[str]:
-    """Paths that match ``models/*/*.json``, in order."""
+    """Return sorted paths that match a pattern such as ``models/*/*.json``."""
     return sorted(map(str, storage.glob(pattern)))

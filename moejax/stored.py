@@ -1,10 +1,9 @@
-"""The one reader and writer of the JSON files that moejax keeps: what is read is what was written, or a sentence says
-what is wrong with which file, and what to do.
+"""Read and write moejax's JSON files. A file that differs from what was written raises an error with a remedy.
 
-``write_json`` adds to what it writes one entry, the seal: ``"moejax": {"schema": 2, "sha256": …}``, the hash of the
-rest; a list is kept as ``{"items": …, "moejax": …}``. ``read_json`` checks the seal, takes it off, and checks the rest
-against a shape. A file without a seal is refused: it could hold anything. What other programs write has none, and is
-read by ``foreign_json``.
+``write_json`` adds one entry, the seal: ``"moejax": {"schema": 2, "sha256": …}``, with the hash of the rest. A list is
+stored as ``{"items": …, "moejax": …}``. ``read_json`` checks and removes the seal, and checks the rest against a shape.
+A file without a seal is refused, since its content is arbitrary. ``foreign_json`` reads files of other programs, which
+have no seal.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from moejax.json_text import json_text, parse
 from moejax.wording import says, some, told
 
 SCHEMA = 2
-"""Changes when an older version could misread what this one writes."""
+"""Schema version; it changes when an older version could misread new files."""
 
 SEAL = "moejax"
-"""The entry that says by whom and in which schema a file was written, and the hash of the rest."""
+"""Entry with the schema version and the hash of the rest of the file."""
 
 ITEMS = "items"
 
@@ -37,19 +36,19 @@ ANOTHER_OUT = "choose another --out"
 
 
 class Damaged(UserError):
-    """A stored file does not hold what was written there."""
+    """An error for a stored file that differs from what was written."""
 
 
 class Missing(Damaged):
-    """A stored file is not there."""
+    """An error for a stored file that does not exist."""
 
 
 class Unreadable(Damaged):
-    """A stored file could not be read this time: what it holds is not known, and may be all that was written."""
+    """An error for a stored file that could not be read this time. Its content is unknown, and may be intact."""
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole. NaN becomes null.
+    """Write a JSON file atomically. NaN becomes null.
 
     Raises:
       UserError: a number is infinite.
@@ -58,30 +57,30 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sealed(value: Any, *, indent: int | None = 2) -> str:
-    """The text of a stored file; of a line in one of several such lines, if ``indent`` is None."""
+    """Return the text of a stored file, or of one line of a log if ``indent`` is None."""
     read = json.loads(json_text(value, indent=None))
     plain = {name: item for name, item in read.items() if name != SEAL} if isinstance(read, dict) else {ITEMS: read}
     return json_text({**plain, SEAL: {"schema": SCHEMA, "sha256": _hash(plain)}}, indent=indent) + "\n"
 
 
 def read_json(path: Path, shape: Any, *, remedy: str) -> Any:
-    """The content of a stored file.
+    """Read the content of a stored file.
 
     Args:
-      shape: a type: a frozen dataclass, ``list[T]``, ``dict[str, T]``, ``int | None`` and so on; or a mapping from the
-        keys that must be there to their types, beside which others may be.
-      remedy: what a reader of the sentence can do, after a semicolon.
+      shape: a type, such as a frozen dataclass, ``list[T]``, ``dict[str, T]`` or ``int | None``; or a mapping from
+        required keys to their types, where further keys are allowed.
+      remedy: an instruction for the user, appended after a semicolon.
 
     Raises:
       Missing: there is no such file.
       Unreadable: the system cannot read it.
-      Damaged: it holds something else than was written.
+      Damaged: the content differs from what was written.
     """
     return parse_json(read_bytes(path, remedy=remedy), shape, path, remedy=remedy)
 
 
 def read_bytes(path: Path, *, remedy: str) -> bytes:
-    """All bytes of a stored file.
+    """Read all bytes of a stored file.
 
     Raises:
       Missing: there is no such file.
@@ -99,10 +98,10 @@ def read_bytes(path: Path, *, remedy: str) -> bytes:
 
 
 def parse_json(content: bytes | str, shape: Any, where: object, *, remedy: str) -> Any:
-    """The same, of what a file at ``where`` holds.
+    """Parse the content of a stored file at ``where``, as ``read_json``.
 
     Raises:
-      Damaged: it holds something else than was written.
+      Damaged: the content differs from what was written.
     """
     try:
         return convert(shape, _opened(_parsed(content)), "content")
@@ -111,10 +110,10 @@ def parse_json(content: bytes | str, shape: Any, where: object, *, remedy: str) 
 
 
 def foreign_json(content: bytes | str, where: object, *, remedy: str, shape: Any = Any) -> Any:
-    """What another program wrote as JSON: as it is, without an entry of ours. NaN and infinity are allowed.
+    """Parse JSON of another program, which has no seal. NaN and infinity are allowed.
 
     Raises:
-      Damaged: it is no JSON, or not of that shape.
+      Damaged: it is not JSON, or does not have that shape.
     """
     try:
         return convert(shape, _parsed(content, strict=False), "content")
@@ -123,7 +122,7 @@ def foreign_json(content: bytes | str, where: object, *, remedy: str, shape: Any
 
 
 def parse_line(content: bytes, shape: Any) -> Any:
-    """One line of a log in JSON lines; None if it holds no such thing, as one that was torn does."""
+    """Parse one line of a log in JSON lines. Return None if it is invalid, such as a torn line."""
     try:
         return convert(shape, _parsed(content, strict=False), "content")
     except ValueError:
@@ -131,7 +130,7 @@ def parse_line(content: bytes, shape: Any) -> Any:
 
 
 def claim(folder: Path, name: str, value: Any) -> None:
-    """Make ``folder`` the output of ``value``, kept in ``folder/name``; continue if it is already.
+    """Make ``folder`` the output of ``value``, stored in ``folder/name``; do nothing if it is already.
 
     Raises:
       UserError: the folder cannot be written, or holds something else.
@@ -147,10 +146,10 @@ def claim(folder: Path, name: str, value: Any) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder if it is not there.
+    """Create a folder if it does not exist.
 
     Raises:
-      UserError: nothing can be written in it.
+      UserError: it is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +173,7 @@ def refuse_another(folder: object, owner: Any, value: Any) -> None:
 
 
 def as_read(value: Any, default: Callable[[Any], Any] | None = None) -> Any:
-    """Plain data as it comes back from a file; ``default`` makes plain what is not."""
+    """Return plain data as it would be read from a file; ``default`` converts other objects."""
     return json.loads(json.dumps(value, default=default))
 
 
@@ -195,7 +194,7 @@ def _parsed(content: bytes | str, *, strict: bool = True) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """What was sealed."""
+    """Check and remove the seal."""
     if not isinstance(value, dict) or SEAL not in value:
         raise UserError(
             f"it has no entry {SEAL!r} with the hash of what moejax wrote: it was changed by hand, or written by "

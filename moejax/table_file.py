@@ -1,5 +1,6 @@
-"""Read tables of any origin (CSV, also separated by semicolons, tabs or bars; JSON lines; Parquet) within limits, and
-write CSV that a spreadsheet does not run.
+"""Read tables of any origin within limits, and write CSV without formulas for spreadsheets.
+
+Formats are CSV (also separated by semicolons, tabs or bars), JSON lines and Parquet.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from moejax.json_text import parse
 from moejax.wording import says
 
 MOST_BYTES = 1_000_000_000
-"""The largest table that is read, once it is unpacked: a table of runs has a row a run."""
+"""Maximum size of an uncompressed table. A run table has one row per run."""
 MOST_COLUMNS = 10_000
 MOST_CELLS = 20_000_000
-"""Rows times columns, also where a cell is empty: an empty cell takes as much memory as a full one."""
+"""Maximum of rows times columns. Empty cells count, since they take as much memory as full ones."""
 
 _REMEDY = "save it as comma-separated UTF-8 text with decimal points"
 _REMEDY_OF_TEXT = "write the whole character, or remove it"
@@ -30,13 +31,13 @@ _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
 def read_csv(path: Path) -> Any:
-    """Read a CSV file, also packed with gzip, as a pandas DataFrame.
+    """Read a CSV file, also compressed with gzip, as a pandas DataFrame.
 
-    Commas separate the cells, or semicolons, tabs or bars where the header has no comma (a ``.tsv``: no tab).
+    Cells are separated by commas, or by semicolons, tabs or bars if the header has no comma (in a ``.tsv``: no tab).
 
     Raises:
-      UserError: it is larger than the limits, no UTF-8 (or UTF-16 that says so), has numbers whose comma may be decimal
-        or between thousands, two columns of one name, rows of different lengths, or a quote that takes in other rows.
+      UserError: it exceeds the limits, is not UTF-8 (or UTF-16 with a byte order mark), has ambiguous decimal commas,
+        two columns of one name, rows of different lengths, or a quote that spans other rows.
     """
     import pandas as pd
 
@@ -45,7 +46,7 @@ def read_csv(path: Path) -> Any:
     shape, decimal = _shape_of_csv(text, separator)
     mended = f"its rows can be read in more than one way; {_REMEDY}"
     try:
-        # Without index_col, pandas would take the first cells of too long lines for names of the rows.
+        # Without index_col, pandas would use the first cells of too long lines as an index.
         frame = pd.read_csv(io.StringIO(text), sep=separator, decimal=decimal, low_memory=False, index_col=False)
     except (ValueError, OverflowError) as error:
         raise UserError(mended) from error
@@ -55,16 +56,16 @@ def read_csv(path: Path) -> Any:
 
 
 def _separator(text: str, usual: str) -> str:
-    """Return what separates the cells of a CSV text, by its header."""
+    """Return the separator of a CSV text, determined from its header."""
     header = next((line for line in io.StringIO(text) if not line.isspace()), "")
     return usual if usual in header else next((other for other in _SEPARATORS if other in header), usual)
 
 
 def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
-    """Return how many rows and columns a CSV text has, and its decimal point.
+    """Return the number of rows and columns of a CSV text, and its decimal point.
 
-    pandas guesses where lines do not fit the header: it fills short ones, shifts long ones, and reads on over line
-    breaks to the next quote. So the lines are counted first.
+    pandas guesses if lines do not match the header: it pads short ones, shifts long ones, and reads a quoted cell
+    across line breaks. So the lines are counted first.
 
     Raises:
       UserError: as ``read_csv``.
@@ -103,7 +104,7 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
 
 
 def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
-    """Add to ``seen`` the first number of each of ``_COMMAS``."""
+    """Add the first number of each kind in ``_COMMAS`` to ``seen``."""
     for cell in cells:
         if "," in cell or "." in cell:
             text = cell.strip()
@@ -112,10 +113,10 @@ def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
 
 
 def _decimal_point(seen: dict[str, str]) -> str:
-    """Return the decimal point of a table whose cells no comma separates.
+    """Return the decimal point of a table whose separator is not a comma.
 
     Raises:
-      UserError: a number may have it, or signs between thousands.
+      UserError: the sign of a number may be a decimal point or a thousands separator.
     """
     decimal = "decimal" in seen
     unclear = [seen[kind] for kind in (("thousands", "points") if decimal else ("either",)) if kind in seen]
@@ -130,15 +131,15 @@ _COMMAS = {
     "points": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+"),
     "decimal": re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?"),
 }
-"""Numbers with commas or points, by what these are; the first that fits counts."""
+"""Patterns of numbers with commas or points, by the meaning of these; the first match counts."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def _check_quotes(cells: list[str], first: int, last: int, separator: str) -> None:
-    """Refuse a row of several lines that would be as many whole rows without its quotes.
+    """Raise ``UserError`` if a row of several lines would be several complete rows without its quotes.
 
-    A quote too many at the beginning of a cell opens a text that goes on to the next quote. The rows between are
-    complete, so that text has as many separators for each line break as the row itself.
+    A superfluous quote at the beginning of a cell opens a text that continues to the next quote. If the rows between
+    are complete, the text has as many separators per line break as the row itself.
     """
     taken = last - first
     if taken and sum(cell.count(separator) for cell in cells) == taken * (len(cells) - 1):
@@ -149,11 +150,11 @@ def _check_quotes(cells: list[str], first: int, last: int, separator: str) -> No
 
 
 def read_json_lines(path: Path) -> Any:
-    """A file of one JSON object a line, as a pandas DataFrame.
+    """Read a file with one JSON object per line as a pandas DataFrame.
 
     Raises:
-      UserError: it is larger than the limits, no UTF-8, or a line is no object, has a name twice or a text that
-        is no Unicode.
+      UserError: it exceeds the limits, is not UTF-8, or a line is not an object, has a name twice or a text that is not
+        valid Unicode.
     """
     import pandas as pd
 
@@ -174,7 +175,7 @@ def read_json_lines(path: Path) -> Any:
             raise UserError(f"line {number} has half of a character (\\ud800 to \\udfff alone); {_REMEDY_OF_TEXT}")
         rows.append(row)
         names.update(dict.fromkeys(row))
-        # A frame has a cell for every name of any line, so a short file can be a large one.
+        # A frame has a cell for every name in any line, so a short file may be a large table.
         if len(names) > MOST_COLUMNS:
             raise UserError(_too_large(f"{len(names):,} columns"))
         _check_cells(len(rows), len(names))
@@ -199,10 +200,10 @@ def _is_unicode(row: dict[str, Any]) -> bool:
 
 
 def read_parquet(path: Path) -> Any:
-    """A Parquet file, as a pandas DataFrame.
+    """Read a Parquet file as a pandas DataFrame.
 
     Raises:
-      UserError: it is no Parquet file or a damaged one, or larger than the limits.
+      UserError: it is not a Parquet file, is damaged, or exceeds the limits.
     """
     import pyarrow as pa
     import pyarrow.parquet
@@ -214,7 +215,7 @@ def read_parquet(path: Path) -> Any:
             groups = [about.row_group(group) for group in range(about.num_row_groups)]
             leaves = [file.schema.column(leaf) for leaf in range(about.num_columns)]
             _check_columns(list(schema.names))
-            # A cell may be a list, of which the number of rows says nothing.
+            # A cell may be a list, so the number of rows does not bound the size.
             values = [sum(group.column(leaf).num_values for group in groups) for leaf in range(about.num_columns)]
             size = max(
                 sum(group.total_byte_size for group in groups),
@@ -223,18 +224,18 @@ def read_parquet(path: Path) -> Any:
             cells = max(about.num_rows * max(len(schema.names), 1), sum(values))
             _check_unpacked(cells, size)
             for place, field in enumerate(schema):
-                # Arrow casts no dictionary to a view; to pandas both are texts.
+                # Arrow cannot cast a dictionary to a view. pandas treats both as text.
                 if plain := views.get(field.type):
                     schema = schema.set(place, field.with_type(plain))
             texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        # The file may hold a text once that stands in every row. So it is read here as it is kept, and measured.
-        # Pages of others may have no checksum; those that ``run_table.write`` has written have one.
+        # A text of many rows may be stored once, so columns are read as dictionaries and measured. Pages of other
+        # writers may have no checksum; those of ``run_table.write`` have one.
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
             table = file.read()
         _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
-        # What pandas notes in a file of its own (an index, types, attributes) may be damaged, or anything.
+        # pandas metadata in the file (index, types, attributes) may be damaged or arbitrary, so it is ignored.
         table = table.cast(schema).drop_columns([name for name in schema.names if _INDEX.fullmatch(name)])
-        # Text is decoded where it is used, which is too late to say what is wrong.
+        # Validate text here. It would otherwise be decoded on use, too late for a precise error.
         table.validate(full=True)
         return table.to_pandas(ignore_metadata=True)
     except MemoryError:
@@ -246,7 +247,7 @@ def read_parquet(path: Path) -> Any:
 
 
 _INDEX = re.compile(r"__index_level_\d+__")
-"""Names under which pandas writes an index without a name."""
+"""Names under which pandas writes an unnamed index."""
 
 
 def _check_unpacked(cells: int, size: int) -> None:
@@ -255,7 +256,7 @@ def _check_unpacked(cells: int, size: int) -> None:
 
 
 def _unpacked_bytes(array: Any) -> int:
-    """The bytes of an Arrow array, a text counted as often as it stands there."""
+    """Return the bytes of an Arrow array, with dictionary texts counted once per occurrence."""
     import pyarrow as pa
     import pyarrow.compute
 
@@ -277,12 +278,12 @@ def _unpacked_bytes(array: Any) -> int:
 
 
 def inert(value: Any) -> Any:
-    """A cell as a spreadsheet shows it and does not compute it: text that begins a formula gets a ``'`` in front."""
+    """Return a cell that a spreadsheet shows but does not evaluate: text that begins a formula gets a leading ``'``."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def csv_text(frame: Any, **options: Any) -> str:
-    """A pandas DataFrame as CSV, its texts and names inert."""
+    """Return a pandas DataFrame as CSV, with inert texts and names."""
     safe = frame.copy()
     for place, kind in enumerate(frame.dtypes):
         if kind.kind not in "iufbM":
@@ -299,7 +300,7 @@ def _text(path: Path) -> str:
         raise UserError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
     if len(content) > MOST_BYTES:
         raise UserError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
-    # A byte order mark says which of the two UTF-16 it is; without one, nobody knows.
+    # A byte order mark determines the byte order of UTF-16. Without one, it is unknown.
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         text = content.decode(encoding)
