@@ -1,5 +1,5 @@
-"""What belongs to five documents on Mixture-of-Experts scaling alone: their numbers, figures, errata, example tables.
+"""Reproduce five documents on Mixture-of-Experts scaling: their numbers, figures, errata and example tables.
 
-``reproduce.py`` recomputes every number that can be computed, one document a file; ``record.py`` says how a printed
-and a computed number are compared; ``plots.py`` names the figures. No other part but the command line imports this.
+``reproduce.py`` recomputes every number that can be computed, with one file per document. ``record.py`` compares
+printed and computed numbers. ``plots.py`` names the figures. Only the command line imports this package.
 """

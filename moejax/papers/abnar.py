@@ -1,4 +1,4 @@
-"""Abnar et al. (2025): the coefficients of Eq. 6, the trends it is said to show, its fit and its count of FLOPs."""
+"""Check Abnar et al. (2025): the coefficients of Eq. 6, its claimed trends, its fit and its count of FLOPs."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ TABLE_2 = {
     **dict.fromkeys(("lambda", "delta"), "5"),
     "e": "1",
 }
-"""How many values each coefficient starts from."""
+"""Number of starting values of each coefficient."""
 
 BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)
-"""Appendix D.1."""
+"""Budgets of Appendix D.1."""
 SPARSITIES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
-"""Table 1."""
+"""Sparsities of Table 1."""
 SIZES = (5e8, 1e9, 2e9, 4e9)
 READINGS = {
     name: f"{taken.meaning}, which {'the document' if name == DEFAULT else 'it'} does not give"
     for name, taken in ACTIVE_PARAMS.items()
 }
-"""What must be assumed of N_a(N, S), by its name in ``active_params.py``; the default convention first."""
+"""Assumptions about N_a(N, S) by their names in ``active_params.py``, the default convention first."""
 
 
 def records() -> Records:
-    """Every number of the document, and every trend."""
+    """Yield every number and every trend of the document."""
     yield from _constants()
     yield from _by_sparsity()
     yield from _by_sparsity_at_other_shares()
@@ -69,7 +69,7 @@ def records() -> Records:
 
 
 def _under_each(find: Callable[[Any], Any]) -> list[Reading]:
-    """What ``find`` gives under each reading of N_a(N, S)."""
+    """Return the result of ``find`` under each reading of N_a(N, S)."""
     return [Reading(find(ACTIVE_PARAMS[key]), name) for key, name in READINGS.items()]
 
 
@@ -108,7 +108,7 @@ TRENDS = (
     ("Section 2.1 and Figure 3b", "N_a*", "falls", _active),
     ("Section 2 and Figure 3c", "L*", "falls", _loss),
 )
-"""With sparsity, at one budget."""
+"""Trends with sparsity at one budget."""
 
 
 def _by_sparsity() -> Records:
@@ -126,11 +126,11 @@ SHARES = (
     *(BackboneByActive(ratio=ratio) for ratio in (0.1, 1.0, 2.0)),
     *(BackboneByTotal(share=share) for share in (0.1, 0.25, 0.5)),
 )
-"""Other parameters outside the experts than those of ``READINGS``."""
+"""Further shares of parameters outside the experts than those of ``READINGS``."""
 
 
 def _by_sparsity_at_other_shares() -> Records:
-    """The trends with sparsity at C = 1e20, as the parameters outside the experts grow."""
+    """Yield the trends with sparsity at C = 1e20 for growing shares of parameters outside the experts."""
     for taken in SHARES:
         for where, quantity, published, value in TRENDS:
             values = [value(1e20, sparsity, taken) for sparsity in SPARSITIES]
@@ -143,7 +143,7 @@ def _by_sparsity_at_other_shares() -> Records:
 
 
 def _sparsity_gain_by_budget() -> Records:
-    """Section 3: no difference in the slope of loss against sparsity between budgets, no diminishing effect."""
+    """Yield Section 3: no difference in the slope of loss against sparsity between budgets, no diminishing effect."""
 
     def gains(reading: Any) -> list[float]:
         return [_loss(flops, 0.0, reading) - _loss(flops, 0.98, reading) for flops in BUDGETS]
@@ -173,7 +173,7 @@ def _by_budget() -> Records:
 
 
 def _by_sparsity_and_budget() -> Records:
-    """How much N_a* falls with sparsity, with compute."""
+    """Yield the trends with compute of the fall of N_a* with sparsity."""
 
     def fall(flops: Number, reading: Any) -> tuple[float, float]:
         dense, sparse = (_active(flops, sparsity, reading) for sparsity in (0.0, 0.9))
@@ -212,7 +212,7 @@ def _by_size() -> Records:
 
 
 def _dense_thresholds() -> Records:
-    """Sizes up to which the dense model is best."""
+    """Yield the sizes up to which the dense model is best."""
     note = "the document reads this from the surfaces of Eq. 8, whose coefficients are not printed"
     for flops in BUDGETS:
         found = [
@@ -246,7 +246,7 @@ def _fit() -> Records:
     starts = math.prod(len(values) for values in by_symbol.values())
     yield record("Table 2", "starts of the fit, all combinations of the values", None, starts)
     for where, squared, huber in (("the fitted runs", 0.00056, "0.0036"), ("the held-out runs", 0.0058, "0.0011")):
-        # A Huber loss grows more slowly than r², so of all residuals with one mean square, equal ones have the most.
+        # A Huber loss grows more slowly than r², so it is largest for equal residuals of a given mean square.
         stated = float(Huber(delta=1e-3, residual="nats")(math.sqrt(squared), 0.0))
         yield record(
             "Appendix F",
@@ -274,7 +274,7 @@ def _fit() -> Records:
 
 
 def shape_of(model_dim: int, sparsity: Number) -> Architecture:
-    """A family of shapes for Figure 7: experts of 4·d_model as in Appendix C, width 64 times the layers."""
+    """Return a shape for Figure 7: experts of 4·d_model as in Appendix C, width 64 times the layers."""
     return Architecture(
         vocab_size=50_432,
         model_dim=model_dim,
@@ -315,7 +315,7 @@ def _flops_estimate() -> Records:
 
 
 def _multipliers() -> Records:
-    """What one more of each costs in our count of the document's estimator."""
+    """Yield the marginal costs in our count of the document's estimator."""
     shape, context, where = shape_of(1024, 0.9), 2048, "Appendix C"
 
     def more(architecture: Architecture, tokens: int = context) -> Number:

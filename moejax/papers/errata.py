@@ -1,4 +1,4 @@
-"""docs/errata.md: for a document's authors, what does not follow from it, and what does under which reading."""
+"""Write docs/errata.md: the numbers of each document that do not follow from it, and those that do under a reading."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ paper in `moejax/papers` is where to say so.
 
 _UNCHECKED = "What cannot be checked"
 _NESTED = "    - "
-"""An entry of a list within a list; with fewer spaces the site's Markdown does not see that it is one."""
+"""Indentation of a nested list; the site's Markdown needs four spaces."""
 
 
 def errata(records: Sequence[Record]) -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     parts = [_INTRODUCTION.format(rule=RULE), _counts(records)]
     for paper in dict.fromkeys(record.paper for record in records):
         parts.append(_paper(paper, [record for record in records if record.paper == paper]))
@@ -48,14 +48,14 @@ def errata(records: Sequence[Record]) -> str:
 
 
 def section(page: str, paper: str) -> str:
-    """What the page says of one paper; empty if it has no such section."""
+    """Return the section of one paper in the page; empty if there is none."""
     return page.partition(f"## {_plain(PAPERS[paper].title)}\n")[2].partition("\n## ")[0]
 
 
 def findings(section: str, places: Collection[str]) -> list[str]:
-    """Entries of a paper's section, as Markdown, that name one of some places, as ``places_in`` writes them.
+    """Return the entries of a paper's section, as Markdown, that name one of the places (as in ``places_in``).
 
-    What cannot be checked is not among them.
+    Entries that cannot be checked are left out.
     """
     checked = section.partition(f"\n### {_UNCHECKED}\n")[0]
     entries = [entry.partition("\n\n")[0].rstrip() for entry in re.split(r"^- ", checked, flags=re.MULTILINE)[1:]]
@@ -63,7 +63,7 @@ def findings(section: str, places: Collection[str]) -> list[str]:
 
 
 def places_in(text: str) -> set[str]:
-    """Numbered equations and tables that a text names, each as ``Eq. 4`` or ``Table 6``, ranges in full."""
+    """Return the numbered equations and tables that a text names, each as ``Eq. 4`` or ``Table 6``, ranges expanded."""
     found = {f"{kind} {number}" for kind, number in re.findall(r"\b(Eq\.|Table) (\d+)(?!\.?\d)", text)}
     for kind, numbers in re.findall(r"\b(Eq|Table)s\.? (\d+(?:(?:, | and | to )\d+)*)", text):
         ends = [int(number) for number in re.findall(r"\d+", numbers)]
@@ -73,12 +73,12 @@ def places_in(text: str) -> set[str]:
 
 
 def paper_of(text: str) -> str | None:
-    """The paper that a text names as its title begins; None if it is none of ``PAPERS``."""
+    """Return the paper that a text names by the start of its title; None if it is not in ``PAPERS``."""
     return next((paper for paper in PAPERS if PAPERS[paper].title.split(', "')[0] in text), None)
 
 
 def anchor(paper: str) -> str:
-    """The heading of a paper's section, as a link names it."""
+    """Return the anchor of a paper's section for links."""
     words = re.sub(r"[^\w\s-]", "", PAPERS[paper].title).strip().lower()
     return re.sub(r"[-\s]+", "-", words)
 
@@ -110,7 +110,7 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
 
 
 def causes(records: Iterable[Record]) -> int:
-    """How many things are behind some differences: one slip of a document shows in every number that inherits it."""
+    """Return the number of distinct causes of differences; a single slip affects every number that inherits it."""
     return len({_by_note(record) for record in records})
 
 
@@ -137,7 +137,7 @@ def _section(
 
 
 def _by_note(record: Record) -> tuple[str, ...]:
-    # What has no note of its own stands with its neighbours in the same table or section.
+    # Records without a note are grouped by their table or section.
     return (record.note,) if record.note else (record.where, "")
 
 
@@ -159,7 +159,7 @@ def _difference(record: Record) -> str:
 
 
 def _printed(record: Record) -> str:
-    """The printed number, its unit and its tolerance."""
+    """Return the printed number with its unit and tolerance."""
     unit = f" {record.unit}" if record.unit else ""
     tolerance = f" ({record.tolerance})" if record.tolerance else ""
     return f"{record.how} {record.printed}{unit}{tolerance}"
@@ -200,5 +200,5 @@ def _places_with_counts(records: Iterable[Record]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text whose stars, underscores, bars and brackets Markdown leaves alone."""
+    """Escape stars, underscores, bars and brackets for Markdown."""
     return re.sub(r"([*_|>])", r"\\\1", text).replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""The explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026): its identities and its tables."""
+"""Check the explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026): its identities and tables."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BACKBONES = {
     "E = 22, K = 3": (22, 3, 1408, 0),
     "E = 88, K = 22": (88, 22, 352, 7744),
 }
-"""Experts, experts that serve a token, their width, and the width of shared experts: shapes to hold identities on."""
+"""Shapes for the identities: experts, active experts, their width, and the width of shared experts."""
 
 _DIFFERENCES = ("-2.47", "0.12", "0.56", "0.68", "2.32", "0.21")
 TABLE_8 = {
     name: (own, MIXTURES["llama-1-by-li-2026"].weights[name], printed)
     for (name, own), printed in zip(MIXTURES["li-2026"].weights.items(), _DIFFERENCES, strict=True)
 }
-"""Percent of the document's recipe and of LLaMA-1's, and the printed difference."""
+"""Percentages of the document's recipe and of LLaMA-1's, and the printed difference."""
 
 TABLES_4_TO_6 = {
     "Table 4": ("1.6766", "1.6697", "1.6813", "1.8557", "1.8737", "1.8620", "1.6752", "1.6712", "1.6726"),
@@ -42,7 +42,7 @@ TABLES_4_TO_6 = {
 
 
 def records() -> Records:
-    """Every number of the document."""
+    """Yield every number of the document."""
     for name, shape in BACKBONES.items():
         yield from _identities(name, *shape)
     yield from _approximation()
@@ -58,11 +58,11 @@ def records() -> Records:
 
 
 NORMALISED, PLAIN = ("1.6726", "1.6752"), ("1.6712", "1.6750")
-"""Losses of Table 5, with a shared expert and without."""
+"""Losses of Table 5, with and without a shared expert."""
 
 
 def _normalised() -> Record:
-    """Whether Table 4's last group, all with Norm = True, holds a loss that Table 5 has without normalisation."""
+    """Return the check that Table 4's last group, all with Norm = True, has no loss without normalisation."""
     group = TABLES_4_TO_6["Table 4"][-3:]
     elsewhere = sum(loss in NORMALISED or loss not in PLAIN for loss in group)
     return record(
@@ -100,7 +100,7 @@ def _dense() -> Architecture:
 
 
 def _per_token(architecture: Architecture) -> float:
-    """M: forward FLOPs of a token, counted by part."""
+    """Return M, the forward FLOPs of a token, counted by part."""
     return FLOPS["resources"].per_token(architecture, SEQUENCE) / 3
 
 
@@ -189,7 +189,7 @@ def _doubling() -> Records:
 
 
 def _approximation() -> Records:
-    """What the small terms that Eqs. 14 and 15 leave out come to."""
+    """Yield the size of the terms that Eqs. 14 and 15 leave out."""
     for name, shape in BACKBONES.items():
         counts = params(_model(*shape))
         for quantity, exact, short in (

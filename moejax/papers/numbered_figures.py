@@ -1,4 +1,4 @@
-"""The numbered figures of the five documents, and the named figure that each is drawn by."""
+"""Map the numbered figures of the five documents to our named figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moejax.wording import did_you_mean
 
 
 def _own(paper: str, *numbers: object) -> dict[str, str]:
-    """Figures that are named after the paper and their number."""
+    """Return the figures that are named after the paper and their number."""
     return {str(number): f"{paper}-{number}" for number in numbers}
 
 
@@ -20,15 +20,17 @@ NUMBERED: Mapping[str, Mapping[str, str]] = {
     "tian": _own("tian", "1a", "1b", *range(2, 18)),
     "li": _own("li", "1a", 7),
 }
-"""Names of our figures by the document's number, by the names of ``moejax reproduce``. Of the explainer, the figures
-that its text numbers; the chapter numbers none: its widget, and what its text tells of, by our names."""
+"""Names of our figures by the document's number, by the names of ``moejax reproduce``.
+
+The explainer has only the figures that its text numbers. The chapter numbers none, so its figures have our names.
+"""
 
 
 def numbered(paper: str) -> Mapping[str, str]:
-    """The figures of a document by its numbers.
+    """Return the figures of a document by its numbers.
 
     Raises:
-      UserError: no such document, with the nearest names.
+      UserError: no such document; the message gives the nearest names.
     """
     asked = paper.strip().lower().replace("-", "_")
     if asked not in NUMBERED:

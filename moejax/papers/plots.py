@@ -1,4 +1,4 @@
-"""The figures of the five documents, and with them every named figure."""
+"""Register the figures of the five documents, and with them every named figure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _of(
     where: str = "",
     **options: Any,
 ) -> Plot:
-    """A figure of a document, by the document's number of it, or by a word and ``where`` it is told of."""
+    """Return a figure of a document, by its number, or by a word and ``where`` it is described."""
     source = f"{source}, {where or f'Figure {part}'}"
     return Plot(name=f"{paper}-{part}", section=section, source=source, draw=draw, **options)
 
@@ -331,7 +331,7 @@ PAPERS = by_name(
     ),
     _li("7", li.shapes, "Figure 7 and Eq. 27", columns=li.SHAPE_COLUMNS, shows="shape ratios, and loss by them"),
 )
-"""The documents' figures by name: the paper's first author and the paper's number."""
+"""Figures of the documents by name: the paper's first author and the paper's number."""
 
 ALL = {**PAPERS, **PLOTS}
-"""Every figure by name."""
+"""All figures by name."""

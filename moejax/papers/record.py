@@ -1,7 +1,7 @@
-"""One printed number, what it comes to when computed, and whether the two agree.
+"""Compare a printed number with its computed value.
 
-A verdict is never written down: it follows from the printed digits, the computed number and the rounding that a
-reading assumes.
+Verdicts are not stored. They follow from the printed digits, the computed number and the rounding that a reading
+assumes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ VERDICTS = {
     UNEXPLAINED: "the number comes out under no reading that was tried, and the document does not say what it counts",
     NOT_CHECKABLE: "the document does not print what the number comes from",
 }
-"""The kinds of verdict, and what each means."""
+"""Kinds of verdict, with their meanings."""
 
 ABOUT = 0.1
-"""The share of a printed number by which a computed one may miss it if the document's words say "about"."""
+"""Relative tolerance for a printed number that the document qualifies with "about"."""
 RULE = (
     "One rule holds for every row. A computed number agrees with a printed one if it rounds to the printed digits: it "
     "is within half a unit of the last digit. With a power of ten, the computed number is rounded to as many digits of "
@@ -38,7 +38,7 @@ RULE = (
     f"{100 * ABOUT:g} %. Bounds and words must hold exactly, identities to a billionth. A number that is only implied "
     "has as many digits as the least precise number behind it."
 )
-"""What agreement means, as the page for the authors and the command print it."""
+"""Definition of agreement, printed on the errata page and by the command."""
 
 _SLACK = 1e-9
 ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
@@ -46,27 +46,27 @@ ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
     "up": lambda computed, printed, unit: -_SLACK * unit <= printed - computed < (1 - _SLACK) * unit,
     "down": lambda computed, printed, unit: -_SLACK * unit <= computed - printed < (1 - _SLACK) * unit,
 }
-"""Whether a computed number is printed so, ``unit`` being one in the last printed digit."""
+"""Tests by rounding whether a computed number is printed so; ``unit`` is one in the last printed digit."""
 SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than "}
-"""The bounds in words."""
+"""Bounds in words."""
 BOUNDS: dict[str, Callable[[float, float], bool]] = {
     ">=": lambda computed, bound: computed >= bound,
     "<=": lambda computed, bound: computed <= bound,
     ">": lambda computed, bound: computed > bound,
     "<": lambda computed, bound: computed < bound,
 }
-"""What a document states as a bound; two letters come before one."""
+"""Tests of stated bounds; two-character signs come first."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read the document, and the number that comes out."""
+    """A reading of the document, with the resulting number."""
 
     computed: Value
     name: str = ""
-    """What is assumed beyond the document's words; empty if nothing is."""
+    """Assumption beyond the document's words; empty if there is none."""
     rounding: str = "nearest"
-    """A key of ``ROUNDINGS``."""
+    """Rounding, a key of ``ROUNDINGS``."""
 
     def agrees(self, published: str) -> bool:
         """Return whether this is the printed number or word, by ``RULE``."""
@@ -82,7 +82,7 @@ class Reading:
 
 
 def last_digit(published: str, computed: Number) -> float:
-    """Return one unit of the last printed digit, for a power of ten at the computed number's own power if smaller."""
+    """Return one unit of the last printed digit; with a power of ten, at most at the computed number's own power."""
     digits, _, power = published.partition("e")
     decimals = Decimal(digits).as_tuple().exponent
     assert isinstance(decimals, int), f"{published} is not a number"
@@ -101,28 +101,28 @@ class Record:
     """Table, equation or section."""
     quantity: str
     published: str | None
-    """As printed, or a word; ``>7`` is a bound, ``about 7`` is said in words. None if no such number is printed."""
+    """Printed number or word; ``>7`` is a bound, ``about 7`` a number stated in words. None if no number is printed."""
     readings: tuple[Reading, ...]
-    """The document's own words first."""
+    """Readings, the document's own words first."""
     unit: str = ""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    """What a reader must know when the two differ: a clause without a full stop."""
+    """Explanation of a difference: a clause without a full stop."""
     implied: bool = False
-    """Whether ``published`` stands there only by implication: as a formula's value, or in the sense of a sentence."""
+    """True if ``published`` is only implied: by the value of a formula or the meaning of a sentence."""
     undefined: bool = False
-    """Whether the document leaves open what the number counts or comes from, so that a difference is no error."""
+    """True if the document leaves open what the number counts or comes from, so that a difference is no error."""
 
     @property
     def printed(self) -> str:
-        """``published`` as a person says it."""
+        """``published`` in words."""
         text = self.published or "nothing"
         sign = next((sign for sign in SAID if text.startswith(sign)), "")
         return SAID.get(sign, "") + text[len(sign) :]
 
     @property
     def tolerance(self) -> str:
-        """How far a computed number may be from the printed one, as the tables show it."""
+        """Tolerance for a computed number, as in the tables."""
         text, value = self.published, self.computed
         if text is None or text[0] in "<>" or value is None or isinstance(value, str):
             return ""
@@ -134,13 +134,13 @@ class Record:
 
     @property
     def how(self) -> str:
-        """How the document says it: ``printed`` digits, ``stated`` in words, or ``implied``."""
+        """Form of the published number: ``printed`` digits, ``stated`` in words, or ``implied``."""
         digits = self.published is None or re.fullmatch(r"[-+.e\d]+", self.published)
         return "implied" if self.implied else "printed" if digits else "stated"
 
     @property
     def shown(self) -> str:
-        """``computed`` as it is shown, with a power of ten if the printed number has one."""
+        """``computed`` for display, with a power of ten if the printed number has one."""
         if isinstance(self.computed, str) or self.computed is None or "e" not in (self.published or ""):
             return written(self.computed)
         digits, power = f"{self.computed:.4e}".split("e")
@@ -148,24 +148,24 @@ class Record:
 
     @property
     def key(self) -> str:
-        """What tells it from every other record."""
+        """Unique key of the record."""
         return f"{self.paper} | {self.where} | {self.quantity}"
 
     @property
     def found(self) -> Reading | None:
-        """The first reading that agrees."""
+        """First reading that agrees, if any."""
         if self.published is None:
             return None
         return next((reading for reading in self.readings if reading.agrees(self.published)), None)
 
     @property
     def computed(self) -> Value:
-        """By the reading that agrees, or else by the document's own words."""
+        """Value by the reading that agrees, or else by the document's own words."""
         return (self.found or self.readings[0]).computed
 
     @property
     def kind(self) -> str:
-        """A key of ``VERDICTS``."""
+        """Kind of verdict, a key of ``VERDICTS``."""
         if self.published is None or all(reading.computed is None for reading in self.readings):
             return NOT_CHECKABLE
         if self.found is None:
@@ -174,12 +174,12 @@ class Record:
 
     @property
     def verdict(self) -> str:
-        """The kind, with the reading if there is one."""
+        """Kind, with the reading if there is one."""
         return f"{UNDER_READING} {self.found.name}" if self.found and self.found.name else self.kind
 
     @property
     def explanation(self) -> str:
-        """One sentence."""
+        """Explanation in one sentence."""
         unit = f" {self.unit}" if self.unit else ""
         came = f"Computed {self.shown}{unit}"
         said = {
@@ -194,7 +194,7 @@ class Record:
         return f"{said}{f'; {self.note}' if self.note and self.kind != MATCH else ''}."
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, the verdict among them."""
+        """Return plain values, including the verdict."""
         return {
             "paper": self.paper,
             "where": self.where,
@@ -222,24 +222,24 @@ Records = Iterator[Record]
 
 
 def written(value: Value) -> str:
-    """A computed value as it is shown: five digits, words as they are."""
+    """Return a computed value for display: numbers with five digits, words unchanged."""
     if value is None or isinstance(value, str):
         return value or "nothing"
     return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
 def short(number: Number) -> str:
-    """A round number as people write it: ``1e20``, ``0.95``."""
+    """Return a round number in short form: ``1e20``, ``0.95``."""
     return f"{number:g}".replace("e+", "e")
 
 
 def readings(*values: Reading | Value) -> tuple[Reading, ...]:
-    """Readings, of which plain values are what the document's own words give."""
+    """Return readings; plain values are those by the document's own words."""
     return tuple(value if isinstance(value, Reading) else Reading(value) for value in values)
 
 
 def recorder(paper: str) -> Callable[..., Record]:
-    """``record(where, quantity, published, *values, **rest)`` for one paper."""
+    """Return ``record(where, quantity, published, *values, **rest)`` for one paper."""
 
     def record(where: str, quantity: str, published: str | None, *values: Reading | Value, **rest: Any) -> Record:
         return Record(
@@ -252,22 +252,19 @@ def recorder(paper: str) -> Callable[..., Record]:
 def constants(
     record: Callable[..., Record], where: str, law: Any, printed: Mapping[str, str], what: str = "constant"
 ) -> Records:
-    """What a law in use here has for the letters of the document, which prints ``printed``."""
+    """Yield the comparison of a law's constants with the printed ones."""
     by_symbol = {f.metadata["symbol"]: getattr(law, f.name) for f in fields(law)}
     for symbol, text in printed.items():
         yield record(where, f"{what} {symbol} of the law in use here", text, by_symbol[symbol])
 
 
 def holds(fact: Any) -> str:
-    """``holds`` or ``fails``."""
+    """Return ``holds`` or ``fails``."""
     return "holds" if fact else "fails"
 
 
 def trend(values: Any) -> str:
-    """``rises`` or ``falls``, if the values do from each to the next, without exception; ``stays`` if all are equal.
-
-    ``turns`` otherwise.
-    """
+    """Return ``rises`` or ``falls`` for strictly monotonic values, ``stays`` for equal ones, else ``turns``."""
     numbers = [float(value) for value in values]
     steps = [later - earlier for earlier, later in itertools.pairwise(numbers)]
     if all(step > 0 for step in steps):
@@ -278,5 +275,5 @@ def trend(values: Any) -> str:
 
 
 def same(one: Any, other: Any) -> str:
-    """``holds`` if two sides of an identity agree to a billionth, ``fails`` otherwise."""
+    """Return ``holds`` if two sides of an identity agree to a billionth, else ``fails``."""
     return holds(abs(float(one) / float(other) - 1) < 1e-9)

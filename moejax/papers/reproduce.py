@@ -1,4 +1,4 @@
-"""The five documents, and all their records."""
+"""Compute all records of the five documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moejax.wording import did_you_mean
 
 @dataclass(frozen=True)
 class Paper:
-    """A document, and what computes its numbers."""
+    """A document with the function that yields its records."""
 
     title: str
     records: Callable[[], Records]
@@ -35,10 +35,10 @@ PAPERS = {
 
 
 def chosen(name: str | None) -> list[str]:
-    """The papers that a name means: one, or all for None.
+    """Return the papers for a name: one, or all for None.
 
     Raises:
-      UserError: no such paper, with the nearest names.
+      UserError: no such paper; the message gives the nearest names.
     """
     if name is None:
         return list(PAPERS)
@@ -54,9 +54,9 @@ def reproduce(
     *,
     active_convention: str = DEFAULT,
 ) -> list[Record]:
-    """Every record of some papers, computed in float64; ``update`` hears how far it is.
+    """Compute every record of some papers in float64, and report progress to ``update``.
 
-    Where a document leaves open what active parameters are, ``active_convention`` is tried first.
+    If a document does not define active parameters, ``active_convention`` is the first convention to try.
     """
     papers, found, first = list(papers), [], abnar.READINGS[active_convention]
     expected = sum(key.split(" | ")[0] in papers for key in recorded()) or 1
@@ -64,7 +64,7 @@ def reproduce(
         for paper in papers:
             for record in PAPERS[paper].records():
                 readings = sorted(record.readings, key=lambda one: one.name != first)
-                # Only the order among the conventions changes, never what stands before them.
+                # Only the order among the conventions changes; other readings before them stay first.
                 tried = {one.name for one in record.readings} >= set(abnar.READINGS.values())
                 found.append(replace(record, readings=tuple(readings)) if tried else record)
                 update(min(1.0, len(found) / expected), f"{paper}: {record.where}")
@@ -72,6 +72,6 @@ def reproduce(
 
 
 def tally(records: Iterable[Record]) -> dict[str, dict[str, int]]:
-    """How many records of each paper have each kind of verdict."""
+    """Return the number of records of each paper by kind of verdict."""
     counts = Counter((record.paper, record.kind) for record in records)
     return {paper: {kind: counts[paper, kind] for kind in VERDICTS} for paper in dict.fromkeys(p for p, _ in counts)}

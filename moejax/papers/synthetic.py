@@ -1,4 +1,4 @@
-"""Synthetic tables for the documents' figures, drawn from their laws with noise: their runs are not public."""
+"""Draw synthetic tables for the documents' figures from their laws with noise, since their runs are not public."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from moejax.report.synthetic import runs as report_runs
 
 
 def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
-    """A run table of the settings of Zhao's Table 6: losses of its law plus noise, in nats per token.
+    """Return a run table of the settings of Zhao's Table 6: losses of its law plus noise, in nats per token.
 
-    ``is_validation`` marks the rows that the paper keeps from its fit, ``is_fitted`` those that it fits. The number and
-    width of the routed experts, which Table 6 does not print, are those of the shapes that its sizes come from.
+    ``is_validation`` marks the rows that the paper holds out, ``is_fitted`` those that it fits. The number and width of
+    the routed experts, which Table 6 does not print, are inferred from the sizes.
     """
     runs = table_6()
     known = _known(runs)
@@ -48,7 +48,7 @@ def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
 
 
 def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
-    """Width of the model and of an expert, and routed experts: G experts are as wide as all that serve a token."""
+    """Return the model width, expert width and number of routed experts; G experts are as wide as all active ones."""
     found: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
     for run, shared in zip(runs, num_shared, strict=True):
         name, everything, serving = widths(round(run.total / 1e6), round(run.active / 1e6))
@@ -60,22 +60,22 @@ def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
 
 
 FIELDS = ("top_k", "num_shared_experts", "params_active", "params_total", "tokens")
-"""What a five-factor law reads of a run table."""
+"""Inputs of a five-factor law in a run table."""
 
 
 def _known(runs: list[Run]) -> dict[str, np.ndarray]:
-    """Fields of designs at settings of Table 6, which prints a third as 0.33."""
+    """Return the design fields at settings of Table 6, which prints a third as 0.33."""
     fields = {name: np.array([getattr(run, name) for run in runs]) for name in ("active", "total", "tokens")}
     experts = np.array([run.experts for run in runs])
     shared = np.array([1 / 3 if run.shared == 0.33 else run.shared for run in runs])
     sizes = {"params_active": fields["active"], "params_total": fields["total"], "tokens": fields["tokens"]}
     known = structured(experts, shared, **sizes)
-    # 10 - 10·0.2 is 8, and so a whole number of experts.
+    # Rounding makes 10 - 10·0.2 exactly 8, an integer number of experts.
     return {name: np.round(values, 9) for name, values in known.items()}
 
 
 def predictions() -> pd.DataFrame:
-    """The settings of Zhao's Table 6 with losses of its law plus noise, predicted by two laws: as of a comparison."""
+    """Return predictions of two laws for the settings of Zhao's Table 6, with losses of its law plus noise."""
     table = zhao_runs(NOISE)
     known = {name: table[name].to_numpy(float) for name in FIELDS}
     sizes = {name: known[name] for name in ("params_active", "params_total", "tokens")}
@@ -87,7 +87,7 @@ def predictions() -> pd.DataFrame:
 
 
 def steps() -> pd.DataFrame:
-    """The settings of Zhao's Table 6 with losses of its law plus noise, predicted by Eq. 4, 7, 9 and 11.
+    """Return predictions of Eqs. 4, 7, 9 and 11 for the settings of Zhao's Table 6, with losses of its law plus noise.
 
     Each is fitted by least squares to the rows that the paper fits, with the exponents, k and h of Table 2.
     """
@@ -101,7 +101,7 @@ def steps() -> pd.DataFrame:
         given = ("params_exponent", "tokens_exponent", "active_coupling", "share_coupling")
         held = {n: law[n] for n in every if n in given}
         free = [n for n in every if n not in held]
-        # A law is linear in what is free: its columns are the law with one coefficient 1 and the others 0.
+        # A law is linear in its free coefficients: each column is the law with one of them 1 and the others 0.
         units = [form(**held, **{n: float(n == one) for n in free}) for one in free]
         columns = np.stack([evaluate(unit, **known) for unit in units], axis=1)
         scale = np.abs(columns).max(axis=0)
@@ -111,7 +111,7 @@ def steps() -> pd.DataFrame:
 
 
 def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame:
-    """What laws predict for a run table, as a table of predictions."""
+    """Return the predictions of laws for a run table, as a table of predictions."""
     return pd.concat(
         pd.DataFrame(
             {
@@ -128,10 +128,10 @@ def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame
 
 
 def tian_runs(noise: float = 0.0005) -> pd.DataFrame:
-    """A run table of Tian's Tables 8 and 9 and of sweeps as of Appendix E, in ``experiment``: losses of its laws.
+    """Return a run table of Tian's Tables 8 and 9 and of sweeps as in Appendix E, named in ``experiment``.
 
-    A loss is that of a dense frontier (Hoffmann et al.) at EL·C, and a little more the farther rate and batch are from
-    Eq. 5, or M from Table 5, times noise.
+    A loss is that of a dense frontier (Hoffmann et al.) at EL·C times noise. It is higher the more learning rate and
+    batch differ from Eq. 5, or M from Table 5.
     """
     random, dense = rng(), frontier(HOFFMANN_2022)
     laws = {part: published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense")}
@@ -181,7 +181,7 @@ LEVERAGE = published("leverage").law
 
 
 def leverages() -> pd.DataFrame:
-    """Leverage of 120 mixtures, by its law and with noise; those above 6 are the validation."""
+    """Return noisy leverages of 120 mixtures by their law; those of 6 and more are the validation."""
     random = rng()
     ratio, granularity = np.exp(random.uniform(np.log(0.008), 0, 120)), random.uniform(2, 16, 120)
     exact = leverage(LEVERAGE, ratio, granularity, np.exp(random.uniform(np.log(3e18), np.log(3e20), 120)))
@@ -193,7 +193,7 @@ def leverages() -> pd.DataFrame:
 
 
 def loss_curves() -> pd.DataFrame:
-    """Loss-compute curves of a dense family, a law's frontier, and of mixtures of constant leverage."""
+    """Return loss-compute curves of a dense group (the frontier of a law) and of mixtures of constant leverage."""
     dense = coefficients(frontier(HOFFMANN_2022))
     rows = []
     for activation, gain in (("dense", 1.0), (3 / 17, 2.0), (3 / 65, 4.0)):
@@ -205,7 +205,7 @@ def loss_curves() -> pd.DataFrame:
 
 
 def layers() -> pd.DataFrame:
-    """Sweeps of dense layers and of attention's share at four budgets, which hardly change the loss."""
+    """Return sweeps of dense layers and of attention's share at four budgets, which have small effects on the loss."""
     random, dense, rows = rng(), frontier(HOFFMANN_2022), []
     sweeps = {"num_dense_layers": (0, 1, 2, 3), "attention_share": (0.2, 0.28, 0.35, 0.42, 0.5)}
     for (sweep, values), flops in product(sweeps.items(), (6e18, 2e19, 6e19, 2e20)):
@@ -219,7 +219,7 @@ def layers() -> pd.DataFrame:
 
 
 def scores() -> pd.DataFrame:
-    """Losses and scores of two models over training: the scores end near those of Tian's Table 7."""
+    """Return losses and scores of two models over training; final scores are near those of Tian's Table 7."""
     random, rows = rng(), []
     tokens = np.linspace(1e11, 1e12, 10)
     for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
@@ -235,8 +235,10 @@ def scores() -> pd.DataFrame:
 
 
 def sparse_scores() -> pd.DataFrame:
-    """Errors in the tasks of Abnar et al., D.3, of models of four sparsities: a sigmoid of the loss of their Eq. 6, the
-    same at every sparsity but in reading comprehension, where sparser models err more.
+    """Return errors in the tasks of Abnar et al., D.3, for models of four sparsities.
+
+    The error is a sigmoid of the loss of their Eq. 6. It is the same at every sparsity except in reading comprehension,
+    where sparser models have larger errors.
     """
     random, rows = rng(), []
     tasks = suite_of("abnar-2025").tasks
@@ -258,7 +260,7 @@ def sparse_scores() -> pd.DataFrame:
 
 
 def lengths_of_thought() -> pd.DataFrame:
-    """Accuracies in a task whose answers are as long as those in front: five dense models and a mixture."""
+    """Return accuracies in a task with few-shot answers of varied length, for five dense models and a mixture."""
     random, rows = rng(), []
     sizes = {"0.5B": 0.46e9, "1.8B": 1.8e9, "2.7B of 14B": 2.7e9, "4B": 4e9, "7B": 7.7e9, "14B": 14.2e9}
     for model, active in sizes.items():
@@ -274,7 +276,7 @@ def lengths_of_thought() -> pd.DataFrame:
 
 
 def architectures() -> pd.DataFrame:
-    """Sweeps of A, G and S at four budgets: a dense law's frontier at EL times the budget, plus noise."""
+    """Return sweeps of A, G and S at four budgets: a dense law's frontier at EL times the budget, plus noise."""
     random, dense = rng(), frontier(HOFFMANN_2022)
     base = {"activation_ratio": 3 / 65, "granularity": 2.0, "shared_share": 1 / 3}
     sweeps = {
@@ -294,14 +296,14 @@ def architectures() -> pd.DataFrame:
 
 
 def balances() -> pd.DataFrame:
-    """The granularity sweep twice; the weak balance costs what grows with granularity."""
+    """Return the granularity sweep with two balance weights; the loss of the weak one rises with granularity."""
     usual = architectures().query("sweep == 'granularity'").assign(balance_weight=1.0)
     weak = usual.assign(balance_weight=0.1, loss=usual["loss"] + 0.006 * np.log2(usual["granularity"]) ** 1.5)
     return pd.concat([weak, usual])
 
 
 def hyperparameters() -> pd.DataFrame:
-    """A grid of learning rates and batches around the law at 6e19 FLOPs, for three activation ratios."""
+    """Return a grid of learning rates and batch sizes around the law at 6e19 FLOPs, for three activation ratios."""
     random, law, flops = rng(), published("hyperparameters").law, 6e19
     best = [float(evaluate(law, name, flops=flops)) for name in ("learning_rate", "batch_tokens")]
     rows = []
@@ -315,7 +317,7 @@ def hyperparameters() -> pd.DataFrame:
 
 
 def heads() -> pd.DataFrame:
-    """Loss against the number of attention heads, for three sizes."""
+    """Return the loss by the number of attention heads, for three sizes."""
     random, rows = rng(), []
     for total, middle in ((3e8, 8.0), (1e9, 12.0), (4e9, 16.0)):
         for heads in (2, 4, 8, 16, 32, 64):
@@ -327,15 +329,15 @@ def heads() -> pd.DataFrame:
 def chapter_002_runs(
     noise: float = 0.001, gamma_of_larger: float = 0.25, betas: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """A run table of the chapter's protocol before a launch: losses of its law plus noise, in nats per token.
+    """Return a run table of the chapter's protocol before a launch: losses of its law plus noise, in nats per token.
 
     ``part`` is "proxy" (twenty models on 5, 10 and 20 tokens per active parameter, whose active size and G span a
-    hundredfold), "held-out" (16B active) or "pilot" (37B of 671B, along its first 100B tokens).
+    factor of 100), "held-out" (16B active) or "pilot" (37B of 671B, along its first 100B tokens).
 
     Args:
-      gamma_of_larger: gamma of all but the proxies; the chapter's sentence that it drops with the active size.
-      betas: by domain, of equal shares, its beta; ``loss_NAME`` and ``share_NAME`` are then columns, the loss is their
-        mean, and every domain's data term is that of the law at a billion tokens.
+      gamma_of_larger: gamma of all runs but the proxies, since the chapter says that it drops with the active size.
+      betas: beta by domain, with equal shares. ``loss_NAME`` and ``share_NAME`` are then columns, and the loss is the
+        mean over domains. Every domain's data term equals the law's at a billion tokens.
     """
     sizes = [(own, g, tokens * own) for own, g, tokens in product(np.geomspace(4e7, 4e9, 5), (1, 4, 20, 100), SPENT)]
     sizes += [(16e9, 14.0, tokens * 16e9) for tokens in SPENT]
@@ -365,14 +367,14 @@ SPENT = (5, 10, 20)
 
 
 def expansions() -> pd.DataFrame:
-    """Runs of chapter 002's law with noise, and its grid at the largest of their budgets."""
+    """Return runs of chapter 002's law with noise, and its grid at the largest of their budgets."""
     runs = report_runs(120)
     design = Design(**{name: runs[name].to_numpy(float) for name in expansion_frontier.INPUTS})
     return expansion_frontier.frontier_table(runs_from(design, runs["loss"].to_numpy(float)), law=CHAPTER_002)
 
 
 def domains() -> pd.DataFrame:
-    """Two domains of a mixture whose laws differ in beta, with noise, their aggregate, and one law for it."""
+    """Return losses of two domains of a mixture with different beta and noise, their aggregate, and one law for it."""
     shares, betas, random = {"web": 0.7, "math": 0.3}, {"web": 0.22, "math": 0.4}, rng()
     sizes, tokens = (each.ravel() for each in np.meshgrid(np.geomspace(3e7, 1e9, 5), np.geomspace(1e9, 6.4e10, 7)))
     far = tokens > 2e10
@@ -384,7 +386,7 @@ def domains() -> pd.DataFrame:
         left = predicted - evaluate(law, params_active=sizes, tokens=np.inf)
         parts[name] = (predicted + random.normal(0.0, NOISE, len(sizes)), predicted, left)
     whole, together = (sum(shares[name] * parts[name][i] for name in shares) for i in (0, 1))
-    # What one exponent makes of the sum of two powers: right where it was fitted, too high or low beyond.
+    # A single exponent for the sum of two powers is right in the fitted range, and too high or too low beyond.
     beta = sum(shares[name] * betas[name] for name in shares)
     one = together + sum(shares[name] * (0.5 * (tokens / 1e9) ** -beta - parts[name][2]) for name in shares)
     parts |= {ONE_LAW: (whole, one, np.nan), BY_DOMAIN: (whole, together, np.nan)}

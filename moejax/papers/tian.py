@@ -1,4 +1,4 @@
-"""Tian et al. (2025): leverage, allocation and hyperparameter laws (Tables 5 and 6, Eqs. 1 to 6)."""
+"""Check Tian et al. (2025): leverage, allocation and hyperparameter laws (Tables 5 and 6, Eqs. 1 to 6)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOT_PUBLISHED = "the losses of the runs are not published"
 
 
 def records() -> Records:
-    """Every number of the document."""
+    """Yield every number of the document."""
     yield from _constants()
     yield from _leverage()
     yield from tian_models.records()
@@ -59,7 +59,7 @@ def _constants() -> Records:
 
 
 def _in_bases(compute: Number, granularity: Number) -> Any:
-    """Eq. 4 with the logarithms of C and G to other bases: Table 6's slopes, per unit of those logarithms."""
+    """Return Eq. 4 with other bases of the logarithms of C and G: Table 6's slopes, per unit of those logarithms."""
     decades, doublings = math.log(10.0) / math.log(compute), math.log(2.0) / math.log(granularity)
     return dataclasses.replace(
         LEVERAGE,
@@ -153,7 +153,7 @@ def _leverage() -> Records:
 
 
 def _that_round_to_table_6() -> list[Any]:
-    """Return Eq. 4 at the corners of the coefficients that round to Table 6's; A_max has no effect."""
+    """Return Eq. 4 at the corners of the coefficients that round to those of Table 6; A_max has no effect."""
     ends = {
         f.name: [float(text) + sign * last_digit(text, float(text)) / 2 for sign in (-1, 1)]
         for f in dataclasses.fields(LEVERAGE)

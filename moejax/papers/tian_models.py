@@ -1,4 +1,4 @@
-"""Tian et al. (2025): MoE-mini and Dense-6.1B, and the activation ratios that the text quotes (Tables 1 and 3)."""
+"""Check Tian et al. (2025): MoE-mini and Dense-6.1B, and the quoted activation ratios (Tables 1 and 3)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ COUNTS: dict[str, Callable[[Architecture], Number]] = {
     "the same with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
     "the same with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
 }
-"""Training FLOPs per token at sequences of 4096, by what each count assumes."""
+"""Counts of training FLOPs per token at sequences of 4096, by their assumptions."""
 
 
 def records() -> Records:
-    """Every number about the two models."""
+    """Yield every number about the two models."""
     yield from _activation_ratios()
     yield from _sizes()
 
 
 def _activation_ratios() -> Records:
-    """Every printed activation ratio once, by Table 3's definition and by the two that the labels follow."""
+    """Yield every printed activation ratio once, by Table 3's definition and by the two that the labels follow."""
     note = (
         "Table 3 has A = (E_a + E_s)/(E + E_s), by which the paper's ratios of 3.1 and 0.8 % are 4.6 and 1.2 %; the "
         "data of Table 6 are labelled E_a/E, those of Appendix E.1 (E_a + E_s)/E. Which A Eq. 4 was fitted in is not "

@@ -1,4 +1,4 @@
-"""Tian et al. (2025): the lists of experiments (Tables 8 to 12 and 15), and sums and means of Tables 2, 4 and 7."""
+"""Check Tian et al. (2025): the experiments (Tables 8 to 12 and 15), and sums and means of Tables 2, 4 and 7."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ GROUPS = (
 )
 """Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta; Table 11's d_ffn."""
 BATCHES_12 = ("96", "160", "224", "320", "512", "768")
-"""Table 12's B, by group."""
+"""Batch sizes of Table 12, by group."""
 SEARCHED = {"eta": ("learning_rate", "<=-9"), "B in tokens": ("batch_tokens", ">=18")}
-"""Of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs, the ends towards small budgets, in log2."""
+"""Bounds, in log2 and towards small budgets, of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs."""
 
 EXPERTS = (64, 128, 192, 256, 384, 512)
-"""Table 9: routed experts, in the order of ``TABLE_9``."""
+"""Routed experts of Table 9, in the order of ``TABLE_9``."""
 
 ROUTED_RATIOS = tuple(2 / experts for experts in (4, 8, 16, 32, 64, 128, 256))
-"""Activation ratios as Section 4.1, Appendix F.1 and Figures 1 and 4 print them: E_a/E, from 50 down to 0.8 %."""
+"""Activation ratios as printed in Section 4.1, Appendix F.1 and Figures 1 and 4: E_a/E, from 50 % to 0.8 %."""
 PRINTED_RATIO = 2 / 64
-"""The 3.1 % of Figures 1 and 4: E_a/E. By Table 3, (E_a + E_s)/(E + E_s), the same models have 4.6 %."""
+"""Activation ratio of 3.1 % in Figures 1 and 4: E_a/E. By Table 3, (E_a + E_s)/(E + E_s), the same models have 4.6 %.
+"""
 OF_ROUTED = "The ratios of the curves are of routed experts alone, E_a/E, as the paper's own labels."
 
 TABLE_12 = {
@@ -48,7 +49,7 @@ TABLE_12 = {
     16: [[(896, 1378), (1024, 1024), (1088, 876), (1152, 742), (1184, 680)]],
     22: [[(1120, 1686), (1280, 1280), (1360, 1110), (1440, 956), (1520, 816)]],
 }
-"""By layers: groups of equal M, each a list of d_model and d_expert."""
+"""Groups of equal M by layers, each a list of d_model and d_expert."""
 
 TABLE_9 = {
     384: (384, 192, 128, 96, 64, 48),
@@ -58,9 +59,9 @@ TABLE_9 = {
     1024: (1024, 512, 341, 256, 170, 128),
     1280: (1280, 640, 426, 320, 213, 160),
 }
-"""By d_model: d_expert for 64, 128, 192, 256, 384 and 512 experts."""
+"""Values of d_expert for 64, 128, 192, 256, 384 and 512 experts, by d_model."""
 TABLE_10_SHARED = ("1", "1", "1", "2", "1", "1")
-"""E_s beside E_a = 11, by group."""
+"""Values of E_s for E_a = 11, by group."""
 TABLE_15 = {192: "384", 256: "192", 384: "128", 512: "96"}
 TABLE_4 = (46.0, 5.0, 4.0, 6.0, 25.0, 0.1, 1.9, 1.0, 4.0, 6.0, 1.0)
 
@@ -104,11 +105,11 @@ TASKS = {
         *("Gaokao2023-Math-En", "GAOKAO-Math24"),
     ),
 }
-"""Table 7: tasks by category, in the order of their scores in ``TABLE_7``."""
+"""Tasks of Table 7 by category, in the order of their scores in ``TABLE_7``."""
 
 
 def records() -> Records:
-    """Everything that can be computed from the lists."""
+    """Yield every number that can be computed from the tables."""
     yield from _hyperparameters()
     yield _largest_budget()
     yield _largest_model()
@@ -122,7 +123,7 @@ def records() -> Records:
 
 
 UNITS = {"learning_rate": 1.0, "batch_tokens": 4096.0}
-"""What the columns eta and B of Tables 8 to 12 are measured in: batches are of sequences of 4096 tokens."""
+"""Units of the columns eta and B of Tables 8 to 12: batches are of sequences of 4096 tokens."""
 
 
 def _hyperparameters() -> Records:
@@ -153,7 +154,7 @@ def _hyperparameters() -> Records:
 
 
 def _largest_budget() -> Record:
-    """The largest IsoFLOP budget of Section 3 and Appendix F.1, beside the most that Tables 8 to 12 train to."""
+    """Return the largest IsoFLOP budget of Section 3 and Appendix F.1, compared with the largest of Tables 8 to 12."""
     most = max(flops for *_, flops, _, _ in GROUPS)
     return record(
         "Section 3 and Tables 8 to 12",
@@ -167,7 +168,7 @@ def _largest_budget() -> Record:
 
 
 def _largest_model() -> Record:
-    """The largest size that the abstract's list of findings names: of Table 8, its last group with 256 experts."""
+    """Return the largest size in the abstract's findings, which is Table 8's last group with 256 experts."""
     layers, width, heads, kv_heads, expert, *_ = GROUPS[-1]
     largest = _model(layers, heads, kv_heads, width, expert).replace(num_experts=256)
     with_vocabulary = Reading(PARAMS["exact"].total(largest) / 1e9, "with the vocabulary")
@@ -182,7 +183,7 @@ def _overtraining() -> Records:
     for layers, width, heads, kv_heads, expert, _, _, flops, *_ in GROUPS:
         per_token = FLOPS["tian"].per_token(_model(layers, heads, kv_heads, width, expert), 4096)
         tokens = flops / per_token
-        # M^opt of Table 5, solved for the budget at which this model is the best one.
+        # Solve M^opt of Table 5 for the budget at which this model is optimal.
         own_budget = (per_token / law.model_scale) ** (1 / law.model_exponent)
         values = (
             tokens / (own_budget / per_token),
@@ -241,7 +242,7 @@ FORMS = {
         "tian"
     ].per_token(model, 4096),
 }
-"""M, by what must be assumed of Appendix I."""
+"""Counts of M by the assumptions about Appendix I."""
 
 
 def _equal_compute() -> Records:

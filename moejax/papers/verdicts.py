@@ -1,4 +1,4 @@
-"""The verdicts that are on record, and how those found now differ."""
+"""Read the recorded verdicts, and compare them with computed ones."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from moejax.stored import foreign_json
 
 
 def recorded() -> dict[str, str]:
-    """Verdicts by ``Record.key``, as last written down by ``moejax reproduce --record``."""
+    """Return the verdicts by ``Record.key``, as last recorded by ``moejax reproduce --record``."""
     text = (files("moejax.papers") / "verdicts.json").read_text(encoding="utf-8")
     return foreign_json(text, "verdicts.json", shape=dict[str, str], remedy="install moejax again")
 
 
 def as_text(records: Iterable[Record]) -> str:
-    """What ``verdicts.json`` holds, for these records."""
+    """Return the content of ``verdicts.json`` for these records."""
     return json.dumps({record.key: record.verdict for record in records}, indent=0, ensure_ascii=False) + "\n"
 
 
 def changes(records: Iterable[Record], known: Mapping[str, str]) -> list[str]:
-    """Sentences that name every verdict that differs from the one on record, is new, or is missing."""
+    """Return a sentence for every verdict that differs from the recorded one, is new, or is missing."""
     now = {record.key: record for record in records}
     papers = {record.paper for record in now.values()}
     told = [

@@ -1,4 +1,4 @@
-"""Zhao et al. (2025): the law, its optima, and the loss at fixed compute (Table 2, Eqs. 12 to 33)."""
+"""Check Zhao et al. (2025): the law, its optima, and the loss at fixed compute (Table 2, Eqs. 12 to 33)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TABLE_2 = {
 }
 
 EQUATION_33 = LossCompute(scale=576.0, exponent=-0.158, irreducible=1.87)
-"""L*(C) as it is printed, with C = D·N_a."""
+"""Printed L*(C), with C = D·N_a."""
 
 
 def records() -> Records:
-    """Every number of the document."""
+    """Yield every number of the document."""
     yield from constants(record, "Table 2", LAW, TABLE_2)
     yield from _words()
     yield from _structure_optima()
@@ -49,7 +49,7 @@ def records() -> Records:
 
 
 def _words() -> Records:
-    """What one part of the document says in words and another says otherwise."""
+    """Yield statements that contradict other parts of the document."""
     note = "Section 3 has WSD for all experiments; Appendix B and Table 1 have a decay by a cosine"
     yield record("Section 3, Appendix B and Table 1", "schedule of the learning rate", "WSD", "cosine", note=note)
     note = "Eqs. 16 and 23 have s where Eqs. 1, 11 and 15 and Table 2 have epsilon"
@@ -79,7 +79,9 @@ def _structure_optima() -> Records:
 
 
 def _parabola(active: float, total: float) -> tuple[float, float, float]:
-    """m and n of loss = m·S² + n·S + psi at G = 10 and 50B tokens, and what the best S gains over S = 0, in nats."""
+    """Return m and n of loss = m·S² + n·S + psi at G = 10 and 50B tokens, and the gain of the best S over S = 0, in
+    nats.
+    """
     none, half, whole = (
         float(LAW(optima.with_experts(10.0, shared, params_total=total, params_active=active, tokens=50e9)))
         for shared in (0.0, 0.5, 1.0)
@@ -90,7 +92,7 @@ def _parabola(active: float, total: float) -> tuple[float, float, float]:
 
 
 def _shared_share_by_size() -> Records:
-    """What Section 4.5, Appendix C.5 and Figure 14 say of m, n and the effect of S, by Eq. 11."""
+    """Yield the claims of Section 4.5, Appendix C.5 and Figure 14 on m, n and the effect of S, by Eq. 11."""
     where, note = (
         "Section 4.5, Appendix C.5 and Figure 14",
         "by Eq. 11 m and n are those of Table 2 times 1/N^alpha + k/N_a^alpha + h·N_a/N, which falls with N",
@@ -130,19 +132,19 @@ def _compute_curve() -> Records:
 
 
 def _exact(flops: float) -> float:
-    """L*(C) of Eqs. 30 to 32 at N = 1T, G = 7, S = 0.31, in nats."""
+    """Return L*(C) of Eqs. 30 to 32 at N = 1T, G = 7, S = 0.31, in nats."""
     claim = optima.optimal_active_at_compute(LAW, flops, 1e12, 7.0, 0.31)
     structure = LAW.structure(optima.with_experts(7, 0.31))
     return float(optima.loss_at_optimum(LAW, claim.value["params_active"], 1e12, structure))
 
 
 def _missing(flops: float) -> float:
-    """How far Eq. 33 as printed lies below the exact optimum, in nats."""
+    """Return the difference of the exact optimum and the printed Eq. 33, in nats."""
     return _exact(flops) - float(EQUATION_33(Design(flops=flops)))
 
 
 def _without_end_of_compute() -> Records:
-    """L* as C grows without end, where active parameters stay at Eq. 14's share of N."""
+    """Yield L* in the limit of infinite compute, where active parameters stay at Eq. 14's share of N."""
     total, shape = 1e12, (7.0, 0.31)
     share = optima.optimal_active_share(LAW, total, *shape).value["active_share"]
     best = optima.with_experts(*shape, params_total=total, params_active=share * total, tokens=math.inf)
@@ -151,7 +153,7 @@ def _without_end_of_compute() -> Records:
 
 
 def _limits_of_validity() -> Records:
-    """Compute up to which Eq. 33 as printed lies within a tolerance of the exact optimum."""
+    """Yield the largest compute at which the printed Eq. 33 is within a tolerance of the exact optimum."""
     for tolerance in (0.005, 0.01, 0.02, 0.05):
         log_flops = root_scalar(lambda x, t=tolerance: _missing(10.0**x) - t, bracket=(20.0, 32.0)).root
         name = f"C up to which it lies within {tolerance:g} nats of Eqs. 30 to 32"

@@ -1,4 +1,4 @@
-"""Zhao et al. (2025): the experiments (Tables 1 and 6, Appendices H and L), counted and held to Eqs. 2 and 3."""
+"""Check Zhao et al. (2025): counts of the experiments (Tables 1 and 6, Appendices H and L), and Eqs. 2 and 3."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES_BY_EXPERTS = {
     "2.40B": {16: "1301", 32: "2404", 64: "4604", 128: "9008"},
     "3.96B": {32: "3964"},
 }
-"""Table 6: N in millions when the routed experts of Table 1 are halved or multiplied."""
+"""Values of N in millions in Table 6 when the routed experts of Table 1 are halved or multiplied."""
 
 ACTIVE_BY_WIDENING = {
     "247M": {0.5: "31", 1: "48"},
@@ -33,7 +33,7 @@ ACTIVE_BY_WIDENING = {
     "2.40B": {0.5: "304", 1: "476", 2: "820", 4: "1508", 6: "2196"},
     "3.96B": {1: "793"},
 }
-"""Table 6: N_a in millions when Table 1's experts become u times as wide and fewer (Appendix H)."""
+"""Values of N_a in millions in Table 6 when Table 1's experts become u times as wide and fewer (Appendix H)."""
 
 APPENDIX_H = {
     0.5: ("112", "260", "303"),
@@ -42,7 +42,7 @@ APPENDIX_H = {
     4: ("896", "29", "1507"),
     6: ("1344", "18", "2196"),
 }
-"""At G = 20, S = 0.2: u, and d_expert, n_e and N_a in millions."""
+"""Values at G = 20, S = 0.2, by u: d_expert, n_e and N_a in millions."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Run:
 
     @property
     def setting(self) -> tuple[float, ...]:
-        """All that tells two experiments apart."""
+        """Fields that distinguish two experiments."""
         return self.active, self.total, self.tokens, self.experts, self.shared
 
 
 def table_6() -> list[Run]:
-    """The 446 configurations of Zhao et al. (2025), Table 6."""
+    """Return the 446 configurations of Zhao et al. (2025), Table 6."""
     with (files("moejax.papers") / "zhao_table_6.csv").open() as file:
         return [_run(row) for row in csv.DictReader(file)]
 
@@ -82,7 +82,7 @@ def _run(row: dict[str, str]) -> Run:
 
 
 def records() -> Records:
-    """Everything that can be counted."""
+    """Yield every number that can be counted."""
     yield from _sizes()
     yield from _appendix_h()
     yield from _counts()
@@ -117,7 +117,7 @@ def _sizes() -> Records:
 
 
 def _sizes_without_shapes() -> Records:
-    """Sizes of Table 6 whose layers and widths are printed nowhere."""
+    """Yield sizes of Table 6 whose layers and widths are not printed."""
     reading = "layers and widths that are printed nowhere, found as those that give the printed N and N_a"
     pairs = dict.fromkeys((round(run.total / 1e6), round(run.active / 1e6)) for run in table_6())
     rows: dict[str, tuple[str, Number, dict[str, Any]]] = {}
@@ -156,7 +156,7 @@ def _appendix_h() -> Records:
 def _counts() -> Records:
     runs = table_6()
     fitting = [run for run in runs if not run.validation]
-    # The experiments on G alone use whole numbers of experts that no other fitting run uses.
+    # The experiments on G alone use integer numbers of experts that no other fitting run uses.
     marginal = [run for run in fitting if run.experts in (1, 2, 3, 4, 8, 16)]
     yield record("Abstract and Table 6", "experiments", "446", len(runs))
     yield record("Appendix C.1", "experiments for fitting", "268", len(fitting) - len(marginal))
@@ -178,7 +178,7 @@ RANGES = (
     ("validation", "N in M", "total", 1e6, ("2.4e3", "9e3")),
     ("validation", "D in B", "tokens", 1e9, ("10", "100")),
 )
-"""Appendix L: the ranges of the factors."""
+"""Ranges of the factors in Appendix L."""
 SECTION_4_5 = "Section 4.5 has 2, as Table 6 does"
 RANGE_NOTES = {
     ("validation", "G", "lowest"): SECTION_4_5,
@@ -190,7 +190,7 @@ SIZE_OF: dict[str, Callable[[Run], Number]] = {
     "total": lambda run: sizes(round(run.total / 1e6), round(run.active / 1e6))[0],
     "active": lambda run: sizes(round(run.total / 1e6), round(run.active / 1e6))[1],
 }
-"""N and N_a of a row in millions, by Eqs. 2 and 3."""
+"""Functions that compute N and N_a of a row in millions, by Eqs. 2 and 3."""
 
 
 def _ranges() -> Records:

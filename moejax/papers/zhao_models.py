@@ -1,4 +1,4 @@
-"""Zhao et al. (2025): what the law says of nine published models (Tables 3 and 4, Section 5.3)."""
+"""Check Zhao et al. (2025): results of the law for nine published models (Tables 3 and 4, Section 5.3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODELS = {
     "Deepseek-V3.1": ("deepseek-v3.1", "37", "671"),
     "Kimi-K2": ("kimi-k2", "32", "1000"),
 }
-"""Name in the catalogue, N_a and N in billions as Table 4 prints them."""
+"""Name in the catalogue, with N_a and N in billions as printed in Table 4."""
 
 TABLE_3 = {
     "gpt-oss-20b": ("4", "0", ("5.09", "9.04"), ("0.183", "0.446")),
@@ -36,7 +36,7 @@ TABLE_3 = {
     "Deepseek-V3.1": ("9", "0.111", ("4.20", "10.93"), ("0.095", "0.535")),
     "Kimi-K2": ("9", "0.111", ("3.85", "11.95"), ("0.053", "0.577")),
 }
-"""G, S (1/9 to three digits), and the practical ranges of both."""
+"""Printed G, S (1/9 to three digits), and the practical ranges of both."""
 
 TABLE_4 = {
     "gpt-oss-20b": ("42.89", "9.0", "22.00", "4.6", "9.00", "1.9"),
@@ -53,12 +53,12 @@ TABLE_4 = {
 
 ROUNDED = "G = 7 and S = 0.31, the configuration of Appendix G"
 EXACT_G, EXACT_S = optima.best_active_experts(LAW), optima.best_shared_share(LAW)
-"""The exact optima, where the document rounds to 6.78 or 7 and 0.31."""
+"""Exact optima, which the document rounds to 6.78 or 7 and 0.31."""
 GAINS = {"0.001": 0.001, "0.005": 0.005}
 
 
 def records() -> Records:
-    """Every number about the nine models, and the shares at other sizes."""
+    """Yield every number about the nine models, and the shares at other sizes."""
     yield from _published_models()
     yield from _table_3()
     yield from _table_4()

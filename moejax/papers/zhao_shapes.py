@@ -1,8 +1,8 @@
-"""Zhao et al. (2025): the shapes of the models of Tables 1 and 6, printed or found from their sizes.
+"""Define the model shapes of Zhao et al. (2025), Tables 1 and 6, printed or inferred from their sizes.
 
-A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token. Table 6
-cuts, widens and multiplies them, so that a row is one of a few shapes, the width of all experts of a layer and the
-width of those that serve a token, both in experts of that shape.
+A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five are active. Table 6 cuts,
+widens and multiplies them. So a row is a shape, the width of all experts of a layer, and the width of the active ones,
+both in experts of that shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ SHAPES = {
     "2.40B": (20, 20, 1280, 896, "2.40", "476"),
     "3.96B": (24, 24, 1536, 1024, "3.96", "793"),
 }
-"""Table 1: layers, heads of 64, hidden size, expert size; N as printed, N_a in millions. 32 experts, 4 + 1 active."""
+"""Shapes of Table 1: layers, heads of 64, hidden size, expert size; N as printed, N_a in millions.
+
+All have 32 experts, 4 + 1 active.
+"""
 
 INFERRED = {
     "1209M": (16, 16, 1024, 704),
@@ -26,7 +29,7 @@ INFERRED = {
     "121M": (12, 6, 384, 256),
     "30M": (12, 7, 448, 320),
 }
-"""Layers, heads, hidden size and expert size, printed nowhere: the ones whose N and N_a come to those of Table 6."""
+"""Layers, heads, hidden size and expert size, inferred from N and N_a of Table 6, as they are not printed."""
 
 TOTALS = {
     133: ("247M", 17), 247: ("247M", 33), 473: ("247M", 65), 926: ("247M", 129), 239: ("247M", 32),
@@ -36,7 +39,7 @@ TOTALS = {
     3964: ("3.96B", 33), 1209: ("1209M", 33), 7255: ("7255M", 33),
     121: ("121M", 32), 93: ("30M", 16), 175: ("30M", 32), 340: ("30M", 64),
 }  # fmt: skip
-"""By N in millions: the shape, and the width of all experts of a layer, in that shape's experts."""
+"""Shape by N in millions, and the width of all experts of a layer, in that shape's experts."""
 
 WIDENINGS = {
     (247, 31): 0.5, (496, 64): 0.5, (496, 170): 2, (496, 312): 4, (496, 453): 6,
@@ -45,19 +48,19 @@ WIDENINGS = {
     (7255, 1960): 1.5, (7255, 2479): 2, (7255, 3517): 3, (7255, 6632): 6,
     (3964, 453): 2 / 5, (3964, 566): 3 / 5,
 }  # fmt: skip
-"""By N and N_a in millions: u of Appendix H, the active width over Table 1's five experts."""
+"""Values of u of Appendix H by N and N_a in millions: the active width over Table 1's five experts."""
 
 WITHOUT_SHARED = (22, 30, 41)
-"""N_a in millions of the small experiments on G: four experts' widths, none shared."""
+"""Values of N_a in millions of the small experiments on G, with four experts' widths and none shared."""
 
 
 def shape(name: str) -> tuple[int, ...]:
-    """Layers, heads, hidden size and expert size."""
+    """Return layers, heads, hidden size and expert size."""
     return (SHAPES[name] if name in SHAPES else INFERRED[name])[:4]
 
 
 def widths(total: int, active: int) -> tuple[str, Number, Number]:
-    """The shape's name of a row with N and N_a in millions, and the widths of all and of the active experts."""
+    """Return the shape's name of a row with N and N_a in millions, and the widths of all and of the active experts."""
     name, everything = TOTALS[total]
     base = 4 if active in WITHOUT_SHARED else 5
     return name, everything, base * WIDENINGS.get((total, active), 1)
@@ -66,7 +69,7 @@ def widths(total: int, active: int) -> tuple[str, Number, Number]:
 def model(
     name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Number = 0
 ) -> Architecture:
-    """A model of a shape, with the experts of Table 1 where not said otherwise; Eqs. 2 and 3 count no vocabulary."""
+    """Return a model of a shape, with Table 1's experts by default; Eqs. 2 and 3 count no vocabulary."""
     layers, heads, hidden, expert = shape(name)
     return Architecture(
         vocab_size=1,
@@ -83,12 +86,12 @@ def model(
 
 
 def millions(architecture: Architecture) -> tuple[Number, Number]:
-    """N and N_a by Eqs. 2 and 3, in millions."""
+    """Return N and N_a by Eqs. 2 and 3, in millions."""
     return PARAMS["zhao"].total(architecture) / 1e6, PARAMS["zhao"].active(architecture) / 1e6
 
 
 def sizes(total: int, active: int) -> tuple[Number, Number]:
-    """N and N_a in millions by Eqs. 2 and 3, of a row that prints them as ``total`` and ``active``."""
+    """Return N and N_a in millions by Eqs. 2 and 3, for a row that prints them as ``total`` and ``active``."""
     name, everything, serving = widths(total, active)
-    # Eqs. 2 and 3 count experts by their width alone, so that those of one width stand for all ways to cut it.
+    # Eqs. 2 and 3 count experts by their width alone, so any way to cut a width gives the same count.
     return millions(model(name, experts=everything, top_k=serving, shared=0))

@@ -1,6 +1,6 @@
-"""Abnar et al. (2025), Figures 5 and 10: error in downstream tasks against pretraining loss, by sparsity.
+"""Draw Abnar et al. (2025), Figures 5 and 10: error in downstream tasks against pretraining loss, by sparsity.
 
-The paper prints no score; a row of the table is what a study's checkpoint scored in a task (``scores.parquet``).
+The paper prints no scores. A row of the table is the score of a study's checkpoint in a task (``scores.parquet``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COLUMNS = ("model", "tokens", "task", "loss", "sparsity", "error")
 
 
 def by_category(inputs: FigureInputs) -> Figure:
-    """Figure 5: the mean error of every category of tasks; of all tasks, where the table names no categories."""
+    """Draw Figure 5: the mean error of every category of tasks, or of all tasks if the table has no categories."""
     table = _known(inputs)
     category = table["category"].fillna("") if "category" in table else ""
     table = table.assign(task=category).replace({"task": {"": "all tasks"}})
@@ -25,7 +25,7 @@ def by_category(inputs: FigureInputs) -> Figure:
 
 
 def by_task(inputs: FigureInputs) -> Figure:
-    """Figure 10: every task."""
+    """Draw Figure 10: every task."""
     return scores_vs_loss(_known(inputs), "Errors in tasks", inputs.whose)
 
 

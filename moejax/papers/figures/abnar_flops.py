@@ -1,4 +1,4 @@
-"""Abnar et al. (2025), Figure 7: how good 6·N_a·D is as a count of a mixture's FLOPs."""
+"""Draw Abnar et al. (2025), Figure 7: the accuracy of 6·N_a·D as a count of a mixture's FLOPs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
 def estimator(inputs: FigureInputs) -> Figure:
-    """Eq. 9 over 6·N_a, per token, against total parameters."""
+    """Draw the ratio of Eq. 9 to 6·N_a per token against total parameters."""
     series = []
     for sparsity, colour in coloured(SPARSITIES):
         shapes = [shape_of(width, sparsity) for width in WIDTHS]

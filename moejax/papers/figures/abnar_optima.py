@@ -1,4 +1,4 @@
-"""Abnar et al. (2025), Figures 3, 4, 11 and 12: what is best at each sparsity, size and budget, by Eq. 6."""
+"""Draw Abnar et al. (2025), Figures 3, 4, 11 and 12: the optima at each sparsity, size and budget, by Eq. 6."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAP = 0.99
 
 
 def by_sparsity(inputs: FigureInputs) -> Figure:
-    """Figure 3: N*, N_a* and L* against sparsity."""
+    """Draw Figure 3: N*, N_a* and L* against sparsity."""
     totals, actives, losses = [], [], []
     for flops, colour in coloured(BUDGETS):
         best = best_sizes(inputs, flops, 1 - SHARES)
@@ -40,7 +40,7 @@ def by_sparsity(inputs: FigureInputs) -> Figure:
 
 
 def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
-    """Figure 4: S* against N, by budget."""
+    """Draw Figure 4: S* against N, by budget."""
     sizes = np.geomspace(1e8, 3e10, 49)
     series = [
         Series(
@@ -64,7 +64,7 @@ def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
 
 
 def loss_by_sparsity(inputs: FigureInputs) -> Figure:
-    """Figure 11: L* against sparsity, and against the budget."""
+    """Draw Figure 11: L* against sparsity, and against the budget."""
     every = {flops: best_sizes(inputs, flops, 1 - SHARES) for flops in BUDGETS}
     by_share = [
         Series(label=f"C = {short(flops)}", x=SHARES, y=loss(inputs, flops, best, 1 - SHARES), colour=colour)
@@ -87,7 +87,7 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
 
 
 def sizes_by_budget(inputs: FigureInputs) -> Figure:
-    """Figure 12: N* and N_a* against the budget, by sparsity."""
+    """Draw Figure 12: N* and N_a* against the budget, by sparsity."""
     totals, actives, ratios = [], [], []
     for sparsity, colour in coloured(SPARSITIES):
         best = np.array([best_sizes(inputs, flops, [sparsity])[0] for flops in BUDGETS])

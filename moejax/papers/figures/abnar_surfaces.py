@@ -1,7 +1,7 @@
-"""Abnar et al. (2025), Figures 1, 2, 8 and 9: the loss of one budget over size and sparsity, and its slices.
+"""Draw Abnar et al. (2025), Figures 1, 2, 8 and 9: the loss of a budget over size and sparsity, and its slices.
 
-The paper fits a polynomial to each budget's runs, which are not public; these surfaces are Eq. 6 along 6·N_a·D = C.
-A run table of one's own adds its points. The document does not give N_a(N, S): the inputs have a convention for it
+The paper fits a polynomial to each budget's runs, which are not public. These surfaces are Eq. 6 along 6·N_a·D = C; a
+run table adds its points. The paper does not define N_a(N, S), so the inputs contain a convention for it
 (``laws/active_params.py``), which captions name.
 """
 
@@ -25,11 +25,11 @@ IDLE = replace(SPARSITY, scale="share")
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)
 SIZES = (5e8, 1e9, 2e9, 4e9)
 LEAST_TOKENS_PER_PARAM = 0.5
-"""Designs with fewer tokens per active parameter are left blank: no one trains them, and the law shoots up."""
+"""Tokens per active parameter below which designs are left blank: they are implausible, and the law diverges there."""
 
 
 def surface(inputs: FigureInputs) -> Figure:
-    """Figure 1, at 1e20 FLOPs."""
+    """Draw Figure 1, at 1e20 FLOPs."""
     fields = _fields(inputs, 1e20)
     return figure(
         "IsoFLOP surface",
@@ -42,7 +42,7 @@ def surface(inputs: FigureInputs) -> Figure:
 
 
 def surfaces(inputs: FigureInputs) -> Figure:
-    """Figure 8: five budgets."""
+    """Draw Figure 8: five budgets."""
     fields = [_fields(inputs, budget)[0] for budget in BUDGETS]
     return figure(
         "IsoFLOP surfaces by budget",
@@ -55,17 +55,17 @@ def surfaces(inputs: FigureInputs) -> Figure:
 
 
 def slices(inputs: FigureInputs) -> Figure:
-    """Figure 2, at 1e20 FLOPs."""
+    """Draw Figure 2, at 1e20 FLOPs."""
     return _slices(inputs, (1e20,), "IsoFLOP slices")
 
 
 def slices_by_budget(inputs: FigureInputs) -> Figure:
-    """Figure 9: a row per budget."""
+    """Draw Figure 9: a row per budget."""
     return _slices(inputs, BUDGETS, "IsoFLOP slices by budget")
 
 
 def loss(inputs: FigureInputs, flops: float, total: Any, sparsity: Any) -> np.ndarray:
-    """Loss of designs that spend a budget, NaN where hardly a token is left."""
+    """Return the loss of designs that spend a budget, NaN if they have too few tokens."""
     total, sparsity = np.broadcast_arrays(np.asarray(total, float), np.asarray(sparsity, float))
     active = inputs.active_params(total, sparsity)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
@@ -76,12 +76,12 @@ def loss(inputs: FigureInputs, flops: float, total: Any, sparsity: Any) -> np.nd
 
 
 def best_sizes(inputs: FigureInputs, flops: float, sparsities: Sequence[float] | np.ndarray) -> np.ndarray:
-    """N* at every sparsity."""
+    """Return N* at every sparsity."""
     return np.array([float(best_params_total(inputs.law, flops, s, inputs.active_params)) for s in sparsities])
 
 
 def best_sparsities(inputs: FigureInputs, flops: float, sizes: Sequence[float] | np.ndarray, cap: float) -> np.ndarray:
-    """S* at every size, at most ``cap``."""
+    """Return S* at every size, at most ``cap``."""
     return np.array([float(best_sparsity(inputs.law, flops, total, inputs.active_params, cap=cap)) for total in sizes])
 
 

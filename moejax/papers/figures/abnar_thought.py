@@ -1,7 +1,7 @@
-"""Abnar et al. (2025), Figures 13 to 15: scores by the length of answers, which examples in front control.
+"""Draw Abnar et al. (2025), Figures 13 to 15: scores by the length of answers, which few-shot examples control.
 
-The paper prints no score; a row of the table is what a model scored in one task whose examples have answers of about
-``given_words`` words, and the mean ``answer_words`` of what it wrote.
+The paper prints no scores. A row of the table is the score of a model in a task whose examples have answers of about
+``given_words`` words; ``answer_words`` is the mean length of its answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLOPE = Axis("score_percent_per_word", "score per generated word, %")
 
 
 def lengths(inputs: FigureInputs) -> Figure:
-    """Figure 13b: the length of generated answers against that of the answers in front."""
+    """Draw Figure 13b: the length of generated answers against that of the example answers."""
     series = [
         Series(label=model, x=column(own, "given_words"), y=column(own, "answer_words"), mark="points", colour=colour)
         for model, own, colour in _models(inputs)
@@ -40,7 +40,7 @@ def lengths(inputs: FigureInputs) -> Figure:
 
 
 def by_length(inputs: FigureInputs) -> Figure:
-    """Figure 14: the score against the length of answers, a least-squares line a model."""
+    """Draw Figure 14: the score against the length of answers, with a least-squares line per model."""
     series = []
     for model, own, colour in _models(inputs):
         x, y = column(own, "answer_words"), column(own, "score")
@@ -59,7 +59,7 @@ def by_length(inputs: FigureInputs) -> Figure:
 
 
 def slopes(inputs: FigureInputs) -> Figure:
-    """Figure 15: the slopes of these lines against active parameters, dense models and mixtures."""
+    """Draw Figure 15: the slopes of these lines against active parameters, for dense models and mixtures."""
     found = [
         (float(own["params_active"].iloc[0]), _slope(own), bool(own["num_experts"].iloc[0] > 0))
         for _, own, _ in _models(inputs)
@@ -95,7 +95,7 @@ def _known(inputs: FigureInputs) -> DataFrame:
 
 
 def _models(inputs: FigureInputs) -> list[tuple[str, DataFrame, str]]:
-    """Rows and colour of every model, the smallest first."""
+    """Return rows and colour of every model, the smallest first."""
     table = _known(inputs).sort_values("params_active", kind="stable")
     names = list(dict.fromkeys(table["model"]))
     return [(str(name), table[table["model"] == name], colour) for name, colour in coloured(names)]

@@ -1,4 +1,4 @@
-"""Chapter 002: its widget, Listing 2's grid, the frontier of runs, and laws of a mixture's domains."""
+"""Draw chapter 002: its widget, Listing 2's grid, the frontier of runs, and laws of a mixture's domains."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ACTIVES = np.geomspace(2e9, 4e11, 61)
 EXPANSIONS = np.geomspace(1.0, 32.0, 41)
 BUDGETS = np.geomspace(1e21, 1e26, 31)
 SLIDER = np.geomspace(1e20, 1e26, 61)
-"""Budgets that the widget slides through."""
+"""Budgets of the widget's slider."""
 
 
 def widget(inputs: FigureInputs) -> Figure:
-    """The widget with its three presets: L against C at one N_act and G, over the dense curve of the same N_act."""
+    """Draw the widget's three presets: L against C at one N_act and G, over the dense curve of the same N_act."""
     panels = []
     for name, (active, expansion, *_) in CONFIGURATIONS.items():
         sizes = {"params_active": active, "tokens": SLIDER / (FLOPS_PER_PARAM_AND_TOKEN * active)}
@@ -47,7 +47,7 @@ def widget(inputs: FigureInputs) -> Figure:
 
 
 def grid(inputs: FigureInputs) -> Figure:
-    """Listing 2's grid as a heat map, and L*(C) at each expansion."""
+    """Draw Listing 2's grid as a heat map, and L*(C) at each expansion."""
     law = inputs.law
     active, expansion = ACTIVES[None, :], EXPANSIONS[:, None]
     tokens = BUDGET / (FLOPS_PER_PARAM_AND_TOKEN * active)
@@ -94,7 +94,7 @@ def _best_losses(inputs: FigureInputs, expansion: float) -> np.ndarray:
 
 
 def of_runs(inputs: FigureInputs) -> Figure:
-    """The frontier of runs: who none with as little compute beats, and Listing 2's grid by the law of these runs."""
+    """Draw the frontier of runs, unbeaten by runs with less compute, and Listing 2's grid by the law of these runs."""
     runs, cells = (inputs.table[inputs.table["part"] == part] for part in ("run", "law"))
     series = _by_expansion(runs)
     dense = runs[runs["expansion"] <= DENSE]
@@ -131,9 +131,9 @@ MIXED = "frontier of mixtures"
 
 
 def _by_expansion(runs: DataFrame) -> list[Series]:
-    """Points in up to five classes of G, the dense runs by themselves."""
+    """Return points in up to five classes of G, with dense runs as their own class."""
     dense, mixed = runs[runs["expansion"] <= DENSE], runs[runs["expansion"] > DENSE]
-    # Models of one design differ in G by a little where their sizes do.
+    # Models of one design have slightly different G at different sizes.
     values = np.unique([float(f"{value:.2g}") for value in column(mixed, "expansion")])
     parts = np.array_split(values, min(4, max(len(values), 1)))
     groups = [("dense", dense)] if len(dense) else []
@@ -153,7 +153,7 @@ MISS = Axis("predicted_minus_measured_nats_per_token", "predicted minus measured
 
 
 def domains(inputs: FigureInputs) -> Figure:
-    """Engineering Reality, 3: beta of every domain, and what one law for all mispredicts.
+    """Draw Engineering Reality, 3: beta of every domain, and the errors of one law for all domains.
 
     Raises:
       UserError: the table has no domain.

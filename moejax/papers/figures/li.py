@@ -1,4 +1,4 @@
-"""The ICLR 2026 explainer's accounting: R_c, the token multiplier and shape ratios, by counting alone."""
+"""Draw the accounting of the ICLR 2026 explainer: R_c, the token multiplier and shape ratios, by counts alone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ ACTIVE_RATIO = Axis("active_ratio", "β: active expert width / D_m")
 RATES = np.geomspace(0.06, 1.0, 41)
 SIZES = (2e9, 7e9, 14e9, 70e9)
 LAYERS = {2e9: (1408, 16), 7e9: (2048, 24), 14e9: (2560, 28), 70e9: (4096, 48)}
-"""Width and layers of a mixture of each size, of an aspect between 85 and 91."""
+"""Width and layers of a mixture of each size, with an aspect ratio between 85 and 91."""
 DEPTHS = (16, 20, 24, 32)
 RATE_COLUMNS = ("params_total", "params_active", "params_embedding", "num_experts", "tokens", "flops", "loss")
-"""What points of a run table read, by activation rate."""
+"""Columns of a run table for points by activation rate."""
 SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts", "expert_hidden", "tokens", "loss")
-"""The same, by shape."""
+"""Columns of a run table for points by shape."""
 
 
 def compute(inputs: FigureInputs) -> Figure:
-    """Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); of runs, also the loss."""
+    """Draw Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); with runs, also the
+    loss.
+    """
     ratios, tokens = [], []
     for total, colour in coloured(SIZES):
         width, layers = LAYERS[total]
@@ -43,7 +45,7 @@ def compute(inputs: FigureInputs) -> Figure:
     limit = "no attention scores: R_c = r_a"
     ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", colour=INK))
     tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", colour=INK))
-    # R_c against r_a on linear axes: that it is a straight line is what the figure is for.
+    # Linear axes for R_c against r_a, because the figure shows that it is a straight line.
     linear = [replace(axis, scale="linear") for axis in (RATE, COMPUTE)]
     panels = [Panel(x=linear[0], y=linear[1], series=ratios), Panel(x=RATE, y=MULTIPLIER, series=tokens)]
     said = ""
@@ -62,12 +64,12 @@ def compute(inputs: FigureInputs) -> Figure:
 
 
 def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], runs: DataFrame) -> str:
-    """Add the runs of a table to the panels, and a panel of their losses; what the caption says of them."""
+    """Add the runs of a table to the panels, with a panel of their losses; return a sentence for the caption."""
     mixtures, dense = runs[runs["num_experts"] > 0], runs[runs["num_experts"] == 0]
     rates = {name: column(mixtures, name) - column(mixtures, "params_embedding") for name in RATE_COLUMNS[:2]}
     rate = rates["params_active"] / rates["params_total"]
     losses = [Series(label="runs", x=rate, y=column(mixtures, "loss"), mark="points", colour=RED)]
-    # Which of several dense models a mixture would be compared with, the table does not say.
+    # With several dense models, the table does not tell which one is the baseline of a mixture.
     if len(dense) == 1:
         per_token = column(mixtures, "flops") / column(mixtures, "tokens")
         ratio = per_token / float((dense["flops"] / dense["tokens"]).iloc[0])
@@ -80,12 +82,12 @@ def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], 
 
 
 def _longest(runs: DataFrame) -> DataFrame:
-    """The run of most tokens of each model; all of a table that names no models."""
+    """Return the run with the most tokens of each model, or the whole table if it has no models."""
     return runs.sort_values("tokens").groupby("model").tail(1) if "model" in runs else runs
 
 
 def _losses_by_shape(runs: DataFrame) -> list[Panel]:
-    """Loss against zeta, a curve for each mu, and against mu, a curve for each zeta."""
+    """Return the loss against zeta, a curve for each mu, and against mu, a curve for each zeta."""
     runs = _longest(runs[runs["num_experts"] > 0])
     experts = column(runs, "num_experts") + column(runs, "num_shared_experts")
     runs = runs.assign(
@@ -98,7 +100,7 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
     for along, across, letter in ((ASPECT, TOTAL_RATIO, "μ"), (TOTAL_RATIO, ASPECT, "ζ")):
         values, series = ordered(runs[across.column]), []
         for value, colour in coloured(values):
-            # Of runs of equal shape, the best.
+            # Keep the best of several runs of equal shape.
             own = runs[runs[across.column] == value].sort_values("loss").drop_duplicates(along.column)
             own = own.sort_values(along.column)
             x, y = column(own, along.column), column(own, "loss")
@@ -108,7 +110,7 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
 
 
 def shapes(inputs: FigureInputs) -> Figure:
-    """Figure 7's variables: what aspect and size make of μ, and what μ and r_a make of β; of runs, their losses."""
+    """Draw Figure 7's variables: μ by aspect and size, and β by μ and r_a; with runs, also their losses."""
     aspect = np.geomspace(30, 250, 41)
     by_aspect, by_rate = [], []
     for layers, colour in coloured(DEPTHS):

@@ -1,4 +1,4 @@
-"""Tian et al. (2025), Figures 2, 7, 8 and 9: learning rate, batch, model scale and tokens for a budget."""
+"""Draw Tian et al. (2025), Figures 2, 7, 8 and 9: learning rate, batch size, model scale and tokens for a budget."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ TOKENS = Axis("tokens", "training tokens", "quantity")
 BUDGETS = np.geomspace(3e17, 1e21, 41)
 SEQUENCE = 4096
 NEAR = {"hyperparameters": 0.0025, "heads": 0.005}
-"""How far above the least loss a run is still near-optimal, as a share of it: Appendix E.1, Appendix M."""
+"""Relative excess over the lowest loss within which a run is near-optimal: Appendix E.1, Appendix M."""
 
 
 def all_four(inputs: FigureInputs) -> Figure:
-    """Figure 2."""
+    """Draw Figure 2."""
     panels = [*_hyperparameters(inputs), *_allocation(inputs)]
     return _picture(inputs, panels, 2, "Hyperparameters and allocation")
 
 
 def hyperparameters(inputs: FigureInputs) -> Figure:
-    """Figure 7."""
+    """Draw Figure 7."""
     return _picture(inputs, _hyperparameters(inputs), 2, "Best batch and learning rate")
 
 
 def allocation(inputs: FigureInputs) -> Figure:
-    """Figure 9."""
+    """Draw Figure 9."""
     caption = (
         "Compute-optimal model scale and tokens (Table 5): at any budget the best mixture is smaller and sees more "
         "tokens than the best dense model."
@@ -45,7 +45,7 @@ def allocation(inputs: FigureInputs) -> Figure:
 
 
 def near_optimal(inputs: FigureInputs) -> Figure:
-    """Figure 8: the loss over learning rate and batch, a panel per activation ratio."""
+    """Draw Figure 8: the loss over learning rate and batch size, a panel per activation ratio."""
     fields = []
     for title, own in _grids(inputs.table):
         rates, batches = ordered(own["learning_rate"]), ordered(own["batch_tokens"])
@@ -96,11 +96,11 @@ def near_optimal(inputs: FigureInputs) -> Figure:
 
 
 LEAST_TRIED = 2
-"""Rates and batches below which a grid says nothing."""
+"""Minimum number of learning rates and batch sizes of a grid."""
 
 
 def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
-    """Of every activation ratio, the largest budget that was tried with several rates and batches.
+    """Return the largest budget with several learning rates and batch sizes of every activation ratio.
 
     Raises:
       UserError: there is none.
@@ -137,7 +137,7 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
             ),
             Series(label="settings of Table 8", x=flops, y=printed[axis.column], mark="open", colour=INK),
         ]
-        # A law that was fitted to one of the two has no line in the other's panel.
+        # A law of only one of the two outputs has no line in the other panel.
         if axis.column in outputs_of(inputs.law):
             own = evaluate(inputs.law, axis.column, flops=BUDGETS)
             series = [Series(label=inputs.name, x=BUDGETS, y=own, colour=BLUE), *series]
@@ -148,7 +148,7 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
 
 
 def _allocation(inputs: FigureInputs) -> list[Panel]:
-    """Table 5, and the best sizes of runs with the laws through them where the table has them."""
+    """Return Table 5, and the best sizes of runs with their laws if the table has them."""
     sets = (("mixtures, Table 5", "tian-2025-moe", BLUE, "line"), ("dense, Table 5", "tian-2025-dense", RED, "dotted"))
     panels = []
     for axis in (SCALE, TOKENS):
@@ -171,7 +171,7 @@ PARTS = {"mixtures": MUTED, "dense": RED}
 
 
 def _trained(table: DataFrame, axis: Axis) -> list[Series]:
-    """Runs of the table, those of mixtures and of dense models apart where it says so, and the laws through them."""
+    """Return runs of the table, separate for mixtures and dense models if it has parts, and the laws through them."""
     parts = [part for part in PARTS if "part" in table and part in set(table["part"])]
     series = []
     for part, own in [(part, table[table["part"] == part]) for part in parts] or [("", table)]:

@@ -1,6 +1,6 @@
-"""Tian et al. (2025), Figures 3, 10 to 14 and 16: the loss at fixed compute against one part of the architecture.
+"""Draw Tian et al. (2025), Figures 3, 10 to 14 and 16: the loss at fixed compute against one part of the architecture.
 
-The paper's losses are not public: points come from a run table. Leverage curves are the law's.
+The paper's losses are not public: points are from a run table. Leverage curves are from the law.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 
 def all_three(inputs: FigureInputs) -> Figure:
-    """Figure 3: loss against A, G and S, a curve per budget."""
+    """Draw Figure 3: loss against A, G and S, a curve per budget."""
     panels = _those_of(lambda axis: [_isoflop(inputs.table, axis)], (RATIO, GRANULARITY, SHARED))
     return figure(
         "Loss at fixed compute against A, G and S",
@@ -48,13 +48,13 @@ def all_three(inputs: FigureInputs) -> Figure:
 
 
 def activation(inputs: FigureInputs) -> Figure:
-    """Figure 10."""
+    """Draw Figure 10."""
     curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in ROUTED_RATIOS]
     return _with_leverage(inputs, RATIO, curves, "G = 2", f" {OF_ROUTED}")
 
 
 def granularity(inputs: FigureInputs) -> Figure:
-    """Figure 11."""
+    """Draw Figure 11."""
     chosen = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
     held, runs = PRINTED_RATIO, inputs.table if inputs.has(GRANULARITY.column, RATIO.column, "flops", "loss") else None
     if runs is not None:
@@ -64,7 +64,7 @@ def granularity(inputs: FigureInputs) -> Figure:
 
 
 def weak_balance(inputs: FigureInputs) -> Figure:
-    """Figure 12: granularity with the usual and with a weak balance loss."""
+    """Draw Figure 12: granularity with the usual and with a weak balance loss."""
     panels = []
     for weight in ordered(inputs.table[BALANCE]):
         own = inputs.table[inputs.table[BALANCE] == weight]
@@ -80,7 +80,7 @@ def weak_balance(inputs: FigureInputs) -> Figure:
 
 
 def shared(inputs: FigureInputs) -> Figure:
-    """Figure 13: loss against S, and against compute by S."""
+    """Draw Figure 13: loss against S, and against compute by S."""
     panels = [
         _isoflop(inputs.table, SHARED),
         _by_compute(inputs.table, SHARED, lambda s: f"S = {100 * s:.3g} %", digits=5),
@@ -96,7 +96,7 @@ def shared(inputs: FigureInputs) -> Figure:
 
 
 def layers_and_attention(inputs: FigureInputs) -> Figure:
-    """Figure 14: loss against dense layers and attention's share of the compute, by compute, and their leverage."""
+    """Draw Figure 14: loss against dense layers and attention's share, by compute, and their leverage."""
     labels = {DENSE_LAYERS: "{:g} dense layers", ATTENTION: "attention {:.0%}"}
     panels = _those_of(
         lambda axis: [
@@ -118,12 +118,15 @@ def layers_and_attention(inputs: FigureInputs) -> Figure:
 
 
 USUAL = {DENSE_LAYERS: 0.0, ATTENTION: 0.35}
-"""Values that leverage is measured over. Appendix F.4 has dense layers over none; that of attention is inferred, the
-middle of the 30 to 40 % that it recommends."""
+"""Baseline values of leverage.
+
+Appendix F.4 has no dense layers as baseline. The baseline of attention is inferred: the middle of the recommended range
+of 30 % to 40 %.
+"""
 
 
 def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> list[Panel]:
-    """Leverage of every value over the usual one, by loss-compute curves (Figures 14b and 14d)."""
+    """Return the leverage of every value over the baseline, by loss-compute curves (Figures 14b and 14d)."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(2)})
     values = ordered(table[axis.column])
@@ -142,7 +145,7 @@ def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> 
 
 
 def _runs(table: DataFrame, axis: Axis, value: float) -> Runs:
-    """The runs of one value with the lowest loss of a budget, their FLOPs and losses alone."""
+    """Return the runs of one value with the lowest loss of a budget, with only FLOPs and losses."""
     least = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
     loss = column(least, "loss")
     return Runs(
@@ -154,8 +157,8 @@ def _runs(table: DataFrame, axis: Axis, value: float) -> Runs:
 
 
 def heads(inputs: FigureInputs) -> Figure:
-    """Figure 16: loss against attention heads, a curve per size, near-optimal runs starred."""
-    # Key-value heads are as wide as heads, so that sizes differ a little with their number.
+    """Draw Figure 16: loss against attention heads, a curve per size, with stars for near-optimal runs."""
+    # Key-value heads are as wide as heads, so sizes differ slightly with their number.
     number, sizes = budgets(column(inputs.table, "params_total"))
     table, series = inputs.table.assign(params_total=sizes[number]), []
     several = table.groupby("params_total")[HEADS.column].nunique() > 1
@@ -180,26 +183,28 @@ def heads(inputs: FigureInputs) -> Figure:
 
 
 HELD = (RATIO.column, GRANULARITY.column, SHARED.column, DENSE_LAYERS.column, ATTENTION.column, HEADS.column)
-"""What a sweep over one variable holds, as far as the table has it."""
+"""Columns that a sweep over one variable holds fixed, if the table has them."""
 
 
 def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
-    """Runs of the sweep over one variable, with their budgets as FLOPs: what a column ``sweep`` says, or else the runs
-    that are alike in all else (within 10 %) and have most values of it.
+    """Return the runs of the sweep over one variable, with their budgets as FLOPs.
+
+    A column ``sweep`` names them. Without it they are the runs that agree in all else (within 10 %) and have the most
+    values of the variable.
 
     Raises:
-      UserError: no such runs have two values of it.
+      UserError: no such runs have two values of the variable.
     """
     if "sweep" in table and axis.column in set(table["sweep"]):
         table = table[table["sweep"] == axis.column]
     table = table[table[axis.column].notna()]
     if axis in (GRANULARITY, SHARED) and RATIO.column in table:
-        # Experts that all serve a token are one, however it is cut or called.
+        # If all experts are active, granularity and sharing have no effect.
         table = table[table[RATIO.column] < 1]
     if not len(table):
         raise UserError(f"No run of the table has {axis.column}.")
     held = {name: column(table, name) for name in HELD if name != axis.column and name in table}
-    # Attention's share changes what a model's layers cost, and the other way round.
+    # Attention's share and the number of dense layers affect each other.
     if axis in (ATTENTION, DENSE_LAYERS):
         held.pop(ATTENTION.column, None)
     if axis is ATTENTION:
@@ -218,10 +223,10 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
 
 
 def _those_of(panels_of: Callable[[Axis], list[Panel]], axes: Iterable[Axis]) -> list[Panel]:
-    """Panels of every axis that the table has a sweep over.
+    """Return the panels of every axis that the table has a sweep over.
 
     Raises:
-      UserError: it has none.
+      UserError: there is none.
     """
     panels, missing = [], ""
     for axis in axes:
@@ -248,7 +253,7 @@ def _isoflop(table: DataFrame, axis: Axis) -> Panel:
 
 
 def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], digits: int = 2) -> Panel:
-    """Loss against compute, a curve per value; values that are the same to so many decimals are one."""
+    """Return the loss against compute, a curve per value; values that are equal when rounded are merged."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(digits)})
     series, values = [], ordered(table[axis.column])

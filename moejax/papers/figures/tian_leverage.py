@@ -1,4 +1,4 @@
-"""Tian et al. (2025), Figures 1, 4, 5 and 17: efficiency leverage, how much compute a mixture saves."""
+"""Draw Tian et al. (2025), Figures 1, 4, 5 and 17: efficiency leverage, the compute that a mixture saves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST_FITTED = 3e20
 
 
 def definition(inputs: FigureInputs) -> Figure:
-    """Figure 1a: at a mixture's loss, the compute of the dense model over the mixture's.
+    """Draw Figure 1a: the ratio of the dense model's compute to the mixture's at equal loss.
 
     Raises:
       UserError: the table has no dense curve, or no mixture whose loss it reaches.
@@ -66,7 +66,7 @@ def definition(inputs: FigureInputs) -> Figure:
 
 
 def landscape(inputs: FigureInputs) -> Figure:
-    """Figure 1b: EL over A and G at 1e22 FLOPs."""
+    """Draw Figure 1b: EL over A and G at 1e22 FLOPs."""
     mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
     return figure(
         "Efficiency leverage at 1e22 FLOPs",
@@ -79,7 +79,7 @@ def landscape(inputs: FigureInputs) -> Figure:
 
 
 def one_by_one(inputs: FigureInputs) -> Figure:
-    """Figure 4: EL against A at G = 2, against G at A = 3.1 % or at the ratio of a table's points, against C."""
+    """Draw Figure 4: EL against A at G = 2, against G at A = 3.1 % (or the ratio of a table), and against C."""
     held = PRINTED_RATIO
     if inputs.table is not None:
         held = float(_measured(inputs.table, GRANULARITY)[RATIO.column].iloc[0])
@@ -124,7 +124,7 @@ ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
 
 
 def _measured(table: DataFrame, axis: Axis) -> DataFrame:
-    """Leverages at G = 2; of those over G, the ones of the activation ratio that was cut in most ways."""
+    """Return leverages at G = 2; over G, those of the activation ratio with the most granularities."""
     if axis is not GRANULARITY:
         return table[(table[GRANULARITY.column] / 2 - 1).abs() < 0.1]
     ratios = table.groupby(RATIO.column)[GRANULARITY.column].nunique()
@@ -132,7 +132,7 @@ def _measured(table: DataFrame, axis: Axis) -> DataFrame:
 
 
 def validation(inputs: FigureInputs) -> Figure:
-    """Figure 5: predicted against measured EL, the larger ones kept from the fit."""
+    """Draw Figure 5: predicted against measured EL, with the larger ones held out."""
     panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
     return figure(
         "Leverage, predicted against measured",
@@ -144,7 +144,7 @@ def validation(inputs: FigureInputs) -> Figure:
 
 
 def residuals(inputs: FigureInputs) -> Figure:
-    """Figure 17: residuals of the joint law, over the prediction and as a histogram."""
+    """Draw Figure 17: residuals of the joint law, over the prediction and as a histogram."""
     table = inputs.table
     gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
     counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))

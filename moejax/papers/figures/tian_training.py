@@ -1,7 +1,7 @@
-"""Tian et al. (2025), Figures 6 and 15: loss and benchmark scores over training, from a table of scores.
+"""Draw Tian et al. (2025), Figures 6 and 15: loss and benchmark scores over training, from a table of scores.
 
-A row is a model's score in a task after some tokens: columns ``model``, ``tokens``, ``task`` and ``score``, and
-``category`` where tasks are not those of Table 7; ``loss`` may stand beside them.
+A row is a model's score in a task after some tokens: columns ``model``, ``tokens``, ``task`` and ``score``, with
+``category`` for tasks outside Table 7, and optionally ``loss``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CATEGORIES: Mapping[str, str] = {task: category for category, tasks in TASKS.ite
 
 
 def over_training(inputs: FigureInputs) -> Figure:
-    """Figure 6: the loss, where the table has it, and the mean score."""
+    """Draw Figure 6: the loss, if the table has it, and the mean score."""
     panels = [_panel(inputs.table, SCORE, "score", "mean of all tasks")]
     if "loss" in inputs.table:
         panels.insert(0, _panel(inputs.table, LOSS, "loss", ""))
@@ -35,7 +35,7 @@ def over_training(inputs: FigureInputs) -> Figure:
 
 
 def by_category(inputs: FigureInputs) -> Figure:
-    """Figure 15: the mean score of all tasks and of every category."""
+    """Draw Figure 15: the mean score of all tasks and of every category."""
     table = inputs.table
     if "category" not in table:
         table = table.assign(category=[CATEGORIES.get(str(task), "other") for task in table["task"]])

@@ -1,7 +1,7 @@
-"""Zhao et al. (2025), Figures 8, 10 and 13: the coefficients of the marginal laws against what the paper held.
+"""Draw Zhao et al. (2025), Figures 8, 10 and 13: the coefficients of the marginal laws against the fixed factors.
 
-Curves are what the joint law makes of each coefficient, open circles the same at the settings of Table 6. Points are
-fits of a table's runs, group by group, as ``moejax fit --recipe zhao`` writes them in ``marginal_coefficients.csv``.
+Curves are the coefficients by the joint law, open circles the same at the settings of Table 6. Points are fits of a
+table's runs by group, as ``moejax fit --recipe zhao`` writes them to ``marginal_coefficients.csv``.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ SETTINGS = "settings of Table 6, by the law"
 OWN = "fits to groups of runs"
 POINTS = 61
 NEAR = 0.02
-"""Values of a table within this share of a setting's are the setting."""
+"""Relative tolerance within which a table's value equals a setting."""
 
 
 @dataclass(frozen=True)
 class MarginalCurve:
-    """A marginal law: its equation, what the joint law makes of it, and the settings of Table 6 that vary it."""
+    """A marginal law: its equation, its derivation from the joint law, and the settings of Table 6 that vary it."""
 
     equation: str
     of_law: Callable[[Any, Design], Any]
     experts: float
     shared: float | None
-    """None if S varies."""
+    """Shared share; None if S varies."""
     settings: Sequence[Run]
 
     def value(self, law: Any, symbol: str, total: Any, tokens: Any) -> np.ndarray:
-        """A coefficient at sizes and tokens, N_a a fifth of N (only Eq. 10 reads it)."""
+        """Return a coefficient at sizes and tokens, with N_a a fifth of N (only Eq. 10 reads it)."""
         total, tokens = np.broadcast_arrays(np.asarray(total, float), np.asarray(tokens, float))
         with float64():
             made = self.of_law(
@@ -60,7 +60,7 @@ class MarginalCurve:
 
 
 def active(inputs: FigureInputs) -> Figure:
-    """Figure 8."""
+    """Draw Figure 8."""
     runs = [run for run in table_6() if 204 <= run.index < 268 and run.total > 300e6]
     margin = MarginalCurve(WITH_GAMMA, margin_of_active, 20.0, 0.2, runs)
     iota, slope = Axis("iota_nats_per_token", "ι of Eq. 5, nats/token"), Axis("h_per_parameter", "h of Eq. 5", "log")
@@ -79,7 +79,7 @@ def active(inputs: FigureInputs) -> Figure:
 
 
 def experts(inputs: FigureInputs) -> Figure:
-    """Figure 10."""
+    """Draw Figure 10."""
     runs = [run for run in table_6() if run.shared in (0.0, 0.2)]
     axes = (
         ("a", Axis("a", "a of Eq. 7")),
@@ -111,7 +111,7 @@ def experts(inputs: FigureInputs) -> Figure:
 
 
 def shared(inputs: FigureInputs) -> Figure:
-    """Figure 13."""
+    """Draw Figure 13."""
     runs = [run for run in table_6() if 81 <= run.index < 174 or 370 <= run.index < 394]
     margin = MarginalCurve("Eq. 10", margin_of_shared, 10.0, None, runs)
     panels = [
@@ -142,7 +142,7 @@ LETTERS = {"total": ("N", "params_total_nonembedding", N), "tokens": ("D", "toke
 
 
 def _over(inputs: FigureInputs, margin: MarginalCurve, symbol: str, y: Axis, vary: str, by: str) -> Panel:
-    """One coefficient over N or D, a colour per value of the other."""
+    """Return a panel of one coefficient over N or D, with a colour per value of the other."""
     letter, held, _ = LETTERS[by]
     structure = {"active_experts": margin.experts}
     structure |= {} if margin.shared is None else {"shared_share": margin.shared}

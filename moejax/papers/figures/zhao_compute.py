@@ -1,4 +1,4 @@
-"""Zhao et al. (2025), Figure 16: the least loss for a budget: exact, as Eq. 33 prints it, and the limit it is of."""
+"""Draw Zhao et al. (2025), Figure 16: the lowest loss for a budget, exact, by the printed Eq. 33, and in its limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGETS = np.geomspace(1e20, 1e27, 15)
 
 
 def best_loss(inputs: FigureInputs) -> Figure:
-    """L*(C) at N = 1T, G = 7, S = 0.31; C counts N_a·D, as the paper does."""
+    """Draw L*(C) at N = 1T, G = 7, S = 0.31; C is N_a·D, as in the paper."""
     law = inputs.law
     with float64():
         structure = law.structure(with_experts(EXPERTS, SHARED))

@@ -1,7 +1,7 @@
-"""Zhao et al. (2025), Figures 1 to 4, 11, 14 and 15: the loss against one factor, the others held.
+"""Draw Zhao et al. (2025), Figures 1 to 4, 11, 14 and 15: the loss against one factor, with the others fixed.
 
-The paper's losses are not public, its 446 settings are (Table 6): curves are the law's, open circles are the law at the
-settings of Table 6, and a run table of one's own adds its points.
+The paper's losses are not public, but its 446 settings are (Table 6). Curves are from the law, and open circles are the
+law at the settings of Table 6. A run table adds its points.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ SETTINGS = "settings of Table 6, loss by the law"
 OWN = "runs of the table"
 POINTS = 61
 FEWEST = 3
-"""Settings that make a curve."""
+"""Minimum number of settings of a curve."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Settings that differ in one factor and, from curve to curve, in another."""
+    """Settings that vary in one factor along a curve, and in another between curves."""
 
     runs: Sequence[Run]
     vary: str
     by: str
     most: float = np.inf
-    """Runs of a table beyond it are left to a panel that shows more."""
+    """Upper limit of the varied factor for runs of a table."""
 
 
 def size_and_tokens(inputs: FigureInputs) -> Figure:
-    """Figure 1."""
+    """Draw Figure 1."""
     grown = [r for r in table_6() if (r.active, r.experts, r.shared) == (476e6, 10, 0.2)]
     small = [r for r in table_6() if (r.experts, r.shared) == (5, 0.2) and r.total in (247e6, 496e6, 907e6, 2404e6)]
     panels = [
@@ -65,7 +65,7 @@ def size_and_tokens(inputs: FigureInputs) -> Figure:
 
 
 def active(inputs: FigureInputs) -> Figure:
-    """Figure 2."""
+    """Draw Figure 2."""
     runs = [r for r in table_6() if (r.experts, r.shared) == (20, 0.2) and r.total == 2404e6]
     few = [r for r in runs if r.active / r.total < 0.4]
     panels = [
@@ -82,14 +82,14 @@ def active(inputs: FigureInputs) -> Figure:
 
 
 def experts(inputs: FigureInputs) -> Figure:
-    """Figure 3."""
+    """Draw Figure 3."""
     sizes = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6))
     runs = [r for r in table_6() if r.shared == 0.2 and (r.active, r.total) in sizes]
     return _by_tokens(inputs, runs, "experts", "S = 0.2")
 
 
 def experts_without_shared(inputs: FigureInputs) -> Figure:
-    """Figure 11."""
+    """Draw Figure 11."""
     runs = [r for r in table_6() if r.shared == 0 and r.experts in (1, 2, 3, 4, 8, 16) and r.active == 30e6]
     return _by_tokens(inputs, runs, "experts", "S = 0, N_a = 30M")
 
@@ -113,7 +113,7 @@ def _by_tokens(inputs: FigureInputs, runs: Sequence[Run], vary: str, held: str) 
 
 
 def shared(inputs: FigureInputs) -> Figure:
-    """Figure 4."""
+    """Draw Figure 4."""
     panels = []
     for total, own in ((1209e6, 240e6), (2404e6, 476e6), (3964e6, 793e6)):
         runs = [r for r in table_6() if (r.total, r.active, r.experts) == (total, own, 10)]
@@ -128,7 +128,7 @@ def shared(inputs: FigureInputs) -> Figure:
 
 
 def shared_by_size(inputs: FigureInputs) -> Figure:
-    """Figure 14: what S changes, above its minimum, by model size at 50B tokens."""
+    """Draw Figure 14: the effect of S, above its minimum, by model size at 50B tokens."""
     pairs = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))
     shares = np.linspace(0.0, 0.7, POINTS)
     losses, series = [], []
@@ -163,7 +163,7 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
 
 
 def larger_models(inputs: FigureInputs) -> Figure:
-    """Figure 15: the validation settings."""
+    """Draw Figure 15: the validation settings."""
     runs = [r for r in table_6() if r.validation]
     panels = [
         _panel(
@@ -201,7 +201,7 @@ def _law(inputs: FigureInputs, active: Any, total: Any, tokens: Any, experts: An
 def _panel(
     inputs: FigureInputs, slice_: Slice, title: str, loss: Axis = LOSS, ends: tuple[float, float] | None = None
 ) -> Panel:
-    """A curve per value of ``by`` through the slice's settings, and the runs of the inputs' table that belong."""
+    """Return a curve per value of ``by`` through the slice's settings, and the matching runs of the inputs' table."""
     series = []
     settings = {
         value: [run for run in slice_.runs if getattr(run, slice_.by) == value]
@@ -249,13 +249,13 @@ COLUMNS = {
 
 
 def _own(inputs: FigureInputs, settings: Sequence[Run], slice_: Slice, colour: str) -> list[Series]:
-    """Runs of the table that agree with the settings in all that is held, to within 2 percent."""
+    """Return the runs of the table that agree with the settings in all fixed factors, to within 2 %."""
     if not inputs.has(*COLUMNS.values(), "loss"):
         return []
     table, head, vary = inputs.table, settings[0], slice_.vary
     factors = {name: column(table, named) for name, named in COLUMNS.items()}
     if "params_embedding" in table:
-        # The paper counts without embeddings.
+        # The paper excludes embeddings from parameter counts.
         factors |= {name: factors[name] - column(table, "params_embedding") for name in ("active", "total")}
     held = [np.isclose(v, getattr(head, n), rtol=0.02, atol=1e-9) for n, v in factors.items() if n != vary]
     kept = np.logical_and.reduce(held) & (factors[vary] <= slice_.most)

@@ -1,7 +1,7 @@
-"""Zhao et al. (2025), Figures 5 to 7, 9 and 12: predicted against measured loss, from Eq. 4 to Eq. 11 and its rivals.
+"""Draw Zhao et al. (2025), Figures 5 to 7, 9 and 12: predicted against measured loss, by Eqs. 4 to 11 and rivals.
 
-Drawn from the ``predicted_vs_actual.csv`` of ``moejax fit --recipe zhao`` or ``moejax compare``, or from a run table,
-to which the law is then fitted.
+The input is ``predicted_vs_actual.csv`` of ``moejax fit --recipe zhao`` or ``moejax compare``, or a run table, to which
+the law is then fitted.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.predictions import by_law, fitted_and_held_out
 
 LAWS = {"Eq. 4": "two_factor", "Eq. 7": "three_factor", "Eq. 9": "four_factor", "Eq. 11": "five_factor"}
-"""The steps, and what ``moejax compare`` calls their laws."""
+"""Equations of the steps, with the names of their laws in ``moejax compare``."""
 
 
 def two_factor(inputs: FigureInputs) -> Figure:
-    """Figure 6."""
+    """Draw Figure 6."""
     return _step(inputs, "Figure 6", "Eq. 4", "N and D")
 
 
 def three_factor(inputs: FigureInputs) -> Figure:
-    """Figure 7."""
+    """Draw Figure 7."""
     return _step(inputs, "Figure 7", "Eq. 7", "N, D and N_a")
 
 
 def four_factor(inputs: FigureInputs) -> Figure:
-    """Figure 9."""
+    """Draw Figure 9."""
     return _step(inputs, "Figure 9", "Eq. 9", "N, D, N_a and G")
 
 
 def five_factor(inputs: FigureInputs) -> Figure:
-    """Figure 12."""
+    """Draw Figure 12."""
     return _step(inputs, "Figure 12", "Eq. 11", "N, D, N_a, G and S")
 
 
 def compared(inputs: FigureInputs) -> Figure:
-    """Figure 5: the joint law and its rivals; of a table with all steps, the joint law alone stands for them."""
+    """Draw Figure 5: the joint law and its rivals; for a table with all steps, only the joint law of them."""
     named = inputs.table["law"]
     steps = set(LAWS) - {"Eq. 11"}
     others = inputs.table[~named.isin(steps)] if (named == "Eq. 11").any() else inputs.table

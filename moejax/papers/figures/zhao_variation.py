@@ -1,4 +1,4 @@
-"""Zhao et al. (2025), Figure 17: how the experts of a layer change where G, S, N_a or N alone varies."""
+"""Draw Zhao et al. (2025), Figure 17: the experts of a layer as G, S, N_a or N varies alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import BLUE, FAINT, ORANGE, PAPER, grid
 
 SHAPE = "2.40B"
-"""The model of Table 1 that Appendix H varies."""
+"""Model of Table 1 that Appendix H varies."""
 COLOURS = {"shared": ORANGE, "routed, active": BLUE, "routed, idle": FAINT}
 
 
 def factors(inputs: FigureInputs) -> Figure:
-    """Figure 17, to scale."""
+    """Draw Figure 17, to scale."""
     width = SHAPES[SHAPE][3]
     panels: dict[str, Sequence[tuple[str, Architecture]]] = {
         "G varies: experts are cut finer, S and widths stay": [
@@ -68,7 +68,7 @@ def _model(routed: int, active: int, shared: int, width: int) -> Architecture:
 
 
 def _bar(axes: Any, row: int, model: Architecture) -> float:
-    """The experts of a model as blocks of a row, shared ones first; how wide they are together."""
+    """Draw the experts of a model as blocks of a row, shared ones first; return their total width."""
     counts = (model.num_shared_experts, model.top_k, model.num_experts - model.top_k)
     left = 0.0
     for count, colour in zip(counts, COLOURS.values(), strict=True):
