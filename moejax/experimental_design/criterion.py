@@ -1,11 +1,10 @@
 """Compute the remaining uncertainty after further runs: the expected variance of an answer, averaged over laws.
 
-Every run adds to a few sums (information of each law, disagreement of each pair of laws), and the variance is a
-function of these sums. Under one law this is c-optimality (V-optimality for several answers at once). With several
-laws, each in turn is taken as the true one. Its variance is added to the squared distances to the other laws' answers,
-weighted by the weights that the runs still leave to these laws. The evidence against a law is its residual sum of
-squares after a refit, as in T-optimality. It is a minimum over linear functions of the numbers of runs, so it is
-concave.
+Every run adds to a few sums (information of each law, disagreement of each pair of laws). The variance is a function of
+these sums. Under one law this is c-optimality (V-optimality for several answers at once). With several laws, each in
+turn is taken as the true one. Its variance is added to the squared distances to the other laws' answers, weighted by
+the weights that the runs still leave to these laws. The evidence against a law is its residual sum of squares after a
+refit, as in T-optimality. It is a minimum over linear functions of the numbers of runs, so it is concave.
 
 The runs of a model share a random effect with ``ratio`` times the variance of the noise. It is one more unknown per
 model. The sums after its elimination (Woodbury) are again concave in the numbers of runs: for products of x and y,

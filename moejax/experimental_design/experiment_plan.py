@@ -140,8 +140,8 @@ def exchange(
 ) -> Counts:
     """Return the number of runs of each candidate: the best of three starts, each improved by exchanges.
 
-    The starts are the relaxed numbers (rounded up from 0.7), and no runs at all, filled by the largest gain per FLOP or
-    by the largest gain.
+    One start is the relaxed numbers (rounded up from 0.7). Two start from no runs, filled by the largest gain per FLOP
+    or by the largest gain.
     """
     with float64():
         known = jax.tree.map(jnp.asarray, known)

@@ -172,8 +172,8 @@ def leverage_of(
 ) -> Between:
     """Return the second group's FLOPs per FLOP of the first at equal loss.
 
-    The loss of a budget is the minimum of a quadratic in log size if its runs determine one, else the loss of its best
-    run (``budget_losses``).
+    The loss of a budget is the minimum of a quadratic in log size if its runs determine one. Else it is the loss of its
+    best run (``budget_losses``).
 
     Args:
       flops: FLOPs of the first group at which to evaluate; default: the budgets of the first group.

@@ -101,8 +101,8 @@ class ModelSelection:
     """Law to continue with.
 
     It is the best law if it also has the lowest AICc on all runs. Else it is the law with the fewest coefficients among
-    those that these runs determine (among all if there is none), without laws of much higher AICc. Of several such laws
-    it is the one with the lowest held-out error.
+    those that these runs determine, or among all if there is none. Laws of much higher AICc are excluded. Of several
+    such laws it is the one with the lowest held-out error.
     """
     trusted: str | None
     """Law to extrapolate with; None if these runs do not decide."""

@@ -38,7 +38,7 @@ def varies_within_a_group(name: str) -> bool:
 
 
 def gives_a_size(design: Design) -> bool:
-    """Return whether a design tells which runs have models of the same size.
+    """Return whether a design has the information which runs have models of the same size.
 
     A column of a formula may be a size under any name, such as ``width``. A column of two values is a switch.
     """

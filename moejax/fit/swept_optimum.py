@@ -1,7 +1,7 @@
 """Find the optimum of a sweep over settings from a least-squares quadratic, with standard errors.
 
-The run of the lowest loss in a sweep (``table_checks.best_by``) is on the grid of the sweep, and its loss is biased low
-as the minimum of several noisy ones. Near the optimum the loss is a quadratic in the logarithms of the settings; its
+The run of the lowest loss in a sweep (``table_checks.best_by``) is on the grid of the sweep. Its loss is biased low, as
+the minimum of several noisy losses. Near the optimum the loss is a quadratic in the logarithms of the settings; its
 minimum uses every run around the best one.
 """
 

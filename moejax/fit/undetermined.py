@@ -144,8 +144,8 @@ class Probes:
     def moved(self, answers: Any, interval: Interval) -> bool:
         """Return whether an answer, given its value under each of the laws, is not determined.
 
-        It is not if it changes along a direction, or if a law that fits equally well gives a value outside its interval
-        or no value.
+        It is not determined if it changes along a direction. Nor is it if a law that fits equally well gives no value,
+        or one outside its interval.
         """
         sides, others = np.split(np.asarray(answers, np.float64), [2 * len(self.directions)])
         one, other = sides.reshape(-1, 2).T

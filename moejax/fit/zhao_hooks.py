@@ -1,8 +1,8 @@
 """Test two conclusions of Zhao et al. (2025): hooks in G that are proportional (Figure 10), and exponents of 1 (C.3).
 
 The paper fits Eq. 7 at every G and inspects its a, c and h. Here each of the three is a hook with its own coefficients,
-e·G + f/G + tau, in one regression over all runs, so that every hook has a standard error. Inferred: alpha and beta are
-those of the joint law, and m·S² + n·S is added to each hook if S varies.
+e·G + f/G + tau. One regression over all runs gives every hook a standard error. Inferred: alpha and beta are those of
+the joint law, and m·S² + n·S is added to each hook if S varies.
 """
 
 from __future__ import annotations

@@ -331,8 +331,8 @@ def chapter_002_runs(
 ) -> pd.DataFrame:
     """Return a run table of the chapter's protocol before a launch: losses of its law plus noise, in nats per token.
 
-    ``part`` is "proxy" (twenty models on 5, 10 and 20 tokens per active parameter, whose active size and G span a
-    factor of 100), "held-out" (16B active) or "pilot" (37B of 671B, along its first 100B tokens).
+    ``part`` is "proxy", "held-out" (16B active) or "pilot" (37B of 671B, along its first 100B tokens). Proxies are
+    twenty models on 5, 10 and 20 tokens per active parameter; active size and G span a factor of 100.
 
     Args:
       gamma_of_larger: gamma of all runs but the proxies, since the chapter says that it drops with the active size.

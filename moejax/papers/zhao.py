@@ -79,8 +79,8 @@ def _structure_optima() -> Records:
 
 
 def _parabola(active: float, total: float) -> tuple[float, float, float]:
-    """Return m and n of loss = m·S² + n·S + psi at G = 10 and 50B tokens, and the gain of the best S over S = 0, in
-    nats.
+    """Return m and n of loss = m·S² + n·S + psi, and the gain of the best S over S = 0 in nats, at G = 10 and 50B
+    tokens.
     """
     none, half, whole = (
         float(LAW(optima.with_experts(10.0, shared, params_total=total, params_active=active, tokens=50e9)))

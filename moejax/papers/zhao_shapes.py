@@ -1,8 +1,8 @@
 """Define the model shapes of Zhao et al. (2025), Tables 1 and 6, printed or inferred from their sizes.
 
 A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five are active. Table 6 cuts,
-widens and multiplies them. So a row is a shape, the width of all experts of a layer, and the width of the active ones,
-both in experts of that shape.
+widens and multiplies them. So a row is a shape and two widths, of all experts of a layer and of the active ones. Both
+are in experts of that shape.
 """
 
 from __future__ import annotations
