@@ -1,4 +1,4 @@
-"""How the C library hands out memory: a training step asks for the same large pieces again and again."""
+"""Configure the C library's memory allocator: every training step allocates the same large arrays again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ ACCELERATORS = ("nvidia[0-9]*", "nvidiactl", "dxg", "kfd", "accel[0-9]*", "accel
 
 
 def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
-    """Whether JAX is going to compute on the CPU, as far as can be told before it starts: ``JAX_PLATFORMS`` names the
-    CPU first, or names nothing, and this machine has no accelerator among its ``devices`` or JAX no plugin for one."""
+    """Return whether JAX will compute on the CPU, as far as this is known before JAX starts. This holds if
+    ``JAX_PLATFORMS`` names the CPU first. It also holds if the variable is empty and either this machine has no
+    accelerator among its ``devices`` or JAX has no plugin for one."""
     asked_for = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
     if asked_for:
         return asked_for == "cpu"
@@ -27,21 +28,21 @@ def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
 
 
 def _has_plugin() -> bool:
-    """Whether JAX finds what computes on other devices than CPUs: packages in ``jax_plugins``, or libtpu."""
+    """Return whether JAX has a backend other than the CPU: packages in ``jax_plugins``, or libtpu."""
     return any(find_spec(name) for name in ("jax_plugins", "libtpu")) or bool(entry_points(group="jax_plugins"))
 
 
 def keep_memory(devices: int = 1) -> None:
-    """Have glibc keep freed memory for this process; nothing where the C library is another.
+    """Make glibc keep freed memory in this process; do nothing with another C library.
 
-    Otherwise every step on a CPU gets its working memory from the system anew and meets each page for the first time,
-    which takes a fifth of a step at 500 MB of it. Call this before threads are started, and not where an accelerator
-    computes (``computes_on_cpu``): the memory of its host holds what is read, sent and saved, which should go back to
-    the system, and its many threads would wait for one arena.
+    Otherwise every step on a CPU requests its working memory from the system and page-faults on it, which takes a fifth
+    of a step at 500 MB. Call this before threads are started. Do not call it if an accelerator computes
+    (``computes_on_cpu``): its host's memory holds data that is read, sent and saved. That memory should return to the
+    system, and the host's many threads would contend for one arena.
 
-    One device has one arena: large pieces of others go back to the system whatever else is set. Of several
-    ``devices``, each has one of its own beside that: their threads would wait for each other at every small piece,
-    which takes a third of a step of two devices.
+    One device uses one arena: large pieces of other arenas return to the system whatever else is set. Each of several
+    ``devices`` gets one more arena of its own. Otherwise their threads contend for every small allocation, which takes
+    a third of a step of two devices.
     """
     mallopt = _of_glibc("mallopt")
     arenas = 1 if devices == 1 else devices + 1
@@ -50,9 +51,9 @@ def keep_memory(devices: int = 1) -> None:
 
 
 def release_memory() -> None:
-    """Give the system once what is free now; nothing where the C library is not glibc.
+    """Return free memory to the system once; do nothing if the C library is not glibc.
 
-    A compilation leaves hundreds of MB of small free pieces behind, into which no array of a step fits.
+    A compilation leaves hundreds of MB of small free pieces, which are too small for the arrays of a step.
     """
     _of_glibc("malloc_trim")(0)
 

@@ -1,7 +1,7 @@
-"""``attempts.json``: when and where a training was worked on, how each time ended, and where the time went.
+"""Record the attempts of a training in ``attempts.json``: start, host, end and time spent.
 
-An attempt is one start of a training, until it ended or died. Every second of it is in one time bucket; the share of
-those in which steps were taken for the first time is the goodput.
+An attempt lasts from one start of a training until it ends or dies. Every second belongs to one time bucket. The
+goodput is the share of time spent on steps taken for the first time.
 """
 
 from __future__ import annotations
@@ -35,47 +35,48 @@ TIME_BUCKETS = {
 }
 
 DONE, RUNNING, INTERRUPTED, FAILED, WAITING = STATES = ("done", "running", "interrupted", "failed", "waiting")
-"""Of a training: all rows are there; it is at work; it ended with everything saved, or is gone without a word; it ended
-by an error, which the same command may meet again; it has not been started."""
+"""States of a training. Done: all rows exist. Running: it is active. Interrupted: it ended with everything saved, or
+died without a record. Failed: it ended by an error, which may recur with the same command. Waiting: it has not been
+started."""
 
 SECONDS_BETWEEN_WRITES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One start of a training, as far as is known."""
+    """One start of a training, as far as it was recorded."""
 
     began: float
     """Unix time, seconds."""
     until: float
-    """Unix time of its last sign of life."""
+    """Unix time of the last update."""
     state: str = RUNNING
-    """One of ``STATES``, as far as it could tell: one that was killed says for ever that it is running."""
+    """One of ``STATES`` as last recorded; a killed attempt remains "running"."""
     why: str = ""
-    """It was interrupted, or failed."""
+    """Reason for an interruption or a failure."""
     where: str = ""
-    """The engine's name for this work, and the machine."""
+    """Name of the job or process, and the host."""
     processes: int = 1
     devices: int = 1
     device_kind: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    """What decides the last bits of numbers beside settings and seed: ``moejax.train.row.versions`` of all processes,
-    the mesh and the number of processes."""
+    """Everything except settings and seed that affects rounding: ``moejax.train.row.versions`` of all processes, the
+    mesh and the number of processes."""
     vmapped_runs: int = 1
-    """How many vmapped runs share these devices and seconds."""
+    """Number of vmapped runs that share these devices and seconds."""
     phases: dict[str, int] = field(default_factory=dict)
-    """Steps of each phase, in their order."""
+    """Number of steps of each phase, in order."""
     reached: dict[str, int] = field(default_factory=dict)
-    """The last step that was logged of each phase, in this attempt or before."""
+    """Last logged step of each phase, in this attempt or an earlier one."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By time bucket, a key of ``TIME_BUCKETS``."""
+    """Seconds by time bucket, a key of ``TIME_BUCKETS``."""
 
 
 class AttemptRecorder:
-    """Accounts for this attempt's time: the seconds after ``enter(bucket)`` go to that time bucket until the next call.
+    """Time accounting of this attempt: seconds after ``enter(bucket)`` belong to that time bucket until the next call.
 
-    One process writes, and only while it holds the folder's ``lock``. A disk that cannot be written to is passed over:
-    accounting never ends a training.
+    One process writes, and only while it holds the folder's ``lock``. Write errors are ignored: accounting never ends a
+    training.
     """
 
     def __init__(
@@ -103,30 +104,30 @@ class AttemptRecorder:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Those of this attempt."""
+        """Versions of this attempt."""
         return self._metadata["versions"]
 
     def enter(self, bucket: str) -> None:
-        """From now on, time goes to ``bucket``."""
+        """Attribute time to ``bucket`` from now on."""
         now = time.perf_counter()
         self._seconds[self._bucket] += now - self._since
         self._since, self._bucket = now, bucket
 
     def step(self, phase: str, step: int) -> None:
-        """From now on, time goes to taking this step."""
+        """Attribute time to this step from now on."""
         self.enter("redone" if step <= self._reached.get(phase, 0) else "training")
 
     def waited(self, seconds: float) -> None:
-        """So much of the present bucket's time was waiting for data."""
+        """Move this many seconds from the current bucket to "data"."""
         self._seconds[self._bucket] -= seconds
         self._seconds["data"] += seconds
 
     def reach(self, phase: str, step: int) -> None:
-        """A step of a phase has been logged: whoever takes it again does lost work."""
+        """Record that a step of a phase has been logged; repeating it counts as redone work."""
         self._reached[phase] = max(step, self._reached.get(phase, 0))
 
     def all(self, state: str = RUNNING, why: str = "") -> list[Attempt]:
-        """All attempts, this one as it is now."""
+        """Return all attempts, including the current one up to now."""
         self.enter(self._bucket)
         now = Attempt(
             began=self._began,
@@ -141,7 +142,7 @@ class AttemptRecorder:
         return [*self._earlier, now]
 
     def write(self, state: str = RUNNING, why: str = "", *, at_once: bool = True) -> None:
-        """Put all attempts on disk; unless ``at_once``, no more than once a second."""
+        """Write all attempts to disk; at most once a second unless ``at_once`` is set."""
         now = time.perf_counter()
         if not self._writes or (not at_once and now - self._written < SECONDS_BETWEEN_WRITES):
             return
@@ -160,7 +161,7 @@ class AttemptRecorder:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """The attempts of a training's folder, oldest first; none if it tells of none.
+    """Return the attempts recorded in a training's folder, oldest first; an empty list without a record.
 
     Raises:
       Damaged: the file cannot be read.
@@ -170,19 +171,19 @@ def read_attempts(folder: Path) -> list[Attempt]:
 
 
 def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
-    """The attempts that a file tells of.
+    """Parse the content of an ``attempts.json``.
 
     Raises:
-      Damaged: it tells of none.
+      Damaged: the content is invalid.
     """
     return parse_json(content, list[Attempt], path, remedy=_REMEDY)
 
 
 def kept_attempts(folder: Path, log: Callable[[str], None]) -> list[Attempt]:
-    """The same, of a training that goes on: a file that is damaged is moved aside, and said.
+    """Return the earlier attempts of a resumed training; move a damaged file aside with a message.
 
     Raises:
-      Unreadable: the system cannot read it now.
+      Unreadable: the system cannot read the file now.
     """
     try:
         return read_attempts(folder)
@@ -196,8 +197,8 @@ def kept_attempts(folder: Path, log: Callable[[str], None]) -> list[Attempt]:
 
 
 def changed_versions(attempts: Sequence[Attempt], now: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """What of ``Attempt.versions`` is no longer as the last of the attempts that tells of them had it: old and new, or
-    None where it is not told."""
+    """Return entries of ``Attempt.versions`` that changed since the last attempt that recorded them: old and new value,
+    None if absent."""
     before = next((attempt.versions for attempt in reversed(attempts) if attempt.versions), dict(now))
     return changes(before, dict(now))
 
@@ -206,24 +207,24 @@ _REMEDY = "bring back a copy; a training that goes on moves it aside and counts 
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:
-    """Spent on a training, lost work included: seconds of each device, shared among vmapped runs."""
+    """Return the device time spent on a training, lost work included: device seconds, shared among vmapped runs."""
     return sum((one.devices / one.vmapped_runs * (one.until - one.began) for one in attempts), 0.0)
 
 
 def seconds_by_bucket(attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Sums over attempts."""
+    """Return the seconds of each time bucket, summed over attempts."""
     return {bucket: sum((attempt.seconds.get(bucket, 0.0) for attempt in attempts), 0.0) for bucket in TIME_BUCKETS}
 
 
 def goodput(attempts: Sequence[Attempt]) -> float | None:
-    """Share of the time of all attempts in which steps were taken for the first time; None if no time has passed."""
+    """Return the share of all attempts' time spent on steps taken for the first time; None if no time has passed."""
     seconds = seconds_by_bucket(attempts)
     whole = sum(seconds.values())
     return seconds["training"] / whole if whole > 0 else None
 
 
 def work_place() -> str:
-    """The engine's name for what this process does, and the machine."""
+    """Return the name of the job or process, and the host."""
     job = os.environ.get("SLURM_JOB_ID")
     if job and "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
@@ -232,10 +233,10 @@ def work_place() -> str:
 
 
 def ending(error: BaseException | None) -> tuple[str, str]:
-    """State and reason of an attempt that ended with ``error``, or well."""
+    """Return the state and reason of an attempt that ended with ``error``, or without one."""
     if error is None:
         return DONE, ""
-    # Here, so that reading attempts needs no JAX.
+    # The import is local so that reading attempts does not need JAX.
     from moejax.train.stopping import Stopped
 
     if isinstance(error, Stopped):

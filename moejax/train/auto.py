@@ -1,4 +1,4 @@
-"""Learning rate and batch size from a law, where a recipe leaves them open."""
+"""Choose learning rate and batch size by a hyperparameter law if a recipe leaves them open."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from moejax.train.training import Training
 
 @dataclass(frozen=True)
 class Chosen:
-    """A training without open choices, and where they came from."""
+    """A training without open hyperparameters, and their derivation."""
 
     training: Training
     derivation: str
-    """A paragraph for people; empty if nothing was open."""
+    """Human-readable paragraph; empty if nothing was open."""
 
 
 def choose_hyperparameters(training: Training) -> Chosen:
-    """Fill in a learning rate of 0 and a ``batch_tokens`` of 0 by ``recipe.hyperparameters``.
+    """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by ``recipe.hyperparameters``.
 
-    The law is asked for the longest budget, whose compute is counted as its paper does (Tian et al. 2025, App. I). The
-    batch becomes whole sequences.
+    The law is evaluated at the longest budget. Its compute is counted as in the law's paper (Tian et al. 2025, App. I).
+    The batch is rounded to whole sequences.
 
     Raises:
       UserError: the law is not known, or a longest budget too short for one batch.

@@ -1,8 +1,7 @@
-"""The batch over a training: constant, or smaller at first and larger in stages. Tokens become steps here and nowhere
-else.
+"""Define the batch size over a training: constant, or increased in stages. Only this module converts tokens to steps.
 
-Small batches early take more steps on the same tokens (McCandlish et al. 2018, whose critical batch grows as the loss
-falls); large published trainings raise the batch over their first tokens (Brown et al. 2020; DeepSeek-AI 2024).
+Smaller early batches give more steps for the same tokens (McCandlish et al. 2018: the critical batch size grows as the
+loss falls). Large published trainings increase the batch over their first tokens (Brown et al. 2020; DeepSeek-AI 2024).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from moejax.ranges import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class RampStage:
-    """A setting: up to ``tokens`` of a training, counted from its beginning, steps have ``batch_tokens``."""
+    """A stage of the ramp: steps use ``batch_tokens`` until ``tokens``, counted from the beginning of the training."""
 
     tokens: Tokens
     batch_tokens: Tokens
@@ -25,24 +24,24 @@ class RampStage:
 
 @dataclass(frozen=True)
 class BatchStage:
-    """Consecutive steps of one batch size."""
+    """Consecutive steps with the same batch size."""
 
     first_step: int
     end: float
-    """Step after its last; infinite for the last stage."""
+    """Step after the last one; infinite for the last stage."""
     tokens_before: int
     batch_tokens: int
 
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """The batch size of every step: that of the stage it falls in, and after the ramp ``last``."""
+    """The batch size of every step: the ramp's stages, followed by ``last``."""
 
     ramp: tuple[RampStage, ...]
     last: int
 
     def stages(self) -> Iterator[BatchStage]:
-        """All stages in the order of steps; the last one has no end."""
+        """Yield all stages in the order of steps; the last one has no end."""
         step = tokens = 0
         for stage in self.ramp:
             end = step + (stage.tokens - tokens) // stage.batch_tokens
@@ -51,25 +50,25 @@ class BatchSchedule:
         yield BatchStage(step, math.inf, tokens, self.last)
 
     def at(self, step: int) -> BatchStage:
-        """The stage in which a step is taken."""
+        """Return the stage that contains a step."""
         return next(stage for stage in self.stages() if step < stage.end)
 
     def sizes(self, start: int, end: int) -> set[int]:
-        """Batch sizes, in tokens, of the steps after ``start`` up to ``end``."""
+        """Return the batch sizes, in tokens, of the steps after ``start`` up to ``end``."""
         return {stage.batch_tokens for stage in self.stages() if stage.first_step < end and stage.end > start}
 
     def tokens(self, steps: int) -> int:
-        """Tokens of the first so many steps."""
+        """Return the number of tokens in the first ``steps`` steps."""
         stage = self.at(steps)
         return stage.tokens_before + (steps - stage.first_step) * stage.batch_tokens
 
     def steps(self, tokens: int) -> int:
-        """Whole steps in the first so many tokens."""
+        """Return the number of whole steps in the first ``tokens`` tokens."""
         within = [stage for stage in self.stages() if stage.tokens_before <= max(tokens, 0)][-1]
         return within.first_step + (tokens - within.tokens_before) // within.batch_tokens
 
     def check(self, sequence_length: int, budgets_tokens: Sequence[int]) -> None:
-        """Raise ``UserError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
+        """Raise ``UserError`` if a stage or a budget does not end on a step."""
         before = RampStage(tokens=0, batch_tokens=0)
         for number, stage in enumerate(self.ramp):
             here, batch = f"batch_ramp[{number}]", stage.batch_tokens

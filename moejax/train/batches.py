@@ -1,4 +1,4 @@
-"""The batches that steps take: read by every process as far as its devices hold them, and placed on the mesh."""
+"""Read batches: each process reads the rows of its own devices and places them on the mesh."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from moejax.train.training import Training
 def read_batches(
     trainings: Sequence[Training], corpus: Corpus, mesh: Mesh, phase: Phase, start: int
 ) -> Iterator[Batch]:
-    """Global batches of a phase after step ``start``, without end. Those of several trainings are stacked, on one
-    device.
+    """Yield global batches of a phase after step ``start``, without end. Batches of several trainings are stacked, on
+    one device.
 
-    A batch is a function of the order of the data, the phase and the step alone; trainings of one order share a reader.
+    A batch depends only on the order of the data, the phase and the step. Trainings with the same order share a reader.
     """
     sharding = batch_sharding(mesh)
     if len(trainings) == 1:
@@ -44,7 +44,7 @@ def read_batches(
 def _local_batches(
     training: Training, corpus: Corpus, mesh: Mesh, phase: Phase, start: int
 ) -> Iterator[tuple[int, np.ndarray, dict[str, np.ndarray]]]:
-    """Of each batch, how many sequences it has, the numbers of those that this process reads, and their rows."""
+    """Yield the number of sequences of each batch, the indices of those that this process reads, and their rows."""
     length, sharding = training.recipe.data.sequence_length, batch_sharding(mesh)
     for stage in training.recipe.batch_schedule.stages():
         begin, size = max(start, stage.first_step), stage.batch_tokens // length
@@ -64,11 +64,11 @@ def _local_batches(
 
 @jax.jit
 def batch_digest(batch: Batch) -> UInt32[Array, ""]:
-    """A number that tells batches apart, the same on any mesh: which rows a step saw, and in which order."""
+    """Return a checksum of a batch's rows and their order, the same on any mesh."""
     total = jnp.zeros((), jnp.uint32)
     for salt, name in enumerate(sorted(batch), start=1):
         rows, columns = (jax.lax.broadcasted_iota(jnp.uint32, batch[name].shape, axis) for axis in (0, 1))
-        # Odd weights lose nothing modulo 2^32; two of Knuth's multipliers keep places apart.
+        # Odd weights are invertible modulo 2^32. Two of Knuth's multipliers distinguish positions.
         place = (rows * jnp.uint32(2654435761) + columns * jnp.uint32(2246822519) + jnp.uint32(salt)) | jnp.uint32(1)
         total = total + ((batch[name].astype(jnp.uint32) + jnp.uint32(1)) * place).sum(dtype=jnp.uint32)
     return total

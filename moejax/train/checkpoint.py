@@ -1,4 +1,5 @@
-"""Checkpoints through Orbax: the state, the position in the data and what they belong to, atomically."""
+"""Save and restore checkpoints atomically through Orbax: the state, the data position and the training they belong
+to."""
 
 from __future__ import annotations
 
@@ -41,18 +42,18 @@ from moejax.train.step import TrainState
 from moejax.wording import says, some
 
 DAMAGED = "damaged"
-"""Folder beside those of the phases, to which checkpoints that cannot be read are moved."""
+"""Folder for unreadable checkpoints, next to the folders of the phases."""
 
 WRITING_SECONDS = 6 * 3600.0
-"""The longest that one checkpoint may be written; Orbax' own 20 minutes are too few for terabytes on a slow store. A
-process that died ends the others long before."""
+"""Timeout for writing one checkpoint. Orbax's default of 20 minutes is too short for terabytes on a slow store. If a
+process dies, the others stop much earlier."""
 
 _LEAST_PART_BYTES = 2**20
-"""An array that many devices hold whole is written by all of them, each a part, if parts have so many bytes. Every part
-of every shape is a program, compiled at the first save: 80 for a small model on 8 devices."""
+"""Minimum part size for replica-parallel writes of an array that many devices hold whole. Every part of every shape is
+a program, compiled at the first save: 80 for a small model on 8 devices."""
 
 _verbosity = logging.get_verbosity()
-# Orbax warns of every handler that takes another's place, as is meant here.
+# Orbax warns about every replaced handler; this replacement is intended.
 logging.set_verbosity(logging.ERROR)
 ocp.type_handlers.register_type_handler(
     jax.Array,
@@ -63,15 +64,15 @@ logging.set_verbosity(_verbosity)
 
 
 class NotRestored(UserError):
-    """A checkpoint is damaged, and was moved away."""
+    """A checkpoint is damaged and was moved away."""
 
 
 class CheckpointManager:
-    """Checkpoints of one trunk or branch, by optimiser step, whatever mesh or number of processes writes or reads them.
+    """Checkpoints of one trunk or branch by optimizer step, independent of the mesh and the number of processes.
 
-    The ``newest`` ones are kept, every step in ``keep``, every multiple of ``every``, and of those that were saved with
-    a ``validation_loss`` the ``best``. ``hashing`` is shared by the phases of a training; without one, checkpoints are
-    hashed when the manager is closed.
+    It keeps the ``newest`` checkpoints, every step in ``keep``, every multiple of ``every``, and the ``best`` of those
+    saved with a ``validation_loss``. The phases of a training share ``hashing``; without it, checkpoints are hashed
+    when the manager is closed.
     """
 
     def __init__(
@@ -104,16 +105,16 @@ class CheckpointManager:
         count = self._group.count
         self._hashing = hashing or self._closing.enter_context(Hashing(self._group.index, count))
         self._moved: list[str] = []
-        """Sentences about the damaged checkpoints that were moved away since ``newest`` returned."""
+        """Messages about damaged checkpoints that were moved away since ``newest`` returned."""
 
     def newest(self, at_most: int | None = None) -> int | None:
-        """Return the newest step whose checkpoint has all its files, or None if there never was one.
+        """Return the newest step with a complete checkpoint, or None if there never was one.
 
-        One process looks at the presence and sizes of the files; nothing of them is read. Damaged checkpoints are moved
-        away, with a message. Where the system cannot read something, nothing is moved: that may pass.
+        One process checks the presence and sizes of the files without reading them. It moves damaged checkpoints away,
+        with a message. If the system cannot read something, it moves nothing: the error may be transient.
 
         Raises:
-          UserError: there are checkpoints, and all of them are damaged; or what there is cannot be read.
+          UserError: there are checkpoints, and all of them are damaged; or they cannot be read.
         """
         self.wait()
         while True:
@@ -132,19 +133,19 @@ class CheckpointManager:
         return step
 
     def last_step(self) -> int | None:
-        """The newest committed step, or None. Nothing of its files is read: only what is restored is verified.
+        """Return the newest committed step, or None. No file is read; only a restored checkpoint is verified.
 
         Raises:
-          UserError: what there is cannot be read.
+          UserError: the checkpoints cannot be read.
         """
         self.wait()
         return max(self._group.run_on_main(self._finished_steps), default=None)
 
     def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
-        """Write a checkpoint in the background; it counts as soon as Orbax has committed it, and never before.
+        """Write a checkpoint in the background; it counts only once Orbax has committed it.
 
         Raises:
-          UserError: this one, or the one before, cannot be written.
+          UserError: this checkpoint, or the previous one, cannot be written.
         """
         self.wait()
         if step in self._manager.all_steps():
@@ -153,7 +154,7 @@ class CheckpointManager:
         if VALIDATION_LOSS in metadata:
             self._kept.losses[step] = metadata[VALIDATION_LOSS]
         self._kept.saved = step
-        # This one's commit removes the others: nothing may be written into those any more.
+        # Committing this checkpoint removes others, so nothing may be written into those any more.
         left = self._kept.of([*self._manager.all_steps(), step])
         here = [path for path in self._hashing.under_way() if path.parent == self._folder]
         self._hashing.drop([path for path in here if int(path.name) not in left])
@@ -162,14 +163,13 @@ class CheckpointManager:
         self._writing = self._thread.submit(self._finish, step)
 
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]:
-        """Return the state at ``step``, laid out on this program's mesh whatever mesh wrote it, and what was saved with
-        it.
+        """Return the state at ``step`` and its metadata. The state is laid out on this program's mesh, whatever mesh
+        wrote it.
 
-        A checkpoint that is not restored, or holds what is no number, is compared with its hashes; only then are its
-        files read twice.
+        If restoring fails or the state has non-finite values, the files are read again and compared with their hashes.
 
         Raises:
-          NotRestored: it is damaged, and was moved away; ``newest`` has the one before.
+          NotRestored: the checkpoint is damaged and was moved away; ``newest`` returns the one before.
           UserError: the checkpoint holds other arrays than a state of this program, or cannot be read.
         """
         self.wait()
@@ -182,7 +182,7 @@ class CheckpointManager:
         place = self._folder / str(step)
         try:
             different = _differences(place / "state", program.abstract)
-            # Where a None was saved, Orbax gives None, whatever is asked for.
+            # Orbax returns None where None was saved, whatever is requested.
             found = {} if different else self._manager.restore(step, args=items)
         except Exception as error:
             if out_of_memory(error):
@@ -197,16 +197,16 @@ class CheckpointManager:
             )
         if not _is_finite(found["state"]):
             self._explain(step, "holds what is no number", None)
-        # The hashes that those who wrote it were stopped before. Only now, and of no other step: what could not be
-        # restored, or was not, must not be taken for what was written.
+        # Compute the hashes that the writers did not finish. Only a restored checkpoint qualifies: the hashes must not
+        # describe unverified content.
         self._hashing.begin(place, again=True)
         return found["state"], found["metadata"]
 
     def _explain(self, step: int, what: str, error: Exception | None) -> None:
-        """Return if the hashes of a checkpoint say that it is what was written.
+        """Raise unless the recorded hashes of a checkpoint match its files.
 
         Raises:
-          NotRestored: a file is not what was written.
+          NotRestored: a file differs from what was written.
           UserError: not all files have a hash.
         """
         place = self._folder / str(step)
@@ -218,7 +218,7 @@ class CheckpointManager:
             if self._group.count == 1:
                 self._moved.append(sentence)
                 raise NotRestored(sentence) from error
-            # The others may wait within Orbax for this process.
+            # The other processes may wait for this one inside Orbax.
             raise UserError(f"{sentence} The same command goes on from the one before.") from error
         if not is_known:
             raise UserError(
@@ -228,10 +228,10 @@ class CheckpointManager:
             ) from error
 
     def wait(self) -> None:
-        """Until nothing is being written, hashes apart.
+        """Wait until no checkpoint is being written; do not wait for hashes.
 
         Raises:
-          UserError: what was being written could not be.
+          UserError: a checkpoint could not be written.
         """
         writing, self._writing = self._writing, None
         if writing is not None:
@@ -242,7 +242,7 @@ class CheckpointManager:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Wait for what is being written, also when the training failed; then hashes are dropped."""
+        """Wait for writes in progress, also if the training failed; then cancel hashing."""
         try:
             self.wait()
         finally:
@@ -261,18 +261,18 @@ class CheckpointManager:
             self._hashing.begin(place)
 
     def _look(self, at_most: int | None) -> tuple[int, str | None] | None:
-        """The newest step, and what a look at its files' sizes finds wrong with it."""
+        """Return the newest step and an error found in its files' sizes, if any."""
         with self._reading():
             steps = [step for step in self._finished_steps() if at_most is None or step <= at_most]
             return (steps[-1], wrong_size(self._folder / str(steps[-1]))) if steps else None
 
     def _without(self, step: int, wrong: str) -> str:
-        """Move a damaged checkpoint away, and return a sentence about it."""
+        """Move a damaged checkpoint away and return a message about it."""
         place = self._set_aside(self._folder / str(step))
         return f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}."
 
     def _set_aside(self, there: Path) -> str:
-        """Move a damaged checkpoint to where nothing is yet."""
+        """Move a damaged checkpoint to an unused path and return the path."""
         name, aside = f"{self._folder.name}-{there.name}", self._folder.parent / DAMAGED
         free = (aside / (f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
         with self._reading():
@@ -286,8 +286,8 @@ class CheckpointManager:
                 raise UserError(f"{place} is no folder, and checkpoints are kept in one of that name; move it away.")
 
     def _remove_unfinished(self) -> None:
-        """What is left of checkpoints whose process died before Orbax had committed, or while it removed them. What no
-        checkpoint has is somebody's own, and is set aside."""
+        """Remove partial checkpoints: their process died before Orbax committed them or while removing them. Folders
+        with foreign files are moved aside."""
         with self._reading():
             for place in self._folder.iterdir() if self._folder.is_dir() else []:
                 if not place.name.isdigit() or not place.is_dir() or is_committed(place):
@@ -310,7 +310,7 @@ class CheckpointManager:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """What the system cannot read or move as a sentence."""
+        """Convert read and rename errors to ``UserError``."""
         try:
             yield
         except (OSError, Unreadable) as error:
@@ -324,15 +324,15 @@ class CheckpointManager:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        # What a full disk raises in Orbax depends on which of its writers meets it.
+        # The exception that Orbax raises for a full disk depends on which of its writers meets it.
         except Exception as error:
-            # Orbax calls it a timeout, too, when it loses the other processes.
+            # Orbax also raises a timeout if it loses the other processes.
             lost = error.__cause__
             if lost is not None and isinstance(lost, JaxRuntimeError) and "DEADLINE" not in str(lost):
                 raise lost from error
-            # The operating system's own words come last.
+            # The operating system's message comes last.
             why = says("Orbax", error, end=True)
-            # A file system's timeout has a number.
+            # Only a file system's timeout has an errno.
             if isinstance(error, TimeoutError) and error.errno is None:
                 raise UserError(
                     f"A checkpoint was not written to {self._folder} within {WRITING_SECONDS / 3600:g} hours ({why}). "
@@ -347,19 +347,19 @@ class CheckpointManager:
 
 @dataclass
 class _Kept:
-    """Which checkpoints are kept when one is saved; a policy of Orbax'."""
+    """Retention policy for Orbax: the checkpoints to keep at each save."""
 
     newest: int
-    """So many up to the one that is ``saved``, and up to the last: steps may be taken once more."""
+    """Number kept up to the ``saved`` step, and up to the last one: steps may be taken again."""
     steps: frozenset[int]
     every: int
     best: int
-    """So many with the lowest losses, the first of equal ones."""
+    """Number with the lowest losses; ties go to the earliest."""
     losses: dict[int, float]
     saved: int = 0
 
     def of(self, steps: Sequence[int]) -> set[int]:
-        """Those of ``steps`` that are kept."""
+        """Return the subset of ``steps`` to keep."""
         before = sorted(step for step in steps if step <= self.saved)
         found = {*sorted(steps)[-self.newest :], *before[-self.newest :], *self.steps.intersection(steps)}
         found |= {step for step in steps if self.every and step % self.every == 0}
@@ -373,13 +373,12 @@ class _Kept:
 
 @jax.jit
 def _is_finite(state: TrainState) -> jax.Array:
-    """Whether all numbers of a state are finite."""
     leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.all(jnp.asarray([jnp.isfinite(leaf).all() for leaf in leaves]))
 
 
 def _differences(saved: Path, state: TrainState) -> list[str]:
-    """What a saved state holds and one of these shapes does not, or the other way round."""
+    """List the differences between a saved state and a state with these shapes."""
     there = _shapes(ocp.StandardCheckpointHandler().metadata(saved).tree)  # type: ignore[arg-type]
     here = _shapes(state)
     found = [f"{name} is missing in it" for name in here if name not in there]
@@ -392,8 +391,8 @@ def _differences(saved: Path, state: TrainState) -> list[str]:
 
 
 def _shapes(state: Any) -> dict[str, tuple[int, ...] | None]:
-    """Shapes of the arrays of a state or of its metadata, by dotted names; None for a part without any, which is None
-    or an empty tuple in a state and None in metadata."""
+    """Return the shapes of a state's or its metadata's arrays by dotted name; None for a part without arrays. Such a
+    part is None or an empty tuple in a state and None in metadata."""
     leaves = jax.tree_util.tree_leaves_with_path(state, is_leaf=lambda part: not jax.tree.leaves(part))
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape) if jax.tree.leaves(leaf) else None

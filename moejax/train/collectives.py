@@ -1,4 +1,4 @@
-"""What the devices of a mesh send each other in a compiled program: read from its text, in the mesh's own words.
+"""Read the collectives of a compiled program from its text, in terms of the mesh axes.
 
 Devices are numbered in the order of the mesh.
 """
@@ -28,7 +28,7 @@ _KINDS = (
 )
 
 Groups = tuple[tuple[int, ...], ...]
-"""Numbers of the devices that take part in one exchange, for each of the exchanges that happen at once."""
+"""Device numbers of each group, for all groups that communicate at the same time."""
 
 Sizes = tuple[tuple[str, int], ...]
 """Names and sizes of a mesh's axes."""
@@ -36,53 +36,53 @@ Sizes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One collective instruction, as one device sees it."""
+    """One collective instruction, from the perspective of one device."""
 
     kind: str
-    """As XLA calls it: all-reduce, all-gather, reduce-scatter, all-to-all, ragged-all-to-all, collective-permute."""
+    """XLA's name: all-reduce, all-gather, reduce-scatter, all-to-all, ragged-all-to-all, collective-permute."""
     axes: tuple[str, ...]
-    """Mesh axes along which those that take part differ; none if each is by itself."""
+    """Mesh axes along which the members of a group differ; empty for groups of one device."""
     devices: int
-    """How many take part in one exchange."""
+    """Number of devices in one group."""
     bytes: int
-    """Of the whole array exchanged: what an all-gather leaves on a device, and a reduce-scatter takes from it; of a
-    ragged all-to-all the rows of a balanced load, for which there is room at both ends."""
+    """Bytes of the whole array: the output of an all-gather and the input of a reduce-scatter. For a ragged all-to-all,
+    the rows of a balanced load, which both buffers can hold."""
     times: int = 1
-    """How often it runs in one run of the program; with branches, if each were taken."""
+    """Number of executions per run of the program, counting every branch as taken."""
     loops: int = 0
-    """Loops around it."""
+    """Number of loops around it."""
     is_rare: bool = False
-    """Whether it runs only where a condition does not hold, which holds nearly always."""
+    """True if it runs only when a condition fails that nearly always holds."""
     operation: str = ""
-    """What the program calls it: the ``op_name`` that XLA keeps."""
+    """Name of the operation: the ``op_name`` that XLA keeps."""
     name: str = ""
-    """Its instruction's."""
+    """Name of the instruction."""
     pairs: Groups = ()
-    """Of a permutation the devices that send and those that receive, by pairs."""
+    """Source and target devices of a permutation, in pairs."""
     chain: int = 0
-    """Number of an exchange that XLA's TPU compiler wove into the instructions that run beside it; else 0."""
+    """Chain number of a collective that XLA's TPU compiler fused into concurrent instructions; otherwise 0."""
 
     @property
     def bytes_sent(self) -> float:
-        """By one device in one exchange, if each link carries as little as it can (rings, or pairs)."""
+        """Bytes that one device sends in one execution, with the least traffic per link (rings, or pairs)."""
         return self.bytes * sent_share(self.kind, self.devices)
 
 
 def sent_share(kind: str, devices: int) -> float:
-    """What each of so many devices sends in a collective, over the bytes of the whole array."""
+    """Return the bytes that each device sends in a collective, relative to the bytes of the whole array."""
     others = (devices - 1) / devices
     return {"all-reduce": 2 * others, "collective-permute": 1.0}.get(kind, others)
 
 
 def collectives(program: str, mesh: Mapping[str, int], slices: int = 1) -> list[Collective]:
-    """The collectives of an optimised program, ``compiled.as_text()``, in the order in which they are written.
+    """Return the collectives of an optimized program, ``compiled.as_text()``, in textual order.
 
-    ``mesh`` gives the sizes of the axes in their order, as ``Mesh.shape`` does, within a slice. Those that reach no
-    other device are left out. XLA compiles one program for each of several slices, with what goes to others in
-    instructions of their own, which are collectives along ``dcn_data`` here.
+    ``mesh`` gives the sizes of the axes within a slice in order, as ``Mesh.shape`` does. Collectives within a single
+    device are omitted. XLA compiles one program for each of several slices. Its instructions for transfers between
+    slices are returned as collectives along ``dcn_data``.
 
     Raises:
-      ValueError: the text is no optimised program, or says something in a form that is not known here.
+      ValueError: the text is not an optimized program, or has an unknown form.
     """
     sizes, found, fusions = tuple(mesh.items()), [], {}
     for run in instructions(program):
@@ -116,7 +116,7 @@ def _between_slices(one: Instruction, kind: str, slices: int) -> Collective:
 
 
 def _once_each(found: Iterable[Collective]) -> list[Collective]:
-    """An exchange woven into others is written wherever it goes on: it is the one that runs least often, once."""
+    """Merge the parts of each chained collective: keep the part that runs least often, once."""
     chains: dict[int, Collective] = {}
     rest = []
     for collective in found:
@@ -130,8 +130,8 @@ def _once_each(found: Iterable[Collective]) -> list[Collective]:
 
 _COLLECTIVE = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})(?P<starts>-start)?$")
 _IS_SCATTER = re.compile(r'"emitter":"\w*AllReduceScatterFusion"')
-"""How XLA's TPU compiler writes a kernel of its own that adds up and keeps a part: a fusion of a sum of the whole and
-its slice. The emitter is the one of its reduce-scatters; no device ever has the whole (libtpu 0.0.42.1)."""
+"""Signature of the TPU compiler's own reduce-scatter kernel: a fusion of a sum of the whole array and its slice. The
+emitter is the one of XLA's reduce-scatters; no device ever holds the whole sum (libtpu 0.0.42.1)."""
 _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
 
 
@@ -142,10 +142,10 @@ def _collective(one: Instruction, match: re.Match[str], mesh: Sizes, kind: str) 
     if match["starts"] and kind == "collective-permute":
         sizes = sizes[1:2]
     elif match["starts"] and kind != "all-reduce":
-        # What goes in comes first.
+        # The inputs come first.
         sizes = sizes[len(sizes) // 2 :]
     if kind == "ragged-all-to-all":
-        # One end is a buffer, of which only the rows that there are travel; the other holds a balanced load.
+        # One operand is a buffer, of which only the filled rows are sent. The other holds a balanced load.
         sizes = [min([*sizes[:1], *(bytes_ for type_ in one.operands[:1] for bytes_ in bytes_of_arrays(type_))])]
     pairs = _pairs(rest) if kind == "collective-permute" else ()
     groups = tuple(tuple(sorted(set(pair))) for pair in pairs)
@@ -176,7 +176,7 @@ _ARRAY = re.compile(r"(?P<type>[a-z]+(?P<bits>\d*)\w*)\[(?P<shape>[\d,<=]*)\]")
 
 
 def bytes_of_arrays(type_: str) -> list[int]:
-    """Bytes of each array of a type, which may be a tuple's."""
+    """Return the bytes of each array of a type, which may be a tuple."""
     found = []
     for array in _ARRAY.finditer(type_):
         bits = 8 if array["type"] == "pred" else int(array["bits"] or 0)
@@ -215,7 +215,7 @@ def _braced(text: str) -> Groups:
 
 
 def _iota(text: str) -> np.ndarray:
-    """``[4,2]T(1,0)``: numbers from 0 in a shape, transposed, in a row."""
+    """Parse ``[4,2]T(1,0)``: the numbers from 0 in a shape, transposed and flattened."""
     shape, _, order = text.partition("T")
     numbers = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
     return numbers.transpose(_numbers(order) or None).reshape(-1)
@@ -226,9 +226,9 @@ def _numbers(text: str) -> list[int]:
 
 
 def _along_named_axes(mesh: str, ids: str | None, axes: str) -> Groups:
-    """``mesh['a'=4,'b'=2] {'b','a':(1)2}``: a mesh of the compiler's, whose axes may be taken in part."""
+    """Parse ``mesh['a'=4,'b'=2] {'b','a':(1)2}``: a mesh of the compiler, whose axes may be used in part."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh)}
-    # An axis is a digit for every factor; (before)part is a run of its digits.
+    # An axis is written in mixed radix; (before)part selects a run of its digits.
     taken = {
         (name, int(before or 1), int(before or 1) * int(part or sizes[name]))
         for name, before, part in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", axes)
@@ -253,7 +253,7 @@ def _device_ids(ids: str | None, devices: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _axes(groups: Groups, mesh: Sizes) -> tuple[str, ...]:
-    """Mesh axes along which the members of a group differ."""
+    """Return the mesh axes along which the members of a group differ."""
     shape = [size for _, size in mesh]
     differ = np.zeros(len(shape), bool)
     for group in groups:

@@ -1,4 +1,4 @@
-"""The devices that this process computes on: how fast a training is on them, and how much of their memory is used."""
+"""Measure the devices of this process: the speed of a training and the memory used."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CHIP_OF_DEVICE = {
     "TPU v6e": "v6e",
     "TPU7x": "tpu7x",
 }
-"""Chips of ``moejax.laws.chips`` by what JAX calls their devices."""
+"""Chip in ``moejax.laws.chips`` for each device kind of JAX."""
 
 
 def without_mfu() -> str:
-    """That no MFU can be told, of an accelerator in no table; else nothing."""
+    """Return a message if the MFU is unknown because no table lists the accelerator; otherwise an empty string."""
     device = jax.devices()[0]
     if device.platform == "cpu" or device.device_kind in CHIP_OF_DEVICE:
         return ""
@@ -50,7 +50,7 @@ def without_mfu() -> str:
 
 
 class Speed:
-    """How fast one training is on the devices of its mesh."""
+    """The speed of one training on the devices of its mesh."""
 
     def __init__(self, training: Training):
         self._flops = flops_per_token(training.architecture, training.recipe.data.sequence_length).training_causal
@@ -58,8 +58,8 @@ class Speed:
         self._peak = chip.device.flops_per_second * jax.device_count() if chip else None
 
     def of(self, tokens: int, seconds: float) -> dict[str, float]:
-        """``tokens_per_second`` and, where the chip is known, ``mfu``: FLOPs that the model needs, the masked half of
-        the scores left out, as a share of the chips' bfloat16 peak. A plan's MFU is of the same."""
+        """Return ``tokens_per_second`` and, for a known chip, ``mfu``. The MFU is the model's FLOPs, without the masked
+        half of the scores, as a share of the chips' bfloat16 peak. Plans use the same definition."""
         if seconds <= 0:
             return {}
         rate = tokens / seconds
@@ -67,7 +67,7 @@ class Speed:
 
 
 def check_products(runtime: Runtime, chip: Chip) -> None:
-    """Raise ``UserError`` if a chip has no products of the runtime's 8-bit numbers."""
+    """Raise ``UserError`` if a chip does not support matrix products in the runtime's 8-bit type."""
     quantization = runtime.matmul_quantization
     if quantization != "none" and not chip.peak(quantization):
         has = [name for name in TYPES if chip.peak(name)]
@@ -78,8 +78,8 @@ def check_products(runtime: Runtime, chip: Chip) -> None:
 
 
 def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: str) -> None:
-    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, has no products of the runtime's 8-bit numbers, or their
-    kernel is missing here. Devices of which nothing is known, as a CPU's, may try."""
+    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, does not support the runtime's 8-bit products or their
+    kernel is not installed. Unknown devices, such as CPUs, are not checked."""
     quantization, chip = runtime.matmul_quantization, CHIPS.get(chip_name)
     if quantization == "none" or chip is None:
         return
@@ -99,20 +99,21 @@ def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: 
 
 
 def memory() -> dict[str, int]:
-    """``memory_bytes`` in use and ``memory_peak_bytes`` since the process began, of the fullest of its devices.
+    """Return ``memory_bytes`` in use and ``memory_peak_bytes`` since the process started, for the device that uses
+    most.
 
-    Where a device does not tell, as a CPU does not, they are those of the whole process.
+    For devices without memory statistics, such as CPUs, the values are those of the whole process.
     """
     told = [device.memory_stats() or {} for device in jax.local_devices()]
     if all("bytes_in_use" in stats for stats in told):
         in_use = max(stats["bytes_in_use"] for stats in told)
         peak = max(stats.get("peak_bytes_in_use", stats["bytes_in_use"]) for stats in told)
         return {"memory_bytes": in_use, "memory_peak_bytes": peak}
-    # Kibibytes everywhere but on macOS.
+    # The unit is KiB on all systems except macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return {"memory_peak_bytes": peak}
     in_use = int(statm.read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
-    # The kernel counts the two at different moments.
+    # The kernel updates the two counters at different moments.
     return {"memory_bytes": in_use, "memory_peak_bytes": max(peak, in_use)}

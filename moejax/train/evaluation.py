@@ -1,4 +1,4 @@
-"""The loss on the fixed validation rows, whole and by source."""
+"""Evaluate the loss on the fixed validation rows, in total and by source."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from moejax.train.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """What was measured on the validation set."""
+    """Results of an evaluation on the validation set."""
 
     validation: Validation
     nats: np.ndarray
-    """Float64 (sources): sums over each source's targets."""
+    """Float64 (sources): summed loss over each source's targets."""
     routing: RoutingSums | None
-    """Over all of it, per mixture layer."""
+    """Sums over the whole set, per mixture layer."""
 
     def losses(self) -> dict[str, float | None]:
-        """``loss``, nats per token, and ``bits_per_byte``; of a mixture also of each source, as ``loss_NAME``.
+        """Return ``loss``, in nats per token, and ``bits_per_byte``; for a mixture also those of each source, as
+        ``loss_NAME``.
 
-        The loss is the mean over all targets, so each source's by its tokens; sources that are measured alone have
-        no part in it.
+        The loss is the mean over all targets, so each source is weighted by its tokens. Sources that are measured alone
+        are not included.
         """
         parts = self.validation.parts
         nats = float(self.nats[self.validation.in_loss].sum())
@@ -40,22 +41,22 @@ class Evaluated:
         return found
 
     def shares(self) -> dict[str, float]:
-        """Of a mixture, the share of each source in the targets, as ``share_NAME``: weights of the losses' mean."""
+        """Return each source's share of the targets of a mixture, as ``share_NAME``: its weight in the mean loss."""
         parts = [part for part in self.validation.parts if part.in_loss]
         every = self.validation.targets
         return {f"share_{part.name}": part.targets / every for part in parts} if len(parts) > 1 and every else {}
 
     def for_log(self) -> dict[str, float]:
-        """The losses that are known, as ``validation_loss`` and so on, beside those of a batch."""
+        """Return the known losses with names such as ``validation_loss``, distinct from those of a batch."""
         return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}
 
 
 def evaluate(program: Program, params: Any, expert_bias: Any, validation: Validation) -> Evaluated:
-    """Measure a model on all rows; every process takes part.
+    """Evaluate a model on all rows; every process takes part.
 
-    No loss depends on the batch of a step. Where tokens share the room of experts (a ``capacity_factor``, or experts
-    that choose tokens), those of ``SHARED_EVALUATION_TOKENS`` share it here, whatever the batch, its microbatches and
-    the mesh; what a batch is filled up with takes none of it.
+    Losses do not depend on the batch of a step. Where tokens share the capacity of experts (a ``capacity_factor``, or
+    expert-choice routing), groups of ``SHARED_EVALUATION_TOKENS`` share it here. This is independent of the batch, its
+    microbatches and the mesh. Padding takes no capacity.
     """
     nats, in_loss = np.zeros(len(validation.parts)), validation.in_loss[validation.source]
     routing = _measure(program, params, expert_bias, validation, np.flatnonzero(in_loss), nats)
@@ -72,12 +73,12 @@ def _measure(
     rows: np.ndarray,
     nats: np.ndarray,
 ) -> RoutingSums | None:
-    """Add the nats of some of the rows, Int (rows) by their numbers, to ``nats``; returns their routing."""
+    """Add the losses of some rows, Int (rows) by index, to ``nats``; return their routing sums."""
     sharding = batch_sharding(program.mesh)
     size, together = program.evaluation_batch["tokens"].shape[0], program.evaluation_sequences
     mine, sums = local_rows(sharding, size), []
     for start in range(0, len(rows), together):
-        # Filled up with copies of the first row, which are masked as padding is.
+        # The last batch is padded with copies of its first row, which are masked as padding is.
         places = np.arange(start, start + size)
         real = places < min(start + together, len(rows))
         numbers = rows[np.where(real, places, start)]
@@ -90,7 +91,7 @@ def _measure(
 
 
 def _sum(*parts: np.ndarray) -> np.ndarray:
-    """Counts as int64: an int32 holds 268M tokens of eight experts each, and no more."""
+    """Sum; counts as int64, because an int32 overflows at 268M tokens of eight experts each."""
     return np.sum(parts, axis=0, dtype=np.int64 if parts[0].dtype.kind == "i" else None)
 
 

@@ -1,4 +1,4 @@
-"""Steps that would spoil a training: found before they are taken, skipped, counted, and too many are the end."""
+"""Skip and count steps that would spoil a training, and stop after too many in a row."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from moejax.ranges import Scale, Steps
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """Which steps are not taken, and how many may follow each other."""
+    """Steps to skip, and the number that may follow each other."""
 
     spike: Scale = 0.0
-    """A gradient norm this many times its running mean is not taken; 0 skips only what is not a number."""
+    """Skip steps with a gradient norm above this multiple of its running mean; 0 skips only non-finite ones."""
     patience: Steps = 5
-    """Skipped steps in a row after which a training stops, in the state before the first of them. They are looked at
-    wherever a line is logged."""
+    """Number of skipped steps in a row after which a training stops, in the state before the first of them. It is
+    checked at every logged step."""
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` if a setting is invalid."""
         check_fields(self, "guard")
         if self.spike and not self.spike > 1:
             raise UserError(f"guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.")
@@ -34,26 +34,26 @@ class GuardConfig:
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """What a guard remembers."""
+    """State of the guard."""
 
     skipped: Any
-    """Int32: steps not taken so far."""
+    """Int32: number of steps skipped so far."""
     in_a_row: Any
-    """Int32: how many of them were the last ones."""
+    """Int32: number of consecutive skipped steps up to now."""
     taken: Any
-    """Int32: steps taken."""
+    """Int32: number of steps taken."""
     mean_norm: Any
     """Float32: running mean of the gradient norm over steps taken."""
 
     def accepts(self, config: GuardConfig, loss: Float[Array, ""], norm: Float[Array, ""]) -> Bool[Array, ""]:
-        """Whether a step may be taken."""
+        """Return whether to take a step."""
         fine = jnp.isfinite(loss) & jnp.isfinite(norm)
         if config.spike:
             fine = fine & ((self.taken < _WARM) | (norm <= config.spike * self.mean_norm))
         return fine
 
     def after(self, accepted: Bool[Array, ""], norm: Float[Array, ""]) -> Guard:
-        """What is remembered after a step."""
+        """Return the guard's state after a step."""
         weight = 1 / jnp.minimum(self.taken + 1, _MEMORY).astype(jnp.float32)
         mean = self.mean_norm + weight * (norm - self.mean_norm)
         took = accepted.astype(jnp.int32)
@@ -66,12 +66,12 @@ class Guard:
 
 
 def new_guard() -> Guard:
-    """Before the first step."""
+    """Return the state before the first step."""
     zero = jnp.zeros((), jnp.int32)
     return Guard(skipped=zero, in_a_row=zero, taken=zero, mean_norm=jnp.zeros((), jnp.float32))
 
 
 _WARM = 20
-"""Steps over which a norm must be known before another is a spike."""
+"""Number of steps taken before spikes are detected."""
 _MEMORY = 100
-"""Steps over which the mean forgets."""
+"""Averaging window of the mean norm, in steps."""

@@ -1,4 +1,4 @@
-"""End a training whose devices hang: a step that never finishes would be waited for without an end."""
+"""End a training whose devices hang: otherwise the process would wait forever for a step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ TICK_SECONDS = 1.0
 
 
 class HangWatch:
-    """A thread that ends the process once a step has been waited for longer than ``seconds``; 0 never ends it.
+    """A thread that ends the process if a step takes longer than ``seconds``; 0 never ends it.
 
-    Time counts while the host waits for a step and does nothing else: compilation, evaluation and saving are left out.
-    It is counted in ticks of the thread, so that the time for which a machine slept or the process was stopped is left
-    out too.
+    Time counts only while the host waits for a step: compilation, evaluation and saving are excluded. It is counted in
+    ticks of the thread. This excludes time during which the machine slept or the process was suspended.
     """
 
     def __init__(self, seconds: float, name: str, end: Callable[[str], None] | None = None):
@@ -25,7 +24,7 @@ class HangWatch:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time inside as time in which one step does not finish."""
+        """Count the time inside the context as time spent waiting for one step."""
         self._waits += 1
         self._is_waiting = True
         try:
@@ -34,7 +33,7 @@ class HangWatch:
             self._is_waiting = False
 
     def tick(self, seconds: float) -> None:
-        """Count a tick, and end the process if the step that is waited for has taken too long."""
+        """Count a tick, and end the process if the current step has taken too long."""
         if self._counted != self._waits or not self._is_waiting:
             self._counted, self._waited = self._waits, 0.0
             return
@@ -60,6 +59,7 @@ class HangWatch:
 
 
 def _end(sentence: str) -> None:
-    # No exception: the main thread is in a library that waits. A scheduler starts a process of this status again.
+    # An exception would not work: the main thread is waiting inside a library. A scheduler restarts a process that ends
+    # with this status.
     os.write(2, f"\nmoejax: {sentence}\n".encode())
     os._exit(os.EX_TEMPFAIL)

@@ -1,7 +1,8 @@
-"""What decides the numbers of a training, and what only decides how they are computed.
+"""Distinguish settings that decide the numbers of a training from settings that only decide how they are computed.
 
-A folder belongs to one training. How it is computed may change whenever it goes on; what decides its numbers may not,
-unless its owner says so, and then the folder's history tells; what the saved state itself depends on may never.
+A folder belongs to one training. Settings that do not change numbers may change at every resume. Settings that change
+numbers need the user's consent, and the folder's history records them. Settings that a saved state depends on may never
+change.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ T = TypeVar("T")
 TRAINING, HISTORY, INITIAL_WEIGHTS = "training.json", "history.json", "initial_weights.json"
 
 CORPUS = "corpus.json"
-"""The text that a training reads, by its hash."""
+"""File with the hash of the text that a training reads."""
 
 DATA = "data"
-"""In the folder of a training, the tokens that it prepared, if no other place was named."""
+"""Folder of the tokens that a training prepares, unless another place is given."""
 
 RUNS = "runs"
-"""In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
+"""Subfolder of a training with ``vmap`` axes that contains its runs' folders."""
 
 DIVERGED = "diverged.json"
-"""In the folder of a run that diverged among others, and why. Without it, the run is tried again."""
+"""File in the folder of a vmapped run that diverged, with the reason. Without it, the run is tried again."""
 
 _TRAINED = "training"
-"""What is saved beside a state: the training that it is a state of."""
+"""Key of the training in a checkpoint's metadata."""
 
 REMEDY = "bring back a copy, or give the training's config with --config"
-"""What can be done about a ``training.json`` that cannot be read."""
+"""Remedy for an unreadable ``training.json``."""
 
 RESUMABLE = (
     "vmap",
@@ -64,15 +65,15 @@ RESUMABLE = (
     "recipe.data.tokenizer",
     "recipe.data.corrupt_share",
 )
-"""Settings, or groups of them, that change no number beyond rounding. Of texts and tokenizers, their hash decides, not
-the place where they lie."""
+"""Settings, or groups of them, that change numbers only by rounding. Texts and tokenizers are identified by their hash,
+not by their path."""
 
 SEMANTIC = (
     "recipe.runtime.compute_dtype",
     "recipe.runtime.matmul_quantization",
     "recipe.runtime.reduce_dtype",
 )
-"""Exceptions: settings in a group of ``RESUMABLE`` that decide numbers all the same."""
+"""Exceptions: settings in a group of ``RESUMABLE`` that do change numbers."""
 
 FROZEN = (
     "architecture",
@@ -85,13 +86,13 @@ FROZEN = (
     "recipe.initial_weights",
     "recipe.optimizer.name",
 )
-"""What a saved state and its place in the data depend on, so that nothing could go on with another."""
+"""Settings that a saved state and its data position depend on; no training can resume with others."""
 
 
 @runtime_checkable
 class Settings(Protocol):
-    """A training, as far as this file needs it: a frozen dataclass with plain data. The class itself needs JAX, and
-    whoever reads a folder's status must not."""
+    """Protocol of a training in this module: a frozen dataclass with plain data. The class itself needs JAX, and
+    reading a folder's status must not."""
 
     def as_json(self) -> dict[str, Any]: ...
 
@@ -100,26 +101,26 @@ _ENTRY = {"at": str, "changes": dict[str, list]}
 
 
 def fingerprint(training: Mapping[str, Any]) -> str:
-    """Hash of all that decides a training's numbers, from its plain data."""
+    """Return a hash of all settings that decide a training's numbers, from its plain data."""
     return hashlib.sha256(json.dumps(_decisive(_leaves(training)), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def own(
     folder: Path, training: Settings, *, accept: bool = False, log: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Make a folder that of ``training``, or go on with the one that it is of; ``training.json`` is as it is now.
+    """Claim a folder for ``training``, or resume the training that it belongs to, and update ``training.json``.
 
-    A folder in which no step was logged or saved, as after a start that was refused, belongs to nobody yet. What has
-    changed since a training began is appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
+    A folder without logged or saved steps, as after a rejected start, can be claimed by any training. Changes since a
+    training began are appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
 
     Raises:
-      UserError: the folder cannot be written, or belongs to a training of which this is no continuation.
+      UserError: the folder cannot be written, or belongs to a training that this one does not continue.
     """
     path = folder / TRAINING
     saved = _saved(path, type(training), log)
     if saved is None:
         if (folder / "checkpoints").is_dir():
-            # Whatever is restored from there is compared with this training (``check_state``).
+            # Every checkpoint restored from there is compared with this training (``check_state``).
             check_writable(folder)
             write_json(path, training.as_json())
         else:
@@ -128,7 +129,7 @@ def own(
     check_writable(folder)
     changed = changes(saved, as_read(training.as_json()))
     if not _has_begun(folder) and not has_writer(folder):
-        # What its text and weights were is noted anew, and text that was chosen otherwise is prepared anew.
+        # Hashes of text and weights are recorded again, and text with other settings is prepared again.
         for name in (CORPUS, INITIAL_WEIGHTS):
             (folder / name).unlink(missing_ok=True)
         if any(place.startswith("recipe.data") for place in changed):
@@ -154,12 +155,12 @@ def _has_begun(folder: Path) -> bool:
 
 
 def _saved(path: Path, kind: type[Settings], log: Callable[[str], None]) -> Any:
-    """The training that a folder is of, as plain data; None if it does not say so. A file that is damaged is moved
-    aside where there are checkpoints, which know their training too, and that is said."""
+    """Return the training of a folder as plain data; None without a record. A damaged file is moved aside with a
+    message if there are checkpoints, which also record their training."""
     if not path.exists():
         return None
     try:
-        # Settings that are newer than the folder have their defaults there.
+        # Settings added after the folder was written have their defaults.
         return dump(read_json(path, kind, remedy=REMEDY))
     except Unreadable:
         raise
@@ -174,16 +175,16 @@ def _saved(path: Path, kind: type[Settings], log: Callable[[str], None]) -> Any:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The changes with which a folder was gone on with, oldest first."""
+    """Return the recorded changes of a folder's settings, oldest first."""
     path = folder / HISTORY
     return parse_history(path.read_bytes(), path) if path.exists() else []
 
 
 def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
-    """The changes that such a file tells of.
+    """Parse the content of a ``history.json``.
 
     Raises:
-      Damaged: it tells of none.
+      Damaged: the content is invalid.
     """
     remedy = "bring back a copy: without it nothing says how the numbers of this folder came about"
     return parse_json(content, list[_ENTRY], path, remedy=remedy)
@@ -191,16 +192,16 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """What a training's numbers come from beside its settings, as far as it is known."""
+    """Inputs of a training other than its settings, as far as they are known."""
 
     corpus: str = ""
     """SHA-256 of the text."""
     tokenizer: str = ""
-    """SHA-256."""
+    """SHA-256 of the tokenizer."""
     initial_weights: str = ""
-    """SHA-256 of the parameters that it began with, if they are another model's."""
+    """SHA-256 of the initial parameters, if they are another model's."""
     changes: tuple[dict[str, Any], ...] = ()
-    """Those of ``history.json`` that decide numbers."""
+    """Changes in ``history.json`` that decide numbers."""
 
 
 _INPUTS = "inputs"
@@ -209,12 +210,12 @@ _FILES = {"corpus": CORPUS, "tokenizer": CORPUS, "initial_weights": INITIAL_WEIG
 
 
 def origin(training: Settings, inputs: TrainingInputs, phase: str, step: int) -> dict[str, Any]:
-    """What is saved beside a state, for ``check_state``."""
+    """Return the metadata of a checkpoint that ``check_state`` compares."""
     return {_TRAINED: training.as_json(), _INPUTS: dump(inputs), PHASE: phase, STEP: step}
 
 
 def saved_inputs(folder: Path) -> TrainingInputs | None:
-    """Those of some checkpoint of a training; None if there is none that tells."""
+    """Return the inputs recorded in any checkpoint of a training; None if no checkpoint records them."""
     for phase in sorted((folder / "checkpoints").glob("*/")):
         for step in finished_steps(phase):
             with contextlib.suppress(UserError):
@@ -230,15 +231,15 @@ def check_state(
     step: int,
     inputs: TrainingInputs | None = None,
 ) -> None:
-    """Refuse a checkpoint that is of another training than its folder.
+    """Raise if a checkpoint belongs to another training than its folder.
 
     Args:
-      now: what the folder says that it is.
-      metadata: what was saved beside the state.
-      inputs: what the training is to go on with; None where it does not.
+      now: settings of the folder.
+      metadata: metadata of the checkpoint.
+      inputs: inputs of the resumed training; None if it does not resume.
 
     Raises:
-      UserError: it was saved as another.
+      UserError: the checkpoint belongs to another training.
     """
     place = folder / "checkpoints" / phase / str(step)
     try:
@@ -268,16 +269,16 @@ def check_state(
 
 
 def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Any, what: str) -> None:
-    """Refuse what was trained as something else than its folder says.
+    """Raise if a checkpoint or row was trained with other settings than the folder's.
 
     Args:
-      history: the changes that the owner of the folder has accepted.
-      now: what the folder says that it is.
-      then: what was trained, as plain data, kept with what came of it; None if a version wrote it that kept nothing.
-      what: the checkpoint, or the row.
+      history: accepted changes of the folder's settings.
+      now: settings of the folder.
+      then: settings recorded with the checkpoint or row, as plain data; None if an old version recorded none.
+      what: name of the checkpoint or row, for messages.
 
     Raises:
-      UserError: it was trained otherwise, and no accepted change leads from there to here.
+      UserError: the settings differ, and no accepted changes explain the difference.
     """
     if then is None:
         return
@@ -296,12 +297,12 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Set
 
 
 def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
-    """Those of some settings, or of their changes, that decide numbers."""
+    """Return the settings, or changes of settings, that decide numbers."""
     return {place: what for place, what in settings.items() if not _is_resumable(place)}
 
 
 def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training was before a change."""
+    """Return the settings before a change."""
     found = copy.deepcopy(dict(plain))
     for path, (old, _) in changed.items():
         *outer, name = path.split(".")
@@ -314,7 +315,7 @@ def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, 
 
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:
-    """Those of the changes that decide numbers: with any, a training is not what its ``training.json`` alone tells."""
+    """Return the changes that decide numbers; with any, ``training.json`` alone does not describe the training."""
     return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
 
 
@@ -333,7 +334,7 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
 
 
 def _appears(place: str, old: Any, new: Any) -> bool:
-    """An EMA that the saved state does not hold cannot be resumed."""
+    """Return whether the change needs an EMA that the saved state does not hold, or drops one."""
     return place == "recipe.ema_decay" and (old == 0) != (new == 0)
 
 

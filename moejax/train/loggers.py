@@ -1,4 +1,5 @@
-"""Loggers: where the log is shown beside ``metrics.jsonl``, a run for the trunk and one for each branch."""
+"""Show the log in TensorBoard or Weights & Biases, in addition to ``metrics.jsonl``: one run for the trunk and one per
+branch."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from moejax.wording import says
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
-    """Which of them are written."""
+    """Loggers to write to."""
 
     tensorboard: bool = False
-    """Events in ``tensorboard/`` of the training's folder."""
+    """Write events to ``tensorboard/`` in the training's folder."""
     wandb: str = ""
-    """Project of Weights & Biases; empty for none."""
+    """Project in Weights & Biases; empty for none."""
 
     def check(self) -> None:
-        """Raise ``UserError`` if what a choice needs is not installed."""
+        """Raise ``UserError`` if a chosen logger is not installed."""
         for chosen, package, extra in (
             (self.tensorboard, "tensorboardX", "tensorboard"),
             (self.wandb, "wandb", "wandb"),
@@ -45,18 +46,18 @@ Line = Mapping[str, Any]
 
 @runtime_checkable
 class Logger(Protocol):
-    """What shows a log. It is given every line once the line is on disk, and is told when lines are forgotten."""
+    """Destination of the log. It receives every line once the line is on disk, and is notified of removed lines."""
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
-        """A phase, trunk or branch, resumes after the lines that the log keeps of it."""
+        """Begin or resume a phase, trunk or branch, after the lines that the log keeps of it."""
         ...
 
     def write(self, line: Line) -> None:
-        """The next line of the phase."""
+        """Write the next line of the phase."""
         ...
 
     def close(self) -> None:
-        """No more lines come."""
+        """Close the logger; no more lines follow."""
         ...
 
 
@@ -64,7 +65,7 @@ class Logger(Protocol):
 def open_loggers(
     config: LoggerConfig, folder: Path, name: str, settings: Mapping[str, Any]
 ) -> Iterator[Sequence[Logger]]:
-    """Yields the loggers that a training in ``folder`` asks for; one process opens them."""
+    """Yield the loggers that a training in ``folder`` asks for; one process opens them."""
     loggers: list[Logger] = []
     if config.tensorboard:
         loggers.append(TensorBoardLogger(folder / "tensorboard"))
@@ -78,7 +79,7 @@ def open_loggers(
 
 
 def scalars(line: Line) -> dict[str, float]:
-    """The numbers of a line by the names they are shown under; those of layers as ``layers/load_cv/3``."""
+    """Return the numbers of a line by display name; those of layers as ``layers/load_cv/3``."""
     found: dict[str, float] = {}
     for name, value in line.items():
         if name == "layers":
@@ -92,10 +93,10 @@ def scalars(line: Line) -> dict[str, float]:
 
 
 class TensorBoardLogger:
-    """Writes events by tensorboardX, without its queue, which may lose the last ones when it is closed.
+    """Event writer through tensorboardX, without its queue, which may lose the last events when it is closed.
 
-    Events cannot be taken back, so a run that goes on is written anew from the lines that its log keeps: no point is
-    there twice, and none is missing that a killed process had not written yet.
+    Events cannot be removed, so a resumed run is rewritten from the lines that its log keeps. No point appears twice,
+    and none is missing that a killed process had not written.
     """
 
     def __init__(self, folder: Path):
@@ -114,13 +115,13 @@ class TensorBoardLogger:
         now = time.time()
         self._records = RecordWriter(str(place / f"events.out.tfevents.{now:.0f}.{socket.gethostname()}"))
         self._add(file_version="brain.Event:2")
-        # A TensorBoard that is running forgets by this what it has read before.
+        # This event makes a running TensorBoard discard the events that it has read before.
         self._add(session_log=SessionLog(status=SessionLog.START), step=0)
         for line in kept:
             self.write(line)
 
     def write(self, line: Line) -> None:
-        """One event, with all scalars of the line."""
+        """Write one event with all scalars of the line."""
         from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(line).items()]
@@ -128,7 +129,7 @@ class TensorBoardLogger:
         self._records.flush()
 
     def close(self) -> None:
-        """Close the file, if anything was begun."""
+        """Close the file if it is open."""
         if self._records is not None:
             self._records.close()
             self._records = None
@@ -143,9 +144,9 @@ SHOWN = "wandb.json"
 
 
 class WandbLogger:
-    """Shows each step once: what was shown stays, since a training that goes on logs the same numbers again.
+    """Logger that shows each step once: shown lines are kept, because a resumed training logs the same numbers again.
 
-    ``wandb.json`` keeps the ids of the runs and the last step shown of each.
+    ``wandb.json`` keeps the ids of the runs and the last shown step of each.
     """
 
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
@@ -159,7 +160,7 @@ class WandbLogger:
             self._shown = read_json(path, {"id": str, "steps": dict[str, int]}, remedy=remedy)
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
-        """Open the run, or go on with it, and show what was logged and not shown.
+        """Open or resume the run, and show logged lines that were not shown yet.
 
         Raises:
           UserError: W&B cannot be reached or is not set up.
@@ -168,7 +169,7 @@ class WandbLogger:
 
         self.close()
         self._phase = phase
-        # The id is kept before anything is shown under it.
+        # The id must be on disk before anything is shown under it.
         write_json(self._folder / SHOWN, self._shown)
         try:
             self._run = wandb.init(
@@ -189,7 +190,7 @@ class WandbLogger:
             self.write(line)
 
     def write(self, line: Line) -> None:
-        """Show a line, unless its step was."""
+        """Show a line unless its step was already shown."""
         if line["step"] <= self._shown["steps"].get(self._phase, 0):
             return
         self._run.log(scalars(line), step=line["step"])
@@ -197,7 +198,7 @@ class WandbLogger:
         write_json(self._folder / SHOWN, self._shown)
 
     def close(self) -> None:
-        """Finish the run, if one was begun."""
+        """Finish the run if one is open."""
         if self._run is not None:
             self._run.finish()
             self._run = None

@@ -1,8 +1,8 @@
-"""Training, told once from top to bottom: open, restore, step, log, evaluate, save, row.
+"""Run a training: open, restore, step, log, evaluate, save, write rows.
 
-``train`` opens runs and hands them to a ``Trainer``. It trains one run, or several that one program trains at once: the
-trunk that all token budgets share, then a branch for each budget, which ends in a row of a run table. Whatever the
-moment at which it is stopped, killed or fails, the same command resumes it with the same numbers to the bit.
+``train`` opens runs and passes them to a ``Trainer``. The trainer trains one run, or several in one vmapped program. It
+trains the trunk that all token budgets share, then a branch for each budget, which ends in a row of a run table. After
+a stop, a kill or a failure at any moment, the same command resumes with bitwise identical numbers.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Recipe, Training
 
 COMPILING_SECONDS = 2 * 3600.0
-"""How long processes wait for one that still compiles: a step of a large model takes a quarter of an hour, and a
-process that finds it on disk no time."""
+"""Timeout for processes that wait for one that still compiles. A step of a large model takes a quarter of an hour to
+compile, and no time if it is cached on disk."""
 
 UNSAVED_SECONDS = 900.0
-"""Without ``checkpoint_tokens``, what a training that is killed loses at most, about."""
+"""Approximate upper limit of the work lost to a kill if there is no ``checkpoint_tokens``, in seconds."""
 
 TIMED_STEPS = 10
-"""First steps of a process in a phase, by whose time checkpoints are spaced so."""
+"""Number of first steps of a process in a phase that are timed to choose this checkpoint interval."""
 
 OnLog = Callable[[int, dict[str, Any]], None]
-"""Called at every logged step with the steps taken so far, over trunk and branches, and the line of the log."""
+"""Callback for every logged step: receives the steps taken so far, over trunk and branches, and the line of the log."""
 
 
 def train(
@@ -72,26 +72,26 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train all budgets in ``folder`` and return their run rows: by run, then by budget.
 
-    What ``folder`` already holds of this training is kept: finished rows are not trained again, and an unfinished trunk
-    or branch resumes from its newest whole checkpoint, on whatever mesh and number of processes. A training with
-    ``vmap`` axes is trained as its runs, each in ``folder/runs/NAME``.
+    Results in ``folder`` are kept. Finished rows are not trained again. An unfinished trunk or branch resumes from its
+    newest complete checkpoint, on any mesh and number of processes. A training with ``vmap`` axes is trained as its
+    runs, each in ``folder/runs/NAME``.
 
     Args:
-      beside: further trainings, each with its folder, that one program trains at once with this one.
-      data_folder: where the tokens are kept, for several trainings to share; ``folder/data`` if not given.
-      programs_folder: where compiled programs are kept, for several trainings to share; ``folder/programs`` if not
-        given. A start finds there what an earlier one has compiled.
+      beside: further trainings, each with its folder, to train in the same vmapped program.
+      data_folder: folder of the tokens, which several trainings can share; ``folder/data`` by default.
+      programs_folder: folder of the compilation cache, which several trainings can share; ``folder/programs`` by
+        default.
       accept_changes: resume with settings that change the numbers.
-      wait_seconds: how long processes wait for each other.
-      stop: tells when to stop.
-      began: Unix time at which the process was started; its time is accounted for from then on.
-      profile: first and last of the steps that JAX's profiler records, counted over trunk and branches.
-      log: called with messages for people, in the main process.
+      wait_seconds: timeout for processes that wait for each other.
+      stop: stop request, set by signals.
+      began: Unix time at which the process was started; time accounting begins then.
+      profile: first and last step to record with JAX's profiler, counted over trunk and branches.
+      log: callback for messages to the user, in the main process.
 
     Raises:
-      UserError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full;
-        or runs diverged, and the others are done.
-      Stopped: ``stop`` asked for it, and everything is saved.
+      UserError: the training or the mesh is invalid, the folder belongs to another training, the disk is full, or
+        some runs diverged after the others finished.
+      Stopped: ``stop`` requested it, and everything is saved.
     """
     fix_threads()
     group = ProcessGroup(wait_seconds)
@@ -113,13 +113,13 @@ def train(
             log(text)
         corpus = open_data(runs, data_folder, group, log)
         if len(runs) == 1:
-            # Trained alone, a run that diverged among others is tried again.
+            # A run that diverged in a vmapped training is tried again when it is trained alone.
             runs[0].forget_divergence()
         else:
             for run in runs:
                 run.recall_divergence()
         if all(run.diverged for run in unfinished):
-            # Nothing is left to train.
+            # All unfinished runs diverged, so nothing remains to train.
             progress(training.recipe.total_steps, {})
         else:
             with (
@@ -147,9 +147,8 @@ def _kept_programs(programs: Path, group: ProcessGroup) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trainer:
-    """Trains a list of runs at once. With one run, states and batches are that run's; with several, ``program`` adds an
-    axis of runs before all others. Runs that diverged keep their place on that axis, and nothing more is written of
-    them."""
+    """A trainer of one or several runs. With one run, states and batches are that run's. With several, ``program`` adds
+    a leading axis of runs. Diverged runs keep their index on that axis, but nothing more is written for them."""
 
     runs: list[TrainingRun]
     program: Program
@@ -162,11 +161,11 @@ class Trainer:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that all runs share, apart from learning rate and weight decay."""
+        """Recipe shared by all runs, apart from learning rate and weight decay."""
         return self.runs[0].training.recipe
 
     def train(self) -> None:
-        """Train the trunk as far as a branch needs it, and then each branch that has no row; write the rows."""
+        """Train the trunk as far as the branches need it, then each branch without a row; write the rows."""
         trunk, *branches = _phases_of(self.runs)
         starts = {branch.start for branch in branches}
         with RunCheckpoints(self.runs, self.program, trunk, keep=sorted(starts)) as of_trunk:
@@ -191,12 +190,12 @@ class Trainer:
     ) -> TrainState:
         """Take the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 
-        It is saved at the steps in ``save_at``, at its end, and as often as the recipe says. Steps up to ``until`` are
-        taken once more, for their state alone: they are saved, and neither logged nor evaluated again.
+        The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. Steps up to ``until``
+        are repeated only to obtain their state: they are saved, but neither logged nor evaluated again.
 
         Raises:
-          Stopped: it was asked to stop, and is saved.
-          UserError: it diverged, or a checkpoint cannot be written.
+          Stopped: a stop was requested, and the state is saved.
+          UserError: the training diverged, or a checkpoint cannot be written.
         """
         self.enter("starting")
         again, end = until is not None, phase.end if until is None else until
@@ -214,7 +213,7 @@ class Trainer:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
         compiled, batches = self.compile(start, end), self.batches(phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
-        # From here on, seconds are those of training: compilation is over in every process.
+        # Seconds count as training from here on: every process has finished compiling.
         recipe, began, spacing = self.recipe, time.monotonic(), 0
         hang = HangWatch(recipe.hang_seconds, self.runs[0].training.name)
         in_flight = StepsInFlight(compiled.values(), hang.waiting)
@@ -244,29 +243,29 @@ class Trainer:
                     for run in self.active():
                         run.attempts.write(at_once=False)
                 if saves or _is_due(step - start, spacing):
-                    # Steps that were launched end before the time of what a save waits for and copies begins.
+                    # Launched steps must end before the pause, which covers the wait and the copy of the save.
                     in_flight.drain()
                     with watch.paused():
                         checkpoints.save(step, state, watch.seconds if logs else watch.now(), validation)
                 if step == start + TIMED_STEPS and not recipe.checkpoint_steps:
-                    # Steps run ahead of this loop, which only launches them.
+                    # Steps run asynchronously: this loop only launches them.
                     in_flight.drain()
                     spacing = self.steps_unsaved(time.monotonic() - began)
                 if self.stop.after_step() and step < end:
                     checkpoints.save(step, state, watch.now())
                     checkpoints.wait()
                     raise Stopped(self.stop.number)
-            # Nothing else is done before what is being written is whole.
+            # The checkpoint must be complete before anything else starts.
             self.enter("checkpointing")
             checkpoints.wait()
         return state
 
     def steps_unsaved(self, seconds: float) -> int:
-        """Steps that ``UNSAVED_SECONDS`` take, if ``TIMED_STEPS`` took so many of the main process."""
+        """Return the number of steps in ``UNSAVED_SECONDS``, given the main process's time for ``TIMED_STEPS``."""
         return self.group.broadcast(max(1, round(UNSAVED_SECONDS / seconds * TIMED_STEPS)))
 
     def initial_state(self) -> TrainState:
-        """The state before the first step: random weights, or those that the recipe starts from."""
+        """Return the state before the first step: random weights, or the recipe's initial weights."""
 
         with self.group.progress(self.say_who_reads) as progress:
 
@@ -283,17 +282,18 @@ class Trainer:
         return self.program.stack(states)
 
     def say_who_reads(self, process: int, done: int) -> None:
-        """Log which process is waited for at the start."""
+        """Log the process that the others wait for at the start."""
         self.log(f"Waiting for process {process}, which has read {format_bytes(done)} of the initial weights.")
 
     def trunk_state(self, trunk: Phase, checkpoints: RunCheckpoints, step: int) -> TrainState:
-        """The trunk's state after a step: its checkpoint, or the one before and the steps from there once more."""
+        """Return the trunk's state after a step: from its checkpoint, or by repeating the steps since the previous
+        one."""
         state = self.train_phase(trunk, checkpoints, self.initial_state, until=step)
         self.enter("starting")
         return state
 
     def compile(self, start: int, end: int) -> dict[int, Any]:
-        """The compiled step for every batch size, in sequences, of the steps after ``start`` up to ``end``."""
+        """Return the compiled step for every batch size, in sequences, of the steps after ``start`` up to ``end``."""
         recipe = self.recipe
         sizes = {tokens // recipe.data.sequence_length for tokens in recipe.batch_schedule.sizes(start, end)}
         compiled = {size: self.program.compiled_step(size) for size in sizes}
@@ -301,15 +301,16 @@ class Trainer:
         return compiled
 
     def sequences(self, step: int) -> int:
-        """Sequences in the batch of a step, from 1."""
+        """Return the number of sequences in the batch of a step, counted from 1."""
         return self.recipe.batch_schedule.at(step - 1).batch_tokens // self.recipe.data.sequence_length
 
     def batches(self, phase: Phase, start: int) -> Iterator[Batch]:
-        """Global batches of a phase after step ``start``."""
+        """Return global batches of a phase after step ``start``."""
         return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, phase, start)
 
     def next_batch(self, phase: Phase, step: int, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
-        """The batch of a step. Time counts as waiting for data only if the devices were done with the ``last`` step."""
+        """Return the batch of a step. Time counts as waiting for data only if the devices had finished the ``last``
+        step."""
         for run in self.runs:
             run.attempts.step(phase.name, step)
         began = time.perf_counter()
@@ -320,7 +321,7 @@ class Trainer:
         return batch
 
     def evaluate(self, state: TrainState) -> list[Evaluated | None]:
-        """What each run's model has on the validation set; None for runs that diverged."""
+        """Evaluate each run's model on the validation set; None for diverged runs."""
         self.enter("evaluation")
         rows = self.corpus.validation()
         return [
@@ -337,7 +338,7 @@ class Trainer:
         validation: Sequence[dict[str, float] | None] | None,
         batch: Batch,
     ) -> list[tuple[TrainingRun, str]]:
-        """Log a step of each run, with its share of the time. Returns runs that have diverged, and why."""
+        """Log a step of each run, with its share of the time. Return the runs that diverged, with reasons."""
         digests_of = batch_digest if len(self.runs) == 1 else _digest_of_each
         values, digests = jax.device_get((metrics, digests_of(batch)))
         lines, diverged = [], []
@@ -356,7 +357,7 @@ class Trainer:
         return diverged
 
     def leave_out(self, diverged: Sequence[tuple[TrainingRun, str]]) -> None:
-        """Train without runs that diverged from here on; abort if none is left."""
+        """Exclude diverged runs from here on; abort if none is left."""
         if len(self.runs) > 1:
             for run, why in diverged:
                 run.mark_diverged(why)
@@ -366,7 +367,7 @@ class Trainer:
         self.group.abort(" ".join(why for _, why in diverged))
 
     def write_rows(self, number: int, branch: Phase, state: TrainState) -> None:
-        """Evaluate the model at the end of a branch, and write the rows that are not there yet."""
+        """Evaluate the model at the end of a branch, and write missing rows."""
         text, length = self.corpus.summary(), self.recipe.data.sequence_length
         rows, decay_from = (self.recipe.tokens(step) // length for step in (branch.end, branch.start))
         read = self.corpus.read(rows, decay_from)
@@ -376,21 +377,21 @@ class Trainer:
                 run.rows[number] = self.group.run_on_main(write)
 
     def active(self) -> list[TrainingRun]:
-        """The runs but those that diverged."""
+        """Return the runs that have not diverged."""
         return [run for run in self.runs if not run.diverged]
 
     def lacks_row(self, number: int) -> bool:
-        """Whether the branch of a budget is still to be trained."""
+        """Return whether the branch of a budget still needs training."""
         return any(run.rows[number] is None for run in self.active())
 
     def enter(self, bucket: str) -> None:
-        """From now on, time goes to a time bucket."""
+        """Attribute time to a time bucket from now on."""
         for run in self.runs:
             run.attempts.enter(bucket)
 
 
 def _phases_of(runs: Sequence[TrainingRun]) -> list[Phase]:
-    """Trunk and branches; of several runs, with the schedules of all of them."""
+    """Return trunk and branches; for several runs, with their stacked schedules."""
     every = [[trunk, *branches] for trunk, branches in (phases(run.training) for run in runs)]
     if len(runs) == 1:
         return every[0]
@@ -407,5 +408,5 @@ _digest_of_each = jax.jit(jax.vmap(batch_digest))
 
 
 def _is_due(step: int, every: int) -> bool:
-    """Whether something done ``every`` so many steps, 0 for never, is done after this one."""
+    """Return whether an action with this period (0: never) is due after this step."""
     return bool(every) and step % every == 0

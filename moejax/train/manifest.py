@@ -1,12 +1,12 @@
-"""Sizes and SHA-256 of a checkpoint's files, written beside them after Orbax's commit.
+"""Record sizes and SHA-256 hashes of a checkpoint's files, after Orbax's commit.
 
-The commit alone decides that a checkpoint counts. Afterwards each process writes the sizes of its own files at once
-(nothing is read for it) into ``manifest-PROCESS.json`` and, in the background, replaces that file by one with hashes.
-A checkpoint whose process died in between is used all the same; what is not recorded is not checked. Whoever restores
-it records the rest, marked as hashed later: such a hash tells what was restored, and not what was written.
+A checkpoint counts once it is committed. Each process then writes the sizes of its own files, without reading them, to
+``manifest-PROCESS.json``. In the background, it replaces that file by one with hashes. If a process dies in between,
+the checkpoint is still used, and files without a record are not checked. A process that restores it records the missing
+hashes, marked as hashed later: such a hash describes what was restored, not what was written.
 
-A checkpoint is damaged if a file is missing or has other bytes than were recorded, and nothing else is damage: where
-the system cannot read something, that is raised, and nothing is known of the checkpoint.
+A checkpoint is damaged if and only if a file is missing or differs from its record. System read errors are raised
+instead, because they say nothing about the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from moejax.stored import Damaged, Missing, Unreadable
 from moejax.wording import says, told
 
 VALIDATION_LOSS = "validation_loss"
-"""What is saved beside a state that was measured."""
+"""Metadata key of an evaluated state."""
 
 PHASE, STEP = "phase", "step"
-"""What is saved beside a state: of which phase and step it is."""
+"""Metadata keys for the phase and step of a state."""
 
 COMMITTED = "_CHECKPOINT_METADATA"
-"""Orbax fills this file in before it moves a checkpoint to its place."""
+"""File that Orbax completes before it moves a checkpoint to its final path."""
 
 _PARTS = ("state", "metadata", COMMITTED, "commit_success.txt")
-"""What Orbax and a training put into a checkpoint, beside records."""
+"""Files that Orbax and a training put into a checkpoint, apart from records."""
 
 _TEMPORARY = ".orbax-checkpoint-tmp"
-"""Orbax's suffix of what is not committed."""
+"""Orbax's suffix of uncommitted folders."""
 
 _RECORD = re.compile(r"manifest.*\.json")
 
@@ -50,64 +50,64 @@ _LOOK_AGAIN_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What is known of a file of a checkpoint."""
+    """Record of one file of a checkpoint."""
 
     bytes: int
     sha256: str | None = None
-    """None until it is hashed."""
+    """SHA-256; None until the file is hashed."""
     later: bool = False
-    """Whether it was hashed by who restored it, and not by who wrote it."""
+    """True if the file was hashed when it was restored, not when it was written."""
 
 
 Manifest = Mapping[str, FileRecord]
-"""By path below the checkpoint's folder."""
+"""File records by path relative to the checkpoint's folder."""
 
 
 def part_name(process: int) -> str:
-    """Name of the file in which a process records its own files."""
+    """Return the name of the file in which a process records its own files."""
     return f"manifest-{process}.json"
 
 
 def is_committed(folder: Path) -> bool:
-    """Whether Orbax has brought a checkpoint to its place, all of it.
+    """Return whether Orbax has committed a checkpoint.
 
-    One of which files are recorded was there, whatever is missing now. Where a folder is not renamed in one step (an
-    object store mounted as a file system), the temporary one is still beside it when a process dies on the way.
+    A checkpoint counts as committed if its commit file or a manifest exists. If a folder cannot be renamed atomically
+    (an object store mounted as a file system), the temporary folder remains when a process dies during the move.
 
     Raises:
-      OSError: the system cannot tell.
+      OSError: the folder cannot be read.
     """
     return _is_committed(folder, _names(folder.parent))
 
 
 def is_part(name: str) -> bool:
-    """Whether something in a checkpoint's folder is called as a training or Orbax calls it."""
+    """Return whether a file name in a checkpoint's folder is one that a training or Orbax uses."""
     return name in _PARTS or name.startswith("manifest") or _TEMPORARY in name
 
 
 def has_all_hashes(folder: Path) -> bool:
-    """Whether a hash is on record for every file of a checkpoint.
+    """Return whether every file of a checkpoint has a recorded hash.
 
     Raises:
-      Damaged: a record holds something else than was written.
-      OSError, Unreadable: the system cannot read one.
+      Damaged: a record is invalid.
+      OSError, Unreadable: the system cannot read a record.
     """
     manifest = read_manifest(folder)
     return bool(manifest) and all(file.sha256 for file in manifest.values())
 
 
 def finished_steps(folder: Path) -> list[int]:
-    """The steps of the committed checkpoints of a phase, in order.
+    """Return the steps of a phase's committed checkpoints, in order.
 
     Raises:
-      OSError: the system cannot tell.
+      OSError: the folder cannot be read.
     """
     names = _names(folder)
     return sorted(int(name) for name in names if name.isdigit() and _is_committed(folder / name, names))
 
 
 def saved_beside(folder: Path) -> dict[str, Any]:
-    """What a training saved beside the state of a checkpoint, in Orbax's file.
+    """Return the metadata of a checkpoint, from Orbax's file.
 
     Raises:
       Damaged: it cannot be read.
@@ -118,11 +118,11 @@ def saved_beside(folder: Path) -> dict[str, Any]:
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """Those of a phase's committed checkpoints that were measured, by step. What is damaged counts as not measured:
-    whoever restores that checkpoint says what is wrong with it.
+    """Return the validation losses of a phase's committed checkpoints, by step. Checkpoints with damaged metadata are
+    skipped; restoring them reports the error.
 
     Raises:
-      OSError, Unreadable: the system cannot tell.
+      OSError, Unreadable: the system cannot read the checkpoints.
     """
     found = {}
     for step in finished_steps(folder):
@@ -131,15 +131,15 @@ def validation_losses(folder: Path) -> dict[int, float]:
                 found[step] = loss
         except Unreadable:
             raise
-        # Among them one that is missing: a checkpoint may be removed while others are read.
+        # This includes missing files: a checkpoint may be removed while others are read.
         except Damaged:
             pass
     return found
 
 
 def write_sizes(folder: Path, process: int = 0, processes: int = 1, known: Manifest | None = None) -> None:
-    """Record the sizes of the files that this process wrote, but of those whose hash is ``known``. A size that is known
-    stays what it was."""
+    """Record the sizes of the files that this process wrote, except those with a ``known`` hash. A known size is
+    kept."""
     known = known or {}
     names = [path.relative_to(folder).as_posix() for path in _own(folder, process, processes)]
     files = {
@@ -152,7 +152,7 @@ def write_sizes(folder: Path, process: int = 0, processes: int = 1, known: Manif
 
 
 def write_hashes(folder: Path, process: int = 0, stop: threading.Event | None = None, *, later: bool = False) -> None:
-    """Record hashes of the files whose sizes this process has recorded; nothing, if ``stop`` is set on the way."""
+    """Record hashes of the files with sizes recorded by this process; record nothing if ``stop`` is set meanwhile."""
     part = _part(folder, process)
     names = [name for name, file in part.items() if file.sha256 is None]
     hashes = _sha256_of([folder / name for name in names], stop)
@@ -162,11 +162,11 @@ def write_hashes(folder: Path, process: int = 0, stop: threading.Event | None = 
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What all processes recorded of a checkpoint, with a hash where any of them has one; empty if none did.
+    """Return the merged records of all processes, preferring those with a hash; empty if there are none.
 
     Raises:
-      Damaged: a record holds something else than was written.
-      OSError, Unreadable: the system cannot read one.
+      Damaged: a record is invalid.
+      OSError, Unreadable: the system cannot read a record.
     """
     found: dict[str, FileRecord] = {}
     for part in (folder / name for name in _names(folder) if _RECORD.fullmatch(name)):
@@ -175,11 +175,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def wrong_size(folder: Path) -> str | None:
-    """What a look at its place and the presence and sizes of its files finds wrong with a checkpoint, in words; None
-    if nothing.
+    """Describe the first error in a checkpoint's path and its files' presence and sizes; None if there is none.
 
     Raises:
-      OSError, Unreadable: the system cannot tell.
+      OSError, Unreadable: the system cannot read the checkpoint.
     """
     try:
         known = read_manifest(folder)
@@ -196,39 +195,39 @@ def wrong_size(folder: Path) -> str | None:
 
 
 def _misplaced(folder: Path) -> str | None:
-    """Whether a checkpoint was saved as that of another step or phase than its place says, in words."""
+    """Describe the mismatch if a checkpoint was saved as another step or phase than its path says."""
     try:
         beside = saved_beside(folder)
     except Unreadable:
         raise
     except Damaged:
-        # Whoever restores it says so.
+        # Restoring the checkpoint reports this error.
         return None
     saved = beside.get(PHASE), beside.get(STEP)
-    # One that was set aside has another name.
+    # A checkpoint that was moved aside has another name.
     if None in saved or not folder.name.isdigit() or saved == (folder.parent.name, int(folder.name)):
         return None
     return f"it was saved as step {saved[1]} of {saved[0]}, and was moved or copied"
 
 
 def hashes_of(folder: Path, names: Sequence[str], read: Callable[[int], None] | None = None) -> dict[str, str]:
-    """The SHA-256 of files of a checkpoint, by their names; ``read`` is told of the bytes as they are read.
+    """Return the SHA-256 of files of a checkpoint, by name; ``read`` is called with the number of bytes read.
 
     Raises:
-      OSError: the system cannot read one.
+      OSError: the system cannot read a file.
     """
     found = _sha256_of([folder / name for name in names], read=read)
     return {name: content for name, content in zip(names, found, strict=True) if content is not None}
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names of a checkpoint's files, without the records of them."""
+    """Return the names of a checkpoint's files, without its records."""
     return sorted(path.relative_to(folder).as_posix() for path in _files(folder))
 
 
 def damage(folder: Path, found: Mapping[str, str] | None = None) -> str | None:
-    """What is wrong with a checkpoint, every file of it read, in words; None if nothing is. ``found`` has the hashes
-    of all files, where they are known.
+    """Read all files of a checkpoint and describe the first error; None if there is none. ``found`` supplies known
+    hashes.
 
     Raises:
       OSError, Unreadable: the system cannot read all of it.
@@ -251,24 +250,24 @@ def _differing(manifest: Manifest, found: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class Verified:
-    """What the hashes of a training's checkpoints say of them."""
+    """Results of comparing a training's checkpoints with their hashes."""
 
     checkpoints: int
     bytes: int
     without_hash: int
-    """Files of which no hash was recorded, so that nothing can be compared."""
+    """Number of files without a recorded hash, which cannot be compared."""
     hashed_later: int
-    """Files whose hash tells only that they are as they were when the checkpoint was restored."""
+    """Number of files hashed only when the checkpoint was restored."""
     damaged: tuple[str, ...]
-    """Folders of checkpoints and what is wrong with each."""
+    """Folders of damaged checkpoints, with the error in each."""
     unreadable: tuple[str, ...]
-    """Those that the system could not read, and why: whether they are whole is not known."""
+    """Folders that the system could not read, with the reason; their integrity is unknown."""
 
 
 def verify(folder: Path) -> Verified:
-    """Read every committed checkpoint of a training's folder, and compare it with its manifest.
+    """Read every committed checkpoint of a training's folder and compare it with its manifest.
 
-    A training that runs removes checkpoints: one that is no longer there is left out.
+    A running training removes checkpoints; removed ones are omitted.
 
     Raises:
       OSError: the system cannot list them.
@@ -299,14 +298,14 @@ def verify(folder: Path) -> Verified:
 
 
 def in_words(error: OSError | Damaged) -> str:
-    """Which file the system could not read, and why."""
+    """Return the file that the system could not read, and the reason."""
     if isinstance(error, Damaged):
         return str(error).rstrip(".")
     return (f"{error.filename}: " if error.filename else "") + says("the system", error)
 
 
 def _is_removed(folder: Path) -> bool:
-    """Whether a checkpoint is no longer there: one that is being removed has fewer files at every look."""
+    """Return whether a checkpoint is gone or being removed: then its number of files decreases at every look."""
     count = _count(folder)
     while count:
         time.sleep(_LOOK_AGAIN_SECONDS)
@@ -317,10 +316,10 @@ def _is_removed(folder: Path) -> bool:
 
 
 class Hashing:
-    """Hashes the files that this process wrote to checkpoints, one checkpoint after another, in the background.
+    """Background hashing of the files that this process wrote to checkpoints, one checkpoint at a time.
 
-    Nobody waits for it: at its end a process by itself finishes what is under way, one of several does so after it has
-    parted from the others, and one that fails or is asked to stop drops it.
+    The training does not wait for it. At the end, a single process finishes pending hashes; one of several processes
+    does so after leaving the group. A process that fails or is asked to stop cancels them.
     """
 
     def __init__(self, process: int = 0, processes: int = 1):
@@ -329,24 +328,24 @@ class Hashing:
         self._jobs: dict[Path, tuple[threading.Event, Future[None]]] = {}
 
     def begin(self, folder: Path, *, again: bool = False) -> None:
-        """Hash a checkpoint that is committed and whose sizes are recorded; ``again``: what others, now dead, have not
-        recorded of it."""
+        """Hash a committed checkpoint with recorded sizes. With ``again``, also record files that dead processes did
+        not."""
         if folder not in self._jobs or self._jobs[folder][1].done():
             stop = threading.Event()
             self._jobs[folder] = (stop, self._thread.submit(self._hash, folder, stop, again))
 
     def drop(self, folders: Sequence[Path]) -> None:
-        """Stop with checkpoints that may be removed from now on; nothing is written to them any more."""
+        """Cancel hashing of checkpoints that may be removed; nothing more is written to them."""
         jobs = [self._jobs.pop(folder) for folder in folders if folder in self._jobs]
         for stop, _ in jobs:
             stop.set()
         for _, job in jobs:
-            # One that waits for its turn behind another checkpoint's is not waited for.
+            # A job that is still queued is cancelled without waiting.
             if not job.cancel():
                 job.exception()
 
     def under_way(self) -> list[Path]:
-        """The checkpoints that were begun, in order."""
+        """Return the checkpoints for which hashing was begun, in order."""
         return list(self._jobs)
 
     def __enter__(self) -> Hashing:
@@ -358,8 +357,8 @@ class Hashing:
         self._thread.shutdown(wait=self._processes == 1)
 
     def _hash(self, folder: Path, stop: threading.Event, again: bool) -> None:
-        # The checkpoint counts as it is. A disk that is full will say so at the next one, whoever uses a checkpoint
-        # whose records are damaged at once, and one may have been removed since.
+        # Errors do not matter here, because the checkpoint counts without hashes. A full disk raises at the next save,
+        # and damaged records raise when the checkpoint is used. The checkpoint may also have been removed since.
         with contextlib.suppress(OSError, Damaged):
             if again:
                 write_sizes(folder, self._process, self._processes, read_manifest(folder))
@@ -374,7 +373,6 @@ def _write(folder: Path, process: int, files: Manifest) -> None:
 
 
 def _part(folder: Path, process: int) -> _Part:
-    """What one process has recorded."""
     part = folder / part_name(process)
     return _read(part) if part.exists() else {}
 
@@ -384,7 +382,7 @@ def _read(part: Path) -> _Part:
 
 
 def _own(folder: Path, process: int, processes: int) -> list[Path]:
-    """Orbax keeps what a process wrote in ``ocdbt.process_N`` and in files ``process_N``; the rest is the first's."""
+    """Return the files of one process: Orbax uses ``ocdbt.process_N`` and ``process_N``; all others are the first's."""
     owners = {f"{kind}process_{number}": number for number in range(processes) for kind in ("", "ocdbt.")}
 
     def owner(path: Path) -> int:
@@ -394,18 +392,18 @@ def _own(folder: Path, process: int, processes: int) -> list[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Of a checkpoint, without the records."""
+    """Return the files of a checkpoint, without its records."""
     every = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
     return [path for path in every if not _is_record(path, folder)]
 
 
 def _count(folder: Path) -> int:
-    """Of all files below a folder, the records among them."""
+    """Count all files below a folder, including the records."""
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
 def _is_record(path: Path, folder: Path) -> bool:
-    """Whether a file is a manifest, or one being written."""
+    """Return whether a file is a manifest, possibly a partially written one."""
     return path.parent == folder and "manifest" in path.name
 
 
@@ -415,8 +413,8 @@ def _is_committed(folder: Path, beside: Sequence[str]) -> bool:
 
 
 def _names(folder: Path) -> list[str]:
-    """Of what is in a folder, in order; none if there is no such folder. ``Path.glob`` would also be silent where the
-    folder cannot be read, and what it holds be taken for lost."""
+    """Return the sorted names in a folder; empty if it does not exist. ``Path.glob`` would hide read errors, and its
+    contents would seem lost."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -424,7 +422,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _size(path: Path) -> int | None:
-    """None if there is no such file."""
+    """Return the size of a file; None if it does not exist."""
     try:
         return path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -438,8 +436,8 @@ def _threads() -> int:
 def _sha256_of(
     paths: Sequence[Path], stop: threading.Event | None = None, read: Callable[[int], None] | None = None
 ) -> list[str | None]:
-    # When the interpreter ends, one of several processes may still hash: an executor takes no work then, and from
-    # Python 3.12 on no thread begins.
+    # One of several processes may still hash when the interpreter exits. Executors accept no work then, and Python 3.12
+    # starts no more threads.
     try:
         threads = ThreadPool(_threads())
     except RuntimeError:
@@ -449,7 +447,7 @@ def _sha256_of(
 
 
 def _sha256(path: Path, stop: threading.Event | None = None, read: Callable[[int], None] | None = None) -> str | None:
-    """None if it was stopped."""
+    """Return the SHA-256 of a file; None if stopped."""
 
     def reading(size: int) -> None:
         if stop is not None and stop.is_set():

@@ -1,4 +1,4 @@
-"""The mesh of devices, and where a training state lies on it."""
+"""Build the device mesh and the shardings of a training state."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ Devices = Annotated[int, whole(-1, 1_000_000)]
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Devices along each axis of the mesh, within a slice; -1 on one axis takes what the others leave.
+    """Devices along each axis of the mesh, within a slice; -1 on one axis takes the remaining devices.
 
-    Slices of TPUs are joined by the data center's network (DCN) alone. Each holds a copy of the state, and nothing but
-    sums over tokens, those of gradients above all, crosses from one to another.
+    Slices of TPUs are connected only by the data-center network (DCN). Each slice holds a copy of the state. Only sums
+    over tokens, mainly those of gradients, cross between slices.
     """
 
     dcn_data: Devices = -1
-    """Slices; -1 for as many as there are. They are the outermost part of the mesh's axis ``data``."""
+    """Number of slices; -1 for as many as there are. They are the outermost part of the mesh's axis ``data``."""
     data: Devices = -1
     fsdp: Devices = 1
     expert: Devices = 1
     tensor: Devices = 1
 
     def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
-        """Sizes in the order of ``MESH_AXES``, for devices of so many slices; ``data`` counts those of all slices.
+        """Return sizes in the order of ``MESH_AXES``, for devices in this many slices; ``data`` counts those of all
+        slices.
 
         Raises:
-          UserError: the axes do not multiply to the number of devices, or others than ``dcn_data`` cross slices.
+          UserError: the axes do not multiply to the number of devices, or axes other than ``dcn_data`` cross slices.
         """
         data, *others = self.slice_sizes(devices, slices)
         return (data * self.joined(devices, slices), *others)
 
     def slice_sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
-        """The same within a slice."""
+        """Return sizes in the order of ``MESH_AXES`` within a slice."""
         slices = self.joined(devices, slices)
         devices //= slices
         given = tuple(getattr(self, axis) for axis in MESH_AXES)
@@ -67,7 +68,7 @@ class MeshShape:
         return tuple(devices // fixed if size == -1 else size for size in given)
 
     def joined(self, devices: int, slices: int = 1) -> int:
-        """How many groups of devices ``dcn_data`` joins: as many as there are slices, unless it is given."""
+        """Return the number of device groups along ``dcn_data``: the number of slices unless it is given."""
         wanted = slices if self.dcn_data == -1 else self.dcn_data
         if wanted < 1 or (slices > 1 and wanted != slices):
             raise UserError(
@@ -81,13 +82,15 @@ class MeshShape:
 
 
 def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over all devices of all processes, or those given; the compiler places what is not said (Auto axes).
+    """Return the mesh over all devices of all processes, or the given ones, with Auto axes: the compiler chooses
+    shardings that are not specified.
 
-    On a torus, axes get whole dimensions where the sizes allow it, so that their devices are neighbours. Off TPU there
-    are no slices: ``dcn_data`` takes the devices in their order, as many for each; of so many processes, those of each.
+    On a torus, axes get whole dimensions if the sizes allow it, so that their devices are neighbors. Other platforms
+    have no slices. There ``dcn_data`` divides the devices in order into equal groups: one per process if the number of
+    processes matches.
 
     Raises:
-      UserError: the axes do not multiply to the number of devices, or others than ``dcn_data`` cross slices.
+      UserError: the axes do not multiply to the number of devices, or axes other than ``dcn_data`` cross slices.
     """
     devices = jax.devices() if devices is None else devices
     on_tpu = devices[0].platform == "tpu"
@@ -106,12 +109,12 @@ def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Sequences of a batch, split over every token axis."""
+    """Return the sharding of a batch's sequences, split over every token axis."""
     return NamedSharding(mesh, PartitionSpec(TOKEN_AXES))
 
 
 def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:
-    """Sharding of every parameter from its logical axis names."""
+    """Return the sharding of every parameter from its logical axis names."""
     return jax.tree.map(
         lambda leaf, names: NamedSharding(mesh, partition_spec(names, leaf.shape, mesh)),
         abstract,
@@ -120,13 +123,13 @@ def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:
 
 
 def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
-    """Numbers of those rows of a batch, in order, that lie on this process's devices."""
+    """Return the sorted indices of a batch's rows that are on this process's devices."""
     places = sharding.addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in places if index is not None]))
 
 
 def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSharding) -> jax.Array:
-    """A batch of ``rows`` rows on the devices, of which each process gives its own, ``mine``."""
+    """Return a batch of ``rows`` rows on the devices; each process supplies its own rows, ``mine``."""
 
     def part(index: Any) -> np.ndarray:
         return local[np.searchsorted(mine, np.arange(rows)[index[0]])]

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: what was measured while training, each step once however often the training was interrupted."""
+"""Write and read ``metrics.jsonl``: measurements during training, one line per step despite interruptions."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 TRUNK = "trunk"
 
 OF_THE_CLOCK = ("seconds", "tokens_per_second", "mfu", "memory_bytes", "memory_peak_bytes")
-"""What a line says that another training of the same numbers would say differently."""
+"""Fields that differ between trainings with the same numbers."""
 
 
 _LINE = {"phase": str, "step": int, "tokens": int, "seconds": float, "steps_done": int, "loss": float | str}
-"""What every line has. What is not finite is text."""
+"""Fields of every line. Non-finite numbers are text."""
 
 _MEASURED = ("loss", "validation_loss", "mfu", "tokens_per_second")
 _COUNTED = ("step", "tokens", "seconds", "steps_done", "skipped_steps", "memory_bytes", "memory_peak_bytes")
-"""Numbers of a line, where it has them; what is counted is finite."""
+"""Numeric fields of a line, if present; counted ones are finite."""
 
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 _MOST = 2.0**63
-"""Of what is counted."""
+"""Upper limit of counted fields."""
 
 
 def number(value: float | str) -> float:
-    """A number of a line; NaN if it was not finite."""
+    """Return a number of a line; NaN if it was not finite."""
     return math.nan if isinstance(value, str) else float(value)
 
 
 def module_name(depth: int) -> str:
-    """Name of the module of multi-token prediction that predicts the token ``depth`` places after the next."""
+    """Return the name of the multi-token-prediction module for the token ``depth`` places after the next."""
     return f"mtp_{depth}"
 
 
 def branch_name(budget_tokens: int) -> str:
-    """Name of the branch that ends at a budget."""
+    """Return the name of the branch that ends at a budget."""
     return f"branch-{budget_tokens}"
 
 
 class MetricsLog:
-    """Appends lines ``{"phase": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
+    """Append-only log of lines ``{"phase": trunk or branch, "step": …, "tokens": …, "loss": …}`` in a file.
 
-    Of several processes one writes; the others only read. ``loggers`` are given what is on disk, and ``log`` what a
-    person must know.
+    One process writes; the others only read. ``loggers`` receive the lines that are on disk, and ``log`` receives
+    messages for the user.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class MetricsLog:
         self._lines: list[dict[str, Any]] = []
 
     def show_in(self, loggers: Sequence[Logger]) -> None:
-        """Give the lines to ``loggers`` too, once they are on disk."""
+        """Pass lines to ``loggers`` too, once they are on disk."""
         self._loggers = loggers
 
     def rewind(self, phase: str, step: int, *, start: int = 0, every: int = 0) -> int:
-        """Forget what was logged of a phase after ``step``, the step it goes on from, and any torn last line.
+        """Remove the lines of a phase after ``step``, from which it resumes, and any torn last line.
 
-        Lines that are damaged, or of a step that has one, are left out. That is said, and if none of the last ``every``
-        steps has a line, where the phase began at ``start``.
+        Damaged lines and duplicates of a step are omitted, with a message. If none of the last ``every`` steps has a
+        line, a message reports it; the phase begins at ``start``.
 
-        Returns the last step that had been logged of the phase; 0 if none.
+        Return the last logged step of the phase; 0 if there is none.
         """
         lines, damaged = _lines(_bytes(self._path), whole=True)
         reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
@@ -109,20 +109,20 @@ class MetricsLog:
         return reached
 
     def lines(self) -> list[dict[str, Any]]:
-        """Everything on disk so far.
+        """Return all lines on disk.
 
         Raises:
-          Damaged: a line is no line of a log.
+          Damaged: a line is invalid.
         """
         return read(self._path)
 
     def write(self, phase: str, step: int, values: Mapping[str, Any]) -> None:
-        """Add one line; it reaches the disk at the next ``flush``."""
+        """Add one line; it is written to disk at the next ``flush``."""
         plain = {name: _plain(value) for name, value in values.items()}
         self._lines.append({"phase": phase, "step": step, **plain})
 
     def flush(self) -> None:
-        """Write out all lines. Called before a checkpoint, so that no step a checkpoint covers is ever missing."""
+        """Write all lines. Call this before a checkpoint, so that the log has every step that a checkpoint covers."""
         if self._writes:
             _append(self._path, "".join(json.dumps(line) + "\n" for line in self._lines).encode())
             for logger in self._loggers:
@@ -132,10 +132,10 @@ class MetricsLog:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Lines of a metrics file; none if there is no file.
+    """Return the lines of a metrics file; an empty list if there is no file.
 
     Raises:
-      Damaged: a line is no line of a log.
+      Damaged: a line is invalid.
     """
     return parse_lines(_bytes(path), path, whole=True)
 
@@ -145,10 +145,10 @@ def _bytes(path: Path) -> bytes:
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
-    """At most ``count`` whole lines from the end of a metrics file, read from there.
+    """Return at most ``count`` complete lines from the end of a metrics file, reading only its end.
 
     Raises:
-      Damaged: one of those that were read is no line of a log.
+      Damaged: a line that was read is invalid.
     """
     try:
         if (descriptor := open_regular(path, os.O_RDONLY)) is None:
@@ -166,11 +166,11 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str, Any]]:
-    """The whole lines of the end of a metrics file, or of a ``whole`` one: what stands before the first line break may
-    be the end of a line, and what stands after the last is torn.
+    """Parse the complete lines of the end of a metrics file, or of a ``whole`` one. The text before the first line
+    break may be a partial line, and the text after the last line break is torn.
 
     Raises:
-      Damaged: one of them is no line of a log.
+      Damaged: a line is invalid.
     """
     found, damaged = _lines(content, whole=whole)
     if damaged:
@@ -181,13 +181,13 @@ def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str,
 
 
 def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The lines, and what stands where others should."""
+    """Return the parsed lines and the damaged ones."""
     read = [(line, _line(line)) for line in content.split(b"\n")[0 if whole else 1 : -1]]
     return [parsed for _, parsed in read if parsed is not None], [line for line, parsed in read if parsed is None]
 
 
 def _line(content: bytes) -> dict[str, Any] | None:
-    """None if it is not as ``MetricsLog`` writes it in all that is shown of it."""
+    """Parse a line; None if any displayed field is not as ``MetricsLog`` writes it."""
     line = parse_line(content, _LINE)
     if line is None or not re.fullmatch(rf"{TRUNK}|{branch_name(0)[:-1]}[0-9]{{1,18}}", line["phase"]):
         return None
@@ -203,7 +203,7 @@ def _is_number(value: object, most: float = sys.float_info.max, texts: Sequence[
 
 
 def _are_layers(value: object) -> bool:
-    """A list for every statistic, an entry per mixture layer."""
+    """Return whether the value has a list for every statistic, with an entry per mixture layer."""
     try:
         layers = convert(dict[str, list], value, "layers")
     except ValueError:
@@ -225,7 +225,7 @@ def _no_lines(where: object, damaged: Sequence[bytes]) -> str:
 
 
 def _append(path: Path, content: bytes) -> None:
-    """Add to a file all of some bytes or, where the disk is full, none: what is added next begins a line."""
+    """Append all of the bytes, or none if the disk is full, so that the next append begins a line."""
     with path.open("ab") as file:
         end = file.seek(0, os.SEEK_END)
         try:
@@ -243,6 +243,6 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    # As many digits as tell one float32 from any other.
+    # Nine significant digits identify a float32 uniquely.
     number = float(f"{value:.9g}") if not isinstance(value, int | str) else value
     return number if not isinstance(number, float) or math.isfinite(number) else str(number)

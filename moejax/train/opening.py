@@ -1,4 +1,4 @@
-"""Opening runs: their settings are checked, their folders claimed and locked, and what is there of them is read."""
+"""Open runs: check their settings, claim and lock their folders, and read their existing results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from moejax.train.vmapped_runs import shared_settings, vmapped_runs
 from moejax.wording import says, some, told
 
 PREPARING_SECONDS = 24 * 3600.0
-"""How long processes wait for the main one to tokenise a corpus."""
+"""Timeout for processes that wait for the main process to tokenize a corpus."""
 
 
 @contextlib.contextmanager
@@ -64,9 +64,10 @@ def open_runs(
     began: float | None,
     log: Callable[[str], None],
 ) -> Iterator[tuple[list[TrainingRun], Mesh]]:
-    """Yields the runs of trainings, each given with its folder, and the mesh they are trained on.
+    """Yield the runs of the trainings, each given with its folder, and their mesh.
 
-    Meanwhile their folders are locked, and the time of runs that lack rows is accounted for: how it ends is recorded.
+    Inside the context, the folders are locked. The time of runs without all rows is recorded, including how the attempt
+    ends.
 
     Raises:
       UserError: as ``moejax.train.loop.train``.
@@ -114,10 +115,10 @@ def open_runs(
 def open_data(
     runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup, log: Callable[[str], None] = lambda text: None
 ) -> Corpus:
-    """The corpus, which the main process prepares if it is not there yet.
+    """Return the corpus; the main process prepares it if it does not exist yet.
 
     Raises:
-      UserError: it cannot be read, is not what the runs were started with, or is too small.
+      UserError: the corpus cannot be read, differs from the one at the start of the runs, or is too small.
     """
     first = runs[0].training
 
@@ -132,14 +133,14 @@ def open_data(
         return corpus
 
     def check(corpus: Corpus) -> None:
-        # Batches and validation rows raise for what they lack: now, rather than at the first step or after the last.
+        # Create batches and validation rows now, to raise errors here rather than at the first step or after the last.
         for decay_from in (None, 0):
             corpus.batches(batch=first.recipe.batch_sequences, seed=first.seed, decay_from=decay_from)
         corpus.validation()
 
     prepared = group.run_or_abort(prepare, wait_seconds=PREPARING_SECONDS)
     corpus = group.run_or_abort(lambda: prepared or open_corpus(first.recipe.data, folder))
-    # Rows of packed documents are laid out: a second for a million of them.
+    # Laying out rows of packed documents takes a second per million rows.
     group.run_or_abort(lambda: check(corpus), wait_seconds=PREPARING_SECONDS)
     asked, there = first.recipe.data.validation_tokens, corpus.validation().tokens
     if there + first.recipe.data.sequence_length <= asked:
@@ -149,7 +150,7 @@ def open_data(
 
 @contextlib.contextmanager
 def report_disk_errors(folder: Path) -> Iterator[None]:
-    """Raise ``UserError``, a sentence, where the system cannot write."""
+    """Raise ``UserError`` if the system cannot write."""
     try:
         yield
     except OSError as error:
@@ -161,7 +162,7 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_memory(training: Training, program: Program) -> Iterator[None]:
-    """Raise ``UserError``, a sentence with the sizes, where a training needs more memory than there is."""
+    """Raise ``UserError`` with the sizes if a training runs out of memory."""
     try:
         yield
     except Exception as error:
@@ -180,8 +181,7 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
 
 
 def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[str], None]) -> None:
-    """Log what has changed since a training's last attempt that decides the last bits of its numbers, or that they are
-    decided anew at every start."""
+    """Log changes since a training's last attempt that affect rounding, and whether every start rounds differently."""
     before = read_attempts(folder)
     changed = changed_versions(before, now)
     why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
@@ -197,8 +197,8 @@ def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[st
 def _checked_mesh(
     pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup, log: Callable[[str], None]
 ) -> Mesh:
-    """The mesh, after settings, sources of data and devices are checked; why a training that is there is refused is
-    written into its folder."""
+    """Return the mesh after checking settings, data sources and devices. If a check fails, the reason is recorded in
+    the folders of existing trainings."""
     trainings = [training for training, _ in pairs]
     with contextlib.ExitStack() as refused:
         for _, folder in pairs if group.is_main else ():
@@ -213,7 +213,7 @@ def _checked_mesh(
 
 @contextlib.contextmanager
 def _recorded_refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Record why a training that a study has laid out cannot start; where none is, nothing is written."""
+    """Record why a training prepared by a study cannot start; write nothing for other trainings."""
     try:
         yield
     except ValueError as error:
@@ -224,7 +224,7 @@ def _recorded_refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None
 
 
 def _check_initial_weights(pairs: Sequence[tuple[Training, Path]], data_folder: Path) -> None:
-    """Check those of trainings that begin: once there are checkpoints, the weights need not be there any more."""
+    """Check the initial weights of new trainings; with checkpoints, the weights may have been removed."""
     for training, folder in pairs:
         if training.recipe.initial_weights.source and not (folder / "checkpoints").exists():
             check_initial_weights(training, tokenizer_of(training.recipe.data, data_folder))
@@ -289,7 +289,7 @@ def _run(
 
 
 def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) -> list[dict[str, Any] | None]:
-    """The rows that are there, by budget."""
+    """Return the existing rows by budget, None for missing ones."""
     found: list[dict[str, Any] | None] = []
     for budget in training.recipe.budgets_tokens:
         try:
@@ -304,7 +304,7 @@ def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) ->
 
 
 def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
-    """What a training goes on with, which is what it began with by its files or, without them, its checkpoints."""
+    """Return the inputs of a training, which are those recorded in its files or else in its checkpoints."""
     saved, weights, remedy = saved_inputs(folder), folder / INITIAL_WEIGHTS, "bring back a copy, or remove it"
     _check_corpus(training, text, folder, saved)
     if weights.exists():
@@ -342,7 +342,7 @@ def _check_corpus(training: Training, text: Summary, folder: Path, saved: Traini
 
 
 def _interrupted(runs: Sequence[TrainingRun], unfinished: Sequence[TrainingRun], number: int) -> str:
-    """Record that a signal ends runs while no step is taken, and say what of them is saved."""
+    """Record that a signal ended the runs while no step was taken, and return a message about saved work."""
     for run in unfinished:
         run.attempts.write(*ending(Stopped(number)))
     return interrupted_text([run.folder for run in runs])

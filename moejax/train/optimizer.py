@@ -1,4 +1,5 @@
-"""Optimisers with gradient clipping and decoupled weight decay, through Optax, as directions of unit learning rate."""
+"""Build optimizers with gradient clipping and decoupled weight decay through Optax, with updates of unit learning
+rate."""
 
 from __future__ import annotations
 
@@ -19,34 +20,35 @@ from moejax.train.schedule import DECAYS
 
 
 class ParameterParts(NamedTuple):
-    """What an optimiser must know of each parameter: trees in the shape of the parameters."""
+    """Properties of each parameter that optimizers need: trees with the structure of the parameters."""
 
     axes: Any
     """Logical axis names."""
     inputs: Any
-    """Those that the parameter sums over, if it is a matrix."""
+    """Axes that the parameter sums over, if it is a matrix."""
     is_matrix: Any
-    """Whether it is a matrix, which decays, rather than a norm or a bias."""
+    """True for matrices, which decay; False for norms and biases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Choices of the optimiser and its schedule."""
+    """Settings of the optimizer and its schedule."""
 
     name: str = "adamw"
     """A key of ``OPTIMIZERS``."""
     learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
-    """Peak of the schedule; 0, in a config also "auto", leaves it to ``Recipe.hyperparameters``."""
+    """Peak of the schedule; 0, or "auto" in a config, means that ``Recipe.hyperparameters`` chooses it."""
     warmup_tokens: Tokens = 0
     decay_share: Annotated[float, NumberRange(0, 1, without_low=True)] = 0.2
-    """Last part of a budget over which the learning rate falls; 1 begins where the warm-up ends."""
+    """Share of a budget, at its end, over which the learning rate decays; with 1, decay starts at the end of the
+    warm-up."""
     decay_shape: str = "linear"
     """A key of ``moejax.train.schedule.DECAYS``."""
     final_share: Share = 0.1
-    """Learning rate at the end, as a share of the peak."""
+    """Final learning rate, as a share of the peak."""
     batch_exponent: Scale = 0.0
-    """In a batch ramp, the rate of a smaller batch is multiplied by its share of the last one to this power: 0 leaves
-    it, .5 is the square-root rule."""
+    """Exponent of the batch size in a ramp: the learning rate is multiplied by (batch / last batch)^exponent. 0 leaves
+    it constant; 0.5 is the square-root rule."""
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
     epsilon: Epsilon = 1e-8
@@ -54,10 +56,10 @@ class OptimizerConfig:
     muon_beta: BelowOne = 0.95
     """Momentum of Muon's matrices."""
     clip_norm: Scale = 1.0
-    """Largest global norm of the gradients; 0 leaves them as they are."""
+    """Largest global norm of the gradients; 0 disables clipping."""
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` if a setting is invalid."""
         check_fields(self, "optimizer")
         if not self.learning_rate > 0:
             raise UserError(f"learning_rate is {self.learning_rate}; give a positive number.")
@@ -69,9 +71,10 @@ class OptimizerConfig:
 def make_optimizer(
     config: OptimizerConfig, parts: ParameterParts, weight_decay: float | Array | None = None
 ) -> optax.GradientTransformation:
-    """The chain of an optimiser. Updates point uphill at unit size: a step subtracts them times the learning rate.
+    """Return the chain of an optimizer. Updates point uphill at unit size; a step subtracts them times the learning
+    rate.
 
-    ``weight_decay``, which may be traced, stands for the config's.
+    ``weight_decay``, which may be traced, replaces the config's value.
     """
     clip = _clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
     decay = optax.add_decayed_weights(config.weight_decay if weight_decay is None else weight_decay, parts.is_matrix)
@@ -79,7 +82,8 @@ def make_optimizer(
 
 
 def _clip_by_global_norm(most: float) -> optax.GradientTransformation:
-    """Optax's with one factor for all: XLA multiplies where a gradient is read, but writes down what was divided."""
+    """Clip like Optax, but multiply by one factor for all: XLA fuses the multiplication but materializes Optax's
+    division."""
 
     def clipped(gradients: Any) -> Any:
         factor = jnp.minimum(1.0, most / optax.tree.norm(gradients))
@@ -89,16 +93,16 @@ def _clip_by_global_norm(most: float) -> optax.GradientTransformation:
 
 
 def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """Adam (Kingma and Ba, 2015), which with decoupled decay is AdamW (Loshchilov and Hutter, 2019)."""
+    """Return Adam (Kingma and Ba, 2015); with decoupled decay it is AdamW (Loshchilov and Hutter, 2019)."""
     return optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
 
 
 def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """Orthogonalised momentum for the matrices between hidden vectors (Jordan, 2024).
+    """Return Muon: orthogonalized momentum for the matrices between hidden vectors (Jordan, 2024).
 
-    Each layer, expert and projection is a matrix of its own. Updates have the root mean square of Adam's, .2, so that
-    one learning rate serves both (Liu et al., 2025, Moonlight). Vocabulary, routers and norms follow Adam, with
-    Nesterov's momentum like the rest.
+    Each layer, expert and projection is a separate matrix. Updates have the root mean square of Adam's, 0.2, so that
+    one learning rate suits both (Liu et al., 2025, Moonlight). Vocabulary, routers and norms use Adam, with Nesterov
+    momentum like the rest.
     """
     dimensions = jax.tree.map(_matrix_axes, parts.axes, parts.inputs, is_leaf=lambda leaf: isinstance(leaf, tuple))
     return optax.contrib.muon(
@@ -113,11 +117,11 @@ def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransf
 
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
-"""``optimizer(config, parts)`` without its weight decay, by ``OptimizerConfig.name``."""
+"""Functions ``optimizer(config, parts)`` without weight decay, by ``OptimizerConfig.name``."""
 
 
 def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
-    """Which dimensions of a parameter are summed over and which result; None for what is no hidden matrix."""
+    """Return a parameter's summed and output dimensions; None unless it is a hidden matrix."""
     outputs = [name for name in axes if name not in (*inputs, *COUNTING_AXES)]
     if not inputs or not outputs or {"vocab", "router"} & set(axes):
         return None

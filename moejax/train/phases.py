@@ -1,4 +1,4 @@
-"""The phases of a training: the trunk that all budgets share, and the branch of each."""
+"""Define the phases of a training: the trunk that all budgets share, and the branch of each budget."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ class Phase:
     end: int
     schedule: Schedule
     steps_before: int
-    """Steps of the phases before this one."""
+    """Number of steps in the phases before this one."""
 
     @property
     def decay_start(self) -> int | None:
-        """Of a branch, the step after which its learning rate falls and ``data.decay_mixture`` is read."""
+        """Step of a branch after which its learning rate decays and ``data.decay_mixture`` is read; None for the
+        trunk."""
         return None if self.name == TRUNK else self.start
 
     def steps_done(self, step: int) -> int:
-        """Steps over trunk and branches when ``step`` of this phase is taken."""
+        """Return the number of steps over trunk and branches after ``step`` of this phase."""
         return self.steps_before + step - self.start
 
 
 def phases(training: Training) -> tuple[Phase, list[Phase]]:
-    """The trunk, and a branch per budget."""
+    """Return the trunk, and a branch per budget."""
     recipe, optimizer = training.recipe, training.recipe.optimizer
     last = recipe.batch_tokens
 

@@ -1,7 +1,7 @@
-"""The processes of one training: how they find each other, what they agree on, and how they end together.
+"""Coordinate the processes of one training: discovery, agreement and joint exit.
 
-Agreement goes through the coordination service of ``jax.distributed``, not through the devices, so that every wait has
-a time limit and nothing needs to be compiled for it.
+Agreement uses the coordination service of ``jax.distributed``, not the devices. Thus every wait has a time limit, and
+nothing needs to be compiled.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 
-# JAX has the processes' key-value store, but no public name for it; Orbax uses it in the same way.
+# JAX has no public name for the processes' key-value store; Orbax uses it in the same way.
 from jax._src import distributed
 
-# Nor has it one for the address that it takes from Slurm's variables.
+# JAX has no public name either for the address that it derives from Slurm's variables.
 from jax._src.clusters import SlurmCluster
 from jax.errors import JaxRuntimeError
 
@@ -34,46 +34,46 @@ from moejax.wording import says
 T = TypeVar("T")
 
 WAIT_SECONDS = 300.0
-"""How long a process waits for the others, unless it waits for a work of unknown length."""
+"""Timeout for waiting for other processes, unless their work has unknown length."""
 
 _LONGER_SECONDS = 30
-"""So much later than we would JAX give up."""
+"""Extra seconds before JAX's own timeout."""
 
 HEARTBEAT_SECONDS = 60
-"""Silence after which the others count a process as dead and end."""
+"""Heartbeat timeout after which the other processes regard a process as dead and end."""
 
 
 _TELLING_SECONDS = 10.0
-"""How often a process tells the others how far it is."""
+"""Interval at which a process publishes its progress, in seconds."""
 
 _LOOKING_SECONDS = 60.0
-"""How often one that waits looks how far the others are, and says so."""
+"""Interval at which a waiting process checks and reports the others' progress, in seconds."""
 
 _agreements = itertools.count()
-"""All processes agree on the same things in the same order."""
+"""Counter of agreements, which all processes make in the same order."""
 
 
 class SharedProgress:
-    """How far each process is with a task of unknown length, for the others to see while they wait."""
+    """Progress of each process in a task of unknown length, visible to the others while they wait."""
 
     def __init__(self, client: Any, place: str, own: int, waiting: Callable[[int, int], None]):
         self._client, self._own = client, own
         self.place = place
-        """Where its keys lie."""
+        """Prefix of its keys."""
         self.waiting = waiting
-        """Told now and then which process is waited for, and how far it is."""
+        """Callback that receives the process that others wait for, and its progress."""
         self._done, self._lock, self._over = 0, threading.Lock(), threading.Event()
 
     def add(self, amount: int) -> None:
-        """So much more is done, in any thread."""
+        """Add progress; callable from any thread."""
         with self._lock:
             self._done += amount
 
     def of(self, process: int) -> int:
-        """How much a process has done, as far as it is known here."""
+        """Return the last known progress of a process."""
         try:
             return int(self._client.key_value_try_get(f"{self.place}/{process}"))
-        # It has told nothing yet.
+        # The process has not published anything yet.
         except JaxRuntimeError:
             return 0
 
@@ -95,9 +95,9 @@ class SharedProgress:
 
 
 class ProcessGroup:
-    """The processes of one training, seen from this one; a group of one where there are no others.
+    """The processes of one training, from the perspective of this one; a group of one without others.
 
-    Every process makes the same calls in the same order; values are plain data and pass through the key-value store.
+    Every process makes the same calls in the same order. Values are plain data and pass through the key-value store.
     """
 
     def __init__(self, wait_seconds: float = WAIT_SECONDS):
@@ -105,26 +105,26 @@ class ProcessGroup:
         self.count = jax.process_count()
         self._wait = wait_seconds
         self._to_delete: list[str] = []
-        """Where the main process has keys of agreements that others may still read."""
+        """Key prefixes of the main process that others may still read."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this is process 0, which writes files and prints for all."""
+        """Return whether this is process 0, which writes files and prints for all."""
         return self.index == 0
 
     def progress(self, waiting: Callable[[int, int], None]) -> SharedProgress:
-        """Progress of a task that all processes begin now.
+        """Return the progress of a task that all processes begin now.
 
-        ``waiting(process, done)`` is called now and then in the main process while it waits.
+        ``waiting(process, done)`` is called repeatedly in the main process while it waits.
         """
         return SharedProgress(self._client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
 
     @contextlib.contextmanager
     def leaving_together(self) -> Iterator[SharedProgress]:
-        """At the end, wait for every process on the ways out that all of them take: JAX ends those that have left, and
-        with them the others, if one of them stays for longer than ``HEARTBEAT_SECONDS``.
+        """Wait for every process at the exits that all processes take. JAX ends processes that left, and then the
+        others, if one of them stays longer than ``HEARTBEAT_SECONDS``.
 
-        Yields the progress by which a process that has more to do is waited for.
+        Yield the progress, which extends the wait for a process with remaining work.
         """
         with self.progress(lambda process, done: None) as progress:
             try:
@@ -137,13 +137,13 @@ class ProcessGroup:
     def all_gather(
         self, value: T, *, wait_seconds: float | None = None, progress: SharedProgress | None = None
     ) -> list[T]:
-        """Every process's value, in the order of their indices. A value is plain data.
+        """Return the values of all processes, in the order of their indices. A value is plain data.
 
-        The main process reads them one by one and publishes them together: four requests a process, not one for every
-        pair. With ``progress``, a process is waited for as long as it advances: the limit is for standing still.
+        The main process reads the values one by one and publishes them together. This takes four requests per process
+        instead of one per pair. With ``progress``, the timeout restarts whenever a process advances.
 
         Raises:
-          UserError: a process has not come here in time.
+          UserError: a process did not arrive in time.
           JaxRuntimeError: the others cannot be reached.
         """
         if self.count == 1:
@@ -153,7 +153,7 @@ class ProcessGroup:
         self._client.key_value_set(f"{place}/{self.index}", text)
         if not self.is_main:
             self._wait_for(f"{place}/0", 0, wait, progress)
-            # The main process is there, so it answers, whomever it waits for; that it has died, JAX would tell.
+            # The main process has arrived, so it will answer after waiting for others. JAX reports its death.
             return self._result(self._wait_for(f"{place}/all", 0, math.inf))
         found = [json.loads(text)]
         try:
@@ -163,17 +163,17 @@ class ProcessGroup:
             self._client.key_value_set(f"{place}/all", json.dumps({"missing": str(error)}))
             raise
         self._client.key_value_set(f"{place}/all", json.dumps({"values": found}))
-        # All have come here, so nobody reads what was agreed before.
+        # All processes have arrived, so nobody reads earlier agreements any more.
         for read in self._to_delete:
             self._client.key_value_delete(read)
         self._to_delete = [place] if progress is None else [place, progress.place]
         return found
 
     def broadcast(self, value: T, *, wait_seconds: float | None = None) -> T:
-        """The main process's value, in every process; the main process waits for none.
+        """Return the main process's value in every process; the main process does not wait.
 
         Raises:
-          UserError: the main process has not come here in time.
+          UserError: the main process did not arrive in time.
         """
         if self.count == 1:
             return value
@@ -188,11 +188,11 @@ class ProcessGroup:
 
     @property
     def _client(self) -> Any:
-        """Of the key-value store; None where there are no others."""
+        """Return the client of the key-value store; None in a group of one."""
         return distributed.global_state.client if self.count > 1 else None
 
     def _begin(self) -> str:
-        """Where the keys of the next agreement lie."""
+        """Return the key prefix of the next agreement."""
         return f"moejax/{next(_agreements)}"
 
     @staticmethod
@@ -203,7 +203,7 @@ class ProcessGroup:
         return result["values"]
 
     def _wait_for(self, key: str, process: int, wait: float, progress: SharedProgress | None = None) -> str:
-        """What ``process`` writes at ``key``, once it does."""
+        """Return the value that ``process`` writes at ``key``, waiting for it."""
         waited, seen = 0.0, 0
         while True:
             part = min(wait - waited, _LOOKING_SECONDS if progress is not None or wait == math.inf else wait)
@@ -211,7 +211,7 @@ class ProcessGroup:
                 return self._client.blocking_key_value_get(key, int(1000 * part))
             except JaxRuntimeError as error:
                 if "DEADLINE" not in str(error):
-                    # The others cannot be asked any more.
+                    # The coordination service is lost.
                     raise
                 waited += part
                 done = seen if progress is None else progress.of(process)
@@ -230,18 +230,18 @@ class ProcessGroup:
     ) -> T:
         """Run ``work`` in every process; if it fails in one, all of them end.
 
-        A group of one raises what ``work`` raises, apart from a ``UserError``.
+        A group of one re-raises exceptions of ``work`` other than ``UserError``.
 
         Raises:
-          CoordinatedError: what a process raised, in the main process.
-          SystemExit: in the others, which print nothing, except a bug of moejax's, which is printed where it was met.
+          CoordinatedError: the error of a process, in the main process.
+          SystemExit: in the other processes, which print nothing except bugs of moejax that they meet.
         """
         problem, result = None, None
         try:
             result = work()
         except UserError as error:
             problem = str(error)
-        # Who has lost the others cannot ask them.
+        # A process that lost the others cannot communicate any more.
         except JaxRuntimeError:
             raise
         except Exception as error:
@@ -262,22 +262,22 @@ class ProcessGroup:
         raise CoordinatedError(text if len(failed) == self.count else f"Process {failed[0]} of {self.count}: {text}")
 
     def run_on_main(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
-        """Run ``work`` in the main process alone, and return in every process what it returned, which is plain data.
+        """Run ``work`` only in the main process, and return its result, which is plain data, in every process.
 
         Raises: as ``run_or_abort``.
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
 
     def barrier(self, *, wait_seconds: float | None = None, progress: SharedProgress | None = None) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has arrived."""
         self.all_gather(None, wait_seconds=wait_seconds, progress=progress)
 
     def abort(self, text: str) -> NoReturn:
-        """End a training for a reason that all processes know.
+        """End a training for a reason known to all processes.
 
         Raises:
-          CoordinatedError: ``text``, in the main process.
-          SystemExit: in the others, which print nothing.
+          CoordinatedError: with ``text``, in the main process.
+          SystemExit: in the other processes, which print nothing.
         """
         raise CoordinatedError(text) if self.is_main else SystemExit(2)
 
@@ -285,7 +285,7 @@ class ProcessGroup:
         """Abort if the processes were given different values.
 
         Raises:
-          CoordinatedError: they were; the sentence names the differences.
+          CoordinatedError: the values differ; the message names the differences.
         """
         values = self.all_gather(value)
         self.run_or_abort(lambda: _check_same(what, values))
@@ -304,12 +304,12 @@ def _check_same(what: str, values: list[Any]) -> None:
 def init_distributed(
     coordinator: str | None, processes: int | None, process: int | None, *, wait_seconds: float = WAIT_SECONDS
 ) -> Iterator[None]:
-    """Join ``jax.distributed`` while this lasts. What is None comes from the environment: Slurm, Open MPI, Kubernetes,
-    Cloud TPU.
+    """Join ``jax.distributed`` inside the context. Arguments that are None come from the environment: Slurm, Open MPI,
+    Kubernetes, Cloud TPU.
 
     Raises:
-      UserError: the coordinator is not known or its port is taken, the others do not come, or the environment tells
-        too little.
+      UserError: the coordinator is unknown, its port is in use, other processes do not arrive, or the environment is
+        incomplete.
     """
     by_slurm = coordinator is None and SlurmCluster.is_env_present()
     address = SlurmCluster.get_coordinator_address(None, None) if by_slurm else coordinator
@@ -342,7 +342,7 @@ def init_distributed(
 
 @contextlib.contextmanager
 def _time_limit(seconds: float, text: str) -> Iterator[None]:
-    """End the process with a sentence if the block takes longer: JAX would end it with a stack trace of its own."""
+    """End the process with a message if the block takes longer; JAX would end it with a stack trace."""
 
     def end() -> None:
         say(f"moejax: {text}")
@@ -358,7 +358,7 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
 
 
 def _check_address(coordinator: str, *, listens: bool) -> None:
-    """Whether this machine knows the coordinator's, and may listen there if it is to."""
+    """Raise ``UserError`` if this machine cannot resolve the coordinator, or cannot listen there if it must."""
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
@@ -372,7 +372,7 @@ def _check_address(coordinator: str, *, listens: bool) -> None:
     if not listens:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # A port that was just given up is free.
+        # SO_REUSEADDR allows a port that was released recently.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", int(port)))

@@ -1,4 +1,4 @@
-"""A look at some steps of a training through JAX's profiler."""
+"""Profile some steps of a training with JAX's profiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROFILE = "profile"
 
 
 class Profile:
-    """Records the steps ``first`` to ``last``, counted over trunk and branches; ``None`` records nothing."""
+    """A recorder of the steps ``first`` to ``last``, counted over trunk and branches; ``None`` records nothing."""
 
     def __init__(self, steps: tuple[int, int] | None, folder: Path, log: Callable[[str], None]):
         self._first, self._last = steps or (0, 0)
@@ -21,20 +21,20 @@ class Profile:
         self._recording, self._recorded = False, steps is None
 
     def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
-        """Around the taking of a step."""
+        """Return the context in which to take a step."""
         if self._first <= number <= self._last and not (self._recording or self._recorded):
             jax.profiler.start_trace(str(self._folder))
             self._recording = True
         return jax.profiler.StepTraceAnnotation("step", step_num=number) if self._recording else _NOTHING
 
     def after(self, number: int, metrics: Any) -> None:
-        """End after the last one, once the devices are done with it."""
+        """Stop recording after the last step, once the devices have finished it."""
         if self._recording and number >= self._last:
             jax.block_until_ready(metrics)
             self.close()
 
     def close(self) -> None:
-        """End, wherever the training has."""
+        """Stop recording, wherever the training ended."""
         if self._recording:
             self._recording, self._recorded = False, True
             jax.profiler.stop_trace()

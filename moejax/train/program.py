@@ -1,4 +1,4 @@
-"""The compiled functions of a training, where on the mesh its state lies, and how far the host may be ahead."""
+"""Build the compiled functions of a training and the shardings of its state, and limit how far the host runs ahead."""
 
 from __future__ import annotations
 
@@ -32,63 +32,63 @@ from moejax.train.vmapped_runs import shared_settings
 from moejax.train.xla_options import compiler_options
 
 MAX_STEPS_IN_FLIGHT = 8
-"""Steps that are launched and not done. Of 32, XLA's client for CPUs waits for one before it launches the next: where
-several devices wait for each other within a step, and each has a thread, it may wait for ever."""
+"""Maximum number of launched, unfinished steps. With 32, XLA's CPU client waits for one step before it launches the
+next. This can deadlock if several devices wait for each other within a step and each has one thread."""
 MUCH_MEMORY_BYTES = 2**28
-"""Working memory of a step on a CPU above which the next one is launched only when this one has given its memory back.
-The client says that a step is done before it does that, and a step that waits for it begins with as much again."""
+"""Working memory of a step on a CPU above which the next step is launched only after this one has freed its memory. The
+client reports a step as done before it frees the memory, so a waiting step would allocate the same amount again."""
 GIVING_BACK_SECONDS = 0.005
 SHARED_EVALUATION_TOKENS = 65_536
-"""Tokens that are evaluated together where they share the room of experts, and that so decide about each other's
-losses: as many whatever the batch and the mesh."""
+"""Number of tokens evaluated together if they share the capacity of experts and thus affect each other's losses. It is
+independent of the batch and the mesh."""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """The compiled functions of one training, or of several that are vmapped.
 
-    Shapes and shardings are those of one training; with ``vmapped_runs``, ``step`` takes and gives arrays with an axis
-    of runs before all others.
+    Shapes and shardings are those of one training. With ``vmapped_runs``, the arrays of ``step`` have a leading axis of
+    runs.
     """
 
     mesh: Mesh
     functions: Functions
     init: Callable[[int], TrainState]
-    """A fresh state from a seed."""
+    """Return a fresh state from a seed."""
     step: Any
-    """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state given is used up."""
+    """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state argument is donated."""
     batch: dict[str, jax.ShapeDtypeStruct]
-    """Shapes of a global batch, the last of a ramp."""
+    """Shapes of a global batch, the last one of a ramp."""
     schedule: Schedule
     """Shapes of a schedule."""
     evaluate: Any
-    """``Functions.evaluate``, jitted."""
+    """Jitted ``Functions.evaluate``."""
     evaluation_batch: dict[str, jax.ShapeDtypeStruct]
-    """Shapes of a batch of ``evaluate``."""
+    """Shapes of an ``evaluate`` batch."""
     evaluation_sequences: int
-    """Sequences of the validation set in it; what the mesh needs beside them is padding."""
+    """Number of validation sequences in that batch; the rest is padding for the mesh."""
     shardings: TrainState
-    """Where each array of the state lies."""
+    """Sharding of each array of the state."""
     abstract: TrainState
     """Shapes and types of the state."""
     vmapped_runs: int = 0
-    """Of several runs, how many; 0 for a program of one."""
+    """Number of vmapped runs; 0 for a program of one run."""
 
     def lowered_evaluation(self) -> Any:
-        """``evaluate`` of a batch, lowered and not compiled."""
+        """Return ``evaluate`` lowered for one batch, but not compiled."""
         batch = self.evaluation_batch
         real = jax.ShapeDtypeStruct(batch["tokens"].shape[:1], np.bool_)
         return self.evaluate.lower(self.abstract.params, self.abstract.expert_bias, batch, real)
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> Any:
-        """``step``, compiled without being run; for ``batch``, or one of so many sequences."""
+        """Return ``step`` compiled, without running it, for ``batch`` or for this number of sequences."""
         if sequences == self.batch["tokens"].shape[0]:
             return self.compiled_step()
         return self.step.lower(*self.step_shapes(sequences)).compile()
 
     def step_shapes(self, sequences: int | None = None) -> tuple[TrainState, dict[str, Any], Schedule]:
-        """Shapes of what ``step`` takes."""
+        """Return the shapes of the arguments of ``step``."""
 
         def of_batch(rows: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return rows if sequences is None else jax.ShapeDtypeStruct((sequences, rows.shape[1]), rows.dtype)
@@ -100,20 +100,20 @@ class Program:
         return jax.tree.map(of_all_runs, shapes) if self.vmapped_runs else shapes
 
     def stack(self, states: list[TrainState]) -> TrainState:
-        """The state that ``step`` takes, from that of each run."""
+        """Return the state for ``step``, stacked from the states of the runs."""
         return _stack(states) if self.vmapped_runs else states[0]
 
     def unstack(self, state: TrainState) -> list[TrainState]:
-        """The state of each run."""
+        """Return the state of each run."""
         return _unstack(state, self.vmapped_runs) if self.vmapped_runs else [state]
 
 
 def make_program(training: Training, mesh: Mesh) -> Program:
-    """The functions of a training on a mesh. Compilation happens at their first call, once in a process for all that
-    could be vmapped together.
+    """Return the functions of a training on a mesh. They are compiled at the first call, once per process for all
+    trainings that can be vmapped together.
 
     Raises:
-      UserError: the devices have no products of the runtime's types.
+      UserError: the devices do not support products in the runtime's types.
     """
     kind = mesh.devices.flat[0].device_kind
     check_quantization(training.architecture, training.recipe.runtime, CHIP_OF_DEVICE.get(kind, ""))
@@ -157,18 +157,18 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
 
 @functools.lru_cache(maxsize=8)
 def vmap_program(program: Program, runs: int) -> Program:
-    """A program whose step is that of many trainings, side by side on one device.
+    """Return a program with a step for many trainings at once on one device.
 
-    States, batches, schedules and metrics of ``step`` have an axis of runs before all others. ``init`` and ``evaluate``
-    are still those of one.
+    States, batches, schedules and metrics of ``step`` have a leading axis of runs. ``init`` and ``evaluate`` remain
+    those of one run.
     """
     return replace(program, step=jax.jit(jax.vmap(program.functions.step), donate_argnums=0), vmapped_runs=runs)
 
 
 class StepsInFlight:
-    """Keeps the host from launching steps too far ahead of its devices; ``steps`` are the compiled programs.
+    """A limit on the number of launched, unfinished steps; ``steps`` are the compiled programs.
 
-    ``watch`` makes a context for every wait for one step.
+    ``watch`` returns a context for every wait for one step.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class StepsInFlight:
         self._watch = watch
 
     def add(self, loss: Array) -> None:
-        """Take in the ``loss`` of a step that was launched, and wait if too many are under way."""
+        """Add the ``loss`` of a launched step, and wait if too many steps are unfinished."""
         self._launched.append(loss)
         if self._one_by_one:
             self.drain()
@@ -190,7 +190,7 @@ class StepsInFlight:
             self._wait()
 
     def drain(self) -> None:
-        """Wait for all steps that were launched."""
+        """Wait for all launched steps."""
         while self._launched:
             self._wait()
 
@@ -200,7 +200,7 @@ class StepsInFlight:
 
 
 def working_bytes(step: Any) -> int:
-    """Working memory of a compiled program."""
+    """Return the working memory of a compiled program, in bytes."""
     return step.memory_analysis().temp_size_in_bytes
 
 
@@ -234,7 +234,7 @@ def _schedule_shapes(training: Training) -> Schedule:
 
 
 def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> TrainState:
-    """Optimiser moments lie where their parameters do, everything else everywhere."""
+    """Return shardings of the state: optimizer moments like their parameters, everything else replicated."""
     replicated = NamedSharding(mesh, PartitionSpec())
     params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
     everywhere = jax.tree.map(lambda _: replicated, abstract)
@@ -244,9 +244,9 @@ def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> Tr
 
 
 def _beside_params(optimizer: Any, params: Any, shardings: Any, otherwise: NamedSharding) -> Any:
-    """Shardings of an optimiser's state. An array at the end of whose path is a parameter's, and that has the
-    parameter's shape, lies where the parameter does, so that it does not matter how an optimiser holds its moments:
-    Muon's are two trees, each with a part of the parameters."""
+    """Return shardings of an optimizer's state. An array is sharded like a parameter if its path ends with the
+    parameter's path and the shapes match. This does not depend on how an optimizer stores its moments: Muon has two
+    trees, each with a part of the parameters."""
     placed = {
         path: (leaf.shape, sharding)
         for (path, leaf), sharding in zip(

@@ -1,7 +1,7 @@
-"""The instructions of an optimised program, ``compiled.as_text()``, and how often each runs.
+"""Parse the instructions of an optimized program, ``compiled.as_text()``, and how often each runs.
 
-XLA prints a program as computations, one instruction a line. Loops, branches and fusions call computations by name, so
-an instruction runs as often as what calls it.
+XLA prints a program as computations, with one instruction per line. Loops, branches and fusions call computations by
+name, so an instruction runs as often as its caller.
 """
 
 from __future__ import annotations
@@ -13,39 +13,38 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One instruction, where one run of the program comes to it."""
+    """One instruction at one call site of its computation."""
 
     type: str
-    """Of its result."""
+    """Type of its result."""
     opcode: str
     name: str = ""
-    """In the program's text: of a kernel of Pallas its own, with a number behind."""
+    """Name in the program's text; a Pallas kernel has its own name with a numeric suffix."""
     rest: str
     """Operands and attributes."""
     operands: tuple[str, ...] = ()
-    """Types of the operands, of those that are instructions of the same computation."""
+    """Types of the operands that are instructions of the same computation."""
     operand_names: tuple[str, ...] = ()
-    """Their names."""
+    """Names of those operands."""
     times: int = 1
-    """How often it runs in one run of the program; with branches, if each were taken."""
+    """Number of executions per run of the program, counting every branch as taken."""
     loops: int = 0
-    """Loops around it."""
+    """Number of loops around it."""
     is_rare: bool = False
-    """Whether it runs only where a condition does not hold, which holds nearly always (``moejax.condition``)."""
+    """True if it runs only when a condition fails that nearly always holds (``moejax.condition``)."""
     fusion: str = ""
-    """The fusion that it is a part of: one kernel with others. A fusion's parts follow it, and may be fusions
-    themselves."""
+    """Name of the fusion (one kernel) that contains it. A fusion's parts follow it and may be fusions themselves."""
     is_offloaded: bool = False
-    """Whether it runs beside what is written behind it, on a TPU's SparseCores."""
+    """True if it runs concurrently with the following instructions, on a TPU's SparseCores."""
     times_known: bool = True
-    """Whether the program says how often the loops around it run; one that does not is counted as one turn."""
+    """True if the program states the trip counts of all loops around it; an unknown count is taken as 1."""
 
 
 def instructions(program: str) -> Iterator[Instruction]:
-    """The instructions of a program that call no others, and fusions, in the order in which they are written.
+    """Yield the instructions that call no computation, and fusions, in textual order.
 
     Raises:
-      ValueError: the text is no optimised program.
+      ValueError: the text is not an optimized program.
     """
     computations = dict(_computations(program))
     entry = next((name for name, found in computations.items() if found.is_entry), None)
@@ -69,7 +68,7 @@ class _Line:
 
 
 _BEGIN = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .* \{$")
-# A type may hold parentheses, but none that follow a word in small letters.
+# A type may contain parentheses, but none that follow a lowercase word.
 _INSTRUCTION = re.compile(
     r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<opcode>[a-z][a-z0-9\-]*)\((?P<rest>.*)"
 )
@@ -88,7 +87,7 @@ def _computations(program: str) -> Iterator[tuple[str, _Computation]]:
 
 
 def _called(name: str, computations: Mapping[str, _Computation], around: Instruction) -> Iterator[Instruction]:
-    """The instructions of a computation, which runs as ``around`` says."""
+    """Yield the instructions of a computation called in the context of ``around``."""
     types = {one.name: one.type for one in computations[name].instructions}
     for one in computations[name].instructions:
         callees = list(_callees(one))
@@ -120,27 +119,27 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Instruc
 
 
 def _operands(instruction: _Line) -> list[str]:
-    """Names of what an instruction is applied to."""
     return re.findall(r"%([\w.\-]+)", instruction.rest.partition(")")[0])
 
 
 _CALLING = ("call", "call-start")
-"""What runs the computation that it names with ``to_apply``: here, or beside what follows, on a TPU's SparseCores."""
+"""Opcodes that run their ``to_apply`` computation: synchronously, or concurrently on a TPU's SparseCores."""
 
 
 def _callees(instruction: _Line) -> Iterator[tuple[str, str]]:
-    """How an instruction calls others, and their names; what a reduction applies to pairs of numbers is left out."""
+    """Yield the kind and the name of each computation that an instruction calls; the scalar function of a reduction is
+    omitted."""
     for call in _CALLS.finditer(instruction.rest):
         if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode in _CALLING):
             names = [name.strip().lstrip("%") for name in (call["one"] or call["many"]).split(",")]
-            # Numbered branches of a condition: that for false, which is 0, comes first.
+            # In an indexed conditional with two branches, index 0 (false) comes first.
             is_condition = call["how"] == "branch_computations" and len(names) == 2
             for place, name in enumerate(names):
                 yield "false_computation" if is_condition and place == 0 else call["how"], name
 
 
 def _trips(loop: _Line, computations: Mapping[str, _Computation]) -> int | None:
-    """How often a loop runs: what XLA found, or else the one number that its condition holds."""
+    """Return the trip count of a loop: XLA's annotation, or else the only constant in its condition."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     condition = next(callee for how, callee in _callees(loop) if how == "condition")

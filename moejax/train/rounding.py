@@ -1,11 +1,10 @@
-"""What decides how devices round sums, beside settings, seed and mesh.
+"""Fix and record what affects rounding of sums other than settings, seed and mesh.
 
-XLA cuts the loops of a program for a CPU into as many pieces as it has threads, and has as many threads as a process
-sees cores, so the last bits of a sum would depend on the machine and on what a scheduler grants. A training therefore
-gives it the same number of threads everywhere; how many cores they share decides the speed alone. What is left is the
-type of processor, whose vectors and caches libraries fit their sums to, or the kind of accelerator: they are recorded
-for all processes, and a restart on others says so. On NVIDIA GPUs, sums are always in the same order only if XLA is
-told to keep to it.
+On a CPU, XLA splits the loops of a program by its number of threads, by default the number of visible cores. The last
+bits of a sum would thus depend on the machine and the scheduler. A training therefore uses the same number of threads
+everywhere; the number of cores affects only the speed. The processor type also matters, because libraries adapt their
+sums to its vectors and caches, as does the type of accelerator. Both are recorded for all processes, and a restart on
+other types logs a message. On NVIDIA GPUs, the order of sums is fixed only with an XLA flag.
 """
 
 from __future__ import annotations
@@ -24,25 +23,28 @@ from jax._src.xla_bridge import backends_are_initialized
 from moejax.train.allocator import computes_on_cpu
 
 THREADS = 4
-"""Of XLA on a CPU, whatever the number of cores."""
+"""Number of XLA's threads on a CPU, independent of the number of cores."""
 
 
 _NPROC = "NPROC"
-"""XLA asks this variable before it asks the machine (`DefaultThreadPoolSize` of xla/pjrt/utils.cc)."""
+"""Environment variable that XLA reads before it counts cores (`DefaultThreadPoolSize` of xla/pjrt/utils.cc)."""
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-"""With this in ``XLA_FLAGS``, a program for a GPU adds in the same order whenever it runs or is compiled."""
+"""Value in ``XLA_FLAGS`` that makes GPU programs add in the same order at every run and compilation."""
 
 
 def fix_threads(threads: int | None = None) -> None:
-    """Give XLA so many threads on a CPU, or one for each of more devices; without a number those that ``NPROC`` asks
-    for, or ``THREADS``. Where an accelerator computes, or JAX has devices already, this changes nothing."""
+    """Set the number of XLA's threads on a CPU; the default is ``NPROC`` or else ``THREADS``.
+
+    With more devices than threads, XLA uses one thread per device. Do nothing on accelerators or if JAX has already
+    initialized devices.
+    """
     if computes_on_cpu() and not backends_are_initialized():
         os.environ[_NPROC] = str(threads or os.environ.get(_NPROC) or THREADS)
 
 
 def unfixed() -> str | None:
-    """Why the bits depend on the number of cores, in a sentence with the remedy; None if they do not."""
+    """Return a message with a remedy if the last bits depend on the number of cores; None if they do not."""
     if jax.default_backend() != "cpu" or _NPROC in os.environ:
         return None
     return (
@@ -53,8 +55,8 @@ def unfixed() -> str | None:
 
 
 def rounding() -> dict[str, str]:
-    """Of this process: on a CPU the type of processor and the threads that XLA has, else the kind of device, and of a
-    GPU whether XLA was told to add in the same order always, and all that XLA was told."""
+    """Return the properties of this process that affect rounding. On a CPU: the type of processor and the number of
+    XLA's threads. Otherwise: the kind of device and XLA's flags, and for a GPU whether they fix the order of sums."""
     if jax.default_backend() == "cpu":
         return {"processor": processor(), "threads": str(_threads())}
     found = {"device": ", ".join(sorted({device.device_kind for device in jax.local_devices()}))}
@@ -65,19 +67,21 @@ def rounding() -> dict[str, str]:
 
 
 def decides_programs() -> list[str]:
-    """What decides a compiled program and is in no key of JAX's: of a CPU the threads for which its loops are cut."""
+    """Return properties that affect compiled programs but are not in JAX's cache key: on a CPU the number of
+    threads."""
     return [f"{_threads()} threads"] if jax.default_backend() == "cpu" else []
 
 
 def _adds_in_order(flags: str) -> bool:
-    """Whether XLA is told to. Of a flag that is given twice it takes the last, and one without a value is true."""
+    """Return whether XLA's flags fix the order of sums. XLA uses the last of repeated flags, and a flag without a value
+    is true."""
     name = DETERMINISTIC.partition("=")[0]
     values = [value for flag, _, value in (one.partition("=") for one in flags.split()) if flag == name]
     return bool(values) and values[-1].lower() in ("", "true", "1")
 
 
 def of_all(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What processes tell of themselves, in their order: once where they agree, else how many in a row say what."""
+    """Merge the properties of all processes, in order: one value if they agree, otherwise run-length encoded values."""
     names = list(dict.fromkeys(name for one in every for name in one))
     return {name: _in_rows([one.get(name, "none") for one in every]) for name in names}
 
@@ -88,14 +92,14 @@ def _in_rows(values: Sequence[str]) -> str:
 
 
 def processor(told: Path = Path("/proc/cpuinfo")) -> str:
-    """The type of this machine's processor: as Linux names it, with its family, model and widest vectors."""
+    """Return the type of this machine's processor: Linux's model name with its family, model and widest vectors."""
     try:
         first = told.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError:
         return platform.processor() or platform.machine()
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (facts.get("flags") or facts.get("Features") or "").split()
-    # Arm's kernels number a core's type where others name it.
+    # Arm kernels report numbers for a core's type instead of a name.
     named = [facts.get("model name") or " ".join(facts.get(f"CPU {what}", "") for what in ("implementer", "part"))]
     named += [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
     named += [next((flag for flag in ("avx512f", "avx2", "sve2", "sve", "asimd") if flag in flags), "")]
@@ -103,7 +107,7 @@ def processor(told: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _threads() -> int:
-    """Those that XLA has started, by their name, or, where the system does not tell, those that it was asked for."""
+    """Return the number of threads that XLA has started, counted by name, or else the requested number."""
     jax.devices()
     found = 0
     for name in Path("/proc/self/task").glob("*/comm"):

@@ -1,4 +1,4 @@
-"""The run row: everything a law, a reader or a rerun needs of one trained branch, in the columns of a run table."""
+"""Build the run row: the results and settings of one trained branch, in the columns of a run table."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from moejax.train.rounding import rounding
 from moejax.train.training import Training
 
 OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_peak_bytes")
-"""Columns in which another training of the same numbers would differ."""
+"""Columns that differ between trainings with the same numbers."""
 MEASURED = (
     *("loss", "bits_per_byte", "train_loss", "unique_tokens", "validation_tokens", "unigram_entropy"),
     *("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "balance_loss", "max_violation"),
     "params_active_served",
     *OF_THE_CLOCK,
 )
-"""Columns of numbers that only a training tells, of a corpus of one source."""
+"""Numeric columns that only a training provides, for a corpus of one source."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of one branch."""
+    """Measurements of one branch."""
 
     evaluated: Evaluated
     log: list[dict[str, Any]]
     """Lines of the metrics file."""
     branch: str
     goodput: float | None
-    """Of the training so far, see ``moejax.train.attempts``."""
+    """Goodput of the training so far, see ``moejax.train.attempts``."""
     memory_peak_bytes: int
-    """Of the fullest device, see ``moejax.train.devices``."""
+    """Peak memory of the fullest device, see ``moejax.train.devices``."""
     versions: dict[str, str]
     """See ``moejax.train.attempts.Attempt``."""
 
@@ -64,17 +64,17 @@ _OF_ACCELERATORS = (
     "nvidia-cublas",
     "libtpu",
 )
-"""Distributions whose kernels and sums an accelerator's numbers come from; which of them there are depends on it."""
+"""Distributions that affect an accelerator's numbers; the installed ones depend on the accelerator."""
 
 
 def make_row(
     training: Training, budget_tokens: int, text: Summary, read: Sequence[PartRead], measured: Measured
 ) -> dict[str, Any]:
-    """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
-    ``read`` is what the branch has read of each set of the corpus.
+    """Return one row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
+    ``read`` lists what the branch has read of each set of the corpus.
 
     Raises:
-      UserError: the loss is not a number, so there is no result to write down.
+      UserError: the loss is not finite, so there is no result.
     """
     losses = measured.evaluated.losses()
     if not math.isfinite(losses["loss"] or 0.0):
@@ -85,7 +85,7 @@ def make_row(
     counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
     start = training.recipe.decay_start(budget_tokens)
     branch = [line for line in measured.log if line["phase"] == measured.branch]
-    # A step that was skipped has none.
+    # Skipped steps have no finite loss.
     last = [loss for line in branch[-3:] if math.isfinite(loss := number(line["loss"]))]
     of_trunk = seconds_until(measured.log, TRUNK, start)
     of_branch = seconds_until(measured.log, measured.branch, training.recipe.steps(budget_tokens), start=start)
@@ -122,7 +122,7 @@ def make_row(
 
 
 def known_columns(training: Training, budget_tokens: int) -> dict[str, Any]:
-    """What a row says that is known before its run is trained, parameters as ``moejax.laws.accounting`` counts them."""
+    """Return the columns that are known before training, with parameters counted by ``moejax.laws.accounting``."""
     architecture, recipe = training.architecture, training.recipe
     tokens = recipe.tokens(recipe.steps(budget_tokens))
     design, counts, modules = design_of(architecture, tokens), params(architecture), mtp_params(architecture)
@@ -161,8 +161,8 @@ def known_columns(training: Training, budget_tokens: int) -> dict[str, Any]:
 
 
 def seconds_until(lines: Sequence[Mapping[str, Any]], phase: str, step: int, *, start: int = 0) -> float | None:
-    """Seconds of training from a phase's beginning, at ``start``, to a step of it, linear between logged steps; None if
-    what was logged does not reach it."""
+    """Return the seconds of training from a phase's ``start`` to a step, interpolated linearly between logged steps;
+    None if the log does not reach the step."""
     at = {start: 0.0} | {line["step"]: float(line["seconds"]) for line in lines if line["phase"] == phase}
     if step > max(at):
         return None
@@ -171,7 +171,7 @@ def seconds_until(lines: Sequence[Mapping[str, Any]], phase: str, step: int, *, 
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides a training's numbers, and what decides how this process rounds them."""
+    """Return the versions of software that affects a training's numbers, and the properties that affect rounding."""
     names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
     if jax.default_backend() == "cpu" and cpu.available():
         names += ["numba"]
@@ -189,7 +189,7 @@ def versions() -> dict[str, str]:
 
 
 def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
-    """The papers' shape variables; those that speak of experts are empty for a dense model."""
+    """Return the papers' shape variables; those about experts are None for a dense model."""
     everywhere = ("expansion", "granularity", "sparsity")
     of_experts = ("active_experts", "shared_share")
     return {name: float(getattr(design, name)) for name in everywhere} | {
@@ -198,12 +198,13 @@ def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
 
 
 def _routing(sums: RoutingSums | None) -> dict[str, Any]:
-    """Routing health on the validation set: means over layers, the worst of the largest violations, and all loads."""
+    """Return routing health on the validation set: means over layers, the largest maximal violation, and all expert
+    loads."""
     names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "balance_loss")
     if sums is None:
         return dict.fromkeys((*names, "max_violation", "expert_loads"))
     with float64():
-        # Counts of a long validation are int64.
+        # Counts of a long validation set are int64.
         every = jax.jit(lambda one: {**statistics(one), "balance_loss": balance_loss(one)})(sums)
         layers = {name: np.asarray(value) for name, value in every.items()}
     counts = np.asarray(sums.counts, np.float64)

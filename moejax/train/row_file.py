@@ -1,4 +1,4 @@
-"""A row's file: ``branch-TOKENS.json`` in its training's folder, one per run, written whole when it is measured."""
+"""Read the file of a row: ``branch-TOKENS.json`` in its training's folder, one per run, written atomically."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class CutShort(UserError):
-    """A row's file does not hold a row: it was cut short, damaged, or changed by hand."""
+    """A row's file is invalid: truncated, damaged, or edited."""
 
 
 _ROW = {"model": str, "tokens": int, "loss": float, "fingerprint": str}
 
 
 def row_file(budget_tokens: int) -> str:
-    """Name of the file of a budget's row."""
+    """Return the name of the file of a budget's row."""
     return f"{branch_name(budget_tokens)}.json"
 
 
 def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
-    """The row that a file holds.
+    """Parse the content of a row's file.
 
     Raises:
-      CutShort: it holds none.
+      CutShort: the content is invalid.
     """
     try:
         return parse_json(text, _ROW, path, remedy="its run is done again")
@@ -42,7 +42,7 @@ def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
 
 
 def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -> None:
-    """Raise ``UserError`` if a row is another model's or budget's than its file is for."""
+    """Raise ``UserError`` if a row's model or budget does not match its file's path."""
     if (row["model"], row["tokens"]) != (model, tokens):
         raise UserError(
             f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens, and stands where that of "
@@ -51,14 +51,14 @@ def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -
 
 
 def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] | None]:
-    """The rows of a training's budgets, None of those that are not done.
+    """Return the rows of a training's budgets, None for missing ones.
 
     Args:
-      training: what the folder says of it, as ``moejax.train.status.read_training`` has it.
+      training: the training's plain data, as returned by ``moejax.train.status.read_training``.
 
     Raises:
-      UserError: a file holds no row, or another's than its name says. A row has the tokens of the last whole step of
-        its budget.
+      UserError: a file is invalid or does not match its name. A row has the tokens of the last whole step of its
+        budget.
     """
     recipe = training["recipe"]
     ramp = tuple(RampStage(**stage) for stage in recipe.get("batch_ramp") or ())
@@ -78,10 +78,10 @@ def check_row(
     history: Sequence[Mapping[str, Any]],
     path: object,
 ) -> None:
-    """Refuse a row that is not the one of ``training`` at a budget.
+    """Raise if a row does not belong to ``training`` at this budget.
 
     Raises:
-      UserError: it is another model's or budget's, or was trained with other settings than its folder tells of.
+      UserError: the model, budget or recorded settings differ.
     """
     check_place(row, training.name, training.recipe.tokens(training.recipe.steps(budget_tokens)), path)
     remedy = "remove it, and its run is done again"
@@ -92,10 +92,10 @@ def check_row(
 
 
 def read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
-    """A budget's row, or None if its run is not done.
+    """Return a budget's row, or None if its run is not finished.
 
     Raises:
-      CutShort: the file holds no row.
+      CutShort: the file is invalid.
     """
     path = folder / row_file(budget_tokens)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""A run: one training in one folder, with its rows, log, attempts and checkpoints."""
+"""Define a run: one training in one folder, with its rows, log, attempts and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ from moejax.train.training import Training
 
 
 class Elapsed(NamedTuple):
-    """Time of training up to a line of the log."""
+    """Training time up to a line of the log."""
 
     since: int
-    """Step of the line before, or where this process began."""
+    """Step of the previous line, or the step where this process began."""
     seconds_since: float
     seconds: float
-    """Of the phase."""
+    """Seconds of the phase."""
 
     def shared_by(self, runs: int) -> Elapsed:
-        """The share of one of several runs that are trained at once."""
+        """Return the share of one of several runs that are trained together."""
         return Elapsed(self.since, self.seconds_since / runs, self.seconds / runs)
 
 
 class Stopwatch:
-    """Seconds of training in a phase: those of evaluations and checkpoints are left out."""
+    """Seconds of training in a phase, excluding evaluations and checkpoints."""
 
     def __init__(self, step: int, seconds: float):
         self.seconds = seconds
-        """Up to the last lap."""
+        """Seconds up to the last lap."""
         self._step, self._started = step, time.perf_counter()
 
     def now(self) -> float:
-        """Seconds up to now."""
+        """Return the seconds up to now."""
         return self.seconds + time.perf_counter() - self._started
 
     def lap(self, step: int) -> Elapsed:
-        """The time since the lap before, after a step."""
+        """Return the time since the previous lap, after a step."""
         since, took = self._step, time.perf_counter() - self._started
         self.seconds += took
         self._step, self._started = step, time.perf_counter()
@@ -68,7 +68,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is done inside: devices train nothing meanwhile."""
+        """Exclude the time inside the context, during which devices do not train."""
         began = time.perf_counter()
         yield
         self._started += time.perf_counter() - began
@@ -76,12 +76,12 @@ class Stopwatch:
 
 @dataclass(kw_only=True)
 class TrainingRun:
-    """One training in its folder, as every process of the group knows it."""
+    """One training in its folder, as every process of the group represents it."""
 
     training: Training
     folder: Path
     rows: list[dict[str, Any] | None]
-    """By budget; None where it is not trained yet."""
+    """Rows by budget; None for unfinished ones."""
     attempts: AttemptRecorder
     metrics: MetricsLog
     speed: Speed
@@ -89,15 +89,15 @@ class TrainingRun:
     group: ProcessGroup
     log: Callable[[str], None]
     inputs: TrainingInputs = field(default_factory=TrainingInputs)
-    """In the main process: what it goes on with."""
+    """Inputs of the training, in the main process."""
     lock: HeldLock | None = None
-    """Of the folder, in the process that writes to it."""
+    """Lock of the folder, in the process that writes to it."""
     diverged: str | None = None
-    """Why this run was left out of those that are trained at once; None if it was not. The main process alone looks at
-    the file: what others see of a folder that machines share may be old."""
+    """Reason why this run was excluded from vmapped training; None if it was not. Only the main process reads the file:
+    other machines may see an outdated copy of a shared folder."""
 
     def recall_divergence(self) -> None:
-        """Know again whether this run was left out before."""
+        """Read whether this run was excluded earlier."""
 
         def read() -> str | None:
             path, remedy = self.folder / DIVERGED, "remove it, and the run is tried again"
@@ -106,28 +106,28 @@ class TrainingRun:
         self.diverged = self.group.run_on_main(read)
 
     def mark_diverged(self, why: str) -> None:
-        """Leave this run out from now on."""
+        """Exclude this run from now on."""
         self.group.run_on_main(lambda: write_json(self.folder / DIVERGED, {"why": why}))
         self.diverged = why
 
     def forget_divergence(self) -> None:
-        """Try this run again."""
+        """Clear the record, so that this run is tried again."""
         self.group.run_on_main(lambda: (self.folder / DIVERGED).unlink(missing_ok=True))
         self.diverged = None
 
     def check_lock(self) -> None:
-        """Raise ``UserError`` if the folder is no longer the one that this process began to write to."""
+        """Raise ``UserError`` if the folder has been replaced since this process began to write to it."""
         if self.lock is not None:
             self.lock.check()
 
     def rewind(self, phase: Phase, step: int) -> None:
-        """Forget what was logged of a phase after a step."""
+        """Remove the logged lines of a phase after a step."""
         every = self.training.recipe.log_every_steps
         self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step, start=phase.start, every=every))
 
     def as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """A step's metrics, host arrays, as numbers; those of layers as lists under ``layers``, with the numbers of the
-        layers from the input, and ``mtp_k`` for a module of multi-token prediction."""
+        """Return a step's metrics, host arrays, as numbers. Those of layers are lists under ``layers``, with the
+        layers' numbers counted from the input, or ``mtp_k`` for a multi-token-prediction module."""
         values: dict[str, Any] = {}
         depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
         names = [number if number < depth else module_name(number - depth + 1) for number in routed]
@@ -142,7 +142,7 @@ class TrainingRun:
     def log_step(
         self, phase: Phase, step: int, elapsed: Elapsed, values: Mapping[str, Any], digest: int
     ) -> dict[str, Any]:
-        """Add a line to the log, and return it."""
+        """Add a line to the log and return it."""
         recipe = self.training.recipe
         tokens = recipe.tokens(step)
         line = {
@@ -162,7 +162,7 @@ class TrainingRun:
         return line
 
     def divergence(self, phase: Phase, step: int, values: Mapping[str, Any]) -> str | None:
-        """A sentence, if the guard has skipped too many steps in a row; None if not."""
+        """Return a message if the guard has skipped too many steps in a row; otherwise None."""
         if values["skipped_in_a_row"] < self.training.recipe.guard.patience:
             return None
         first = step - int(values["skipped_in_a_row"])
@@ -174,7 +174,7 @@ class TrainingRun:
         )
 
     def checkpoints(self, phase: Phase, keep: Sequence[int] = ()) -> CheckpointManager:
-        """The checkpoints of a phase; those at the steps in ``keep`` are kept whatever the recipe says."""
+        """Return the checkpoint manager of a phase; checkpoints at the steps in ``keep`` are always kept."""
         recipe = self.training.recipe
         return CheckpointManager(
             self.folder / "checkpoints" / phase.name,
@@ -190,17 +190,17 @@ class TrainingRun:
     def metadata(
         self, phase: Phase, step: int, seconds: float, validation: Mapping[str, float] | None
     ) -> dict[str, Any]:
-        """What is saved beside a state: what it is a state of, the time it took, with which software, and what of it
-        was measured."""
+        """Return a checkpoint's metadata: the origin of the state, the training time, software versions and validation
+        losses."""
         known = {"seconds": seconds, "versions": self.attempts.versions}
         return {**known, **origin(self.training, self.inputs, phase.name, step), **(validation or {})}
 
     def check_metadata(self, metadata: Mapping[str, Any], phase: Phase, step: int) -> None:
-        """Abort if a checkpoint is of another training than this, or began with other inputs."""
+        """Abort if a checkpoint belongs to another training or began with other inputs."""
         self.group.run_on_main(lambda: check_state(self.folder, self.training, metadata, phase.name, step, self.inputs))
 
     def begin_with(self, weights: str) -> None:
-        """Note the SHA-256 of the weights that this training begins with; it must be the same whenever it begins."""
+        """Record the SHA-256 of the initial weights; raise if it differs from an earlier start."""
         source, known = self.training.recipe.initial_weights.source, self.inputs.initial_weights
         if known and weights != known:
             raise UserError(
@@ -214,7 +214,7 @@ class TrainingRun:
     def write_row(
         self, number: int, branch: Phase, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]
     ) -> dict[str, Any]:
-        """Write the row of a budget, and return it."""
+        """Write the row of a budget and return it."""
         budget = self.training.recipe.budgets_tokens[number]
         measured = Measured(
             evaluated,
@@ -238,10 +238,10 @@ class TrainingRun:
 
 
 class RunCheckpoints:
-    """The checkpoints of one phase of all runs, each in its run's folder: the state of all is saved and restored.
+    """Checkpoints of one phase of all runs, each in its run's folder; all states are saved and restored together.
 
-    Runs that diverged are left as they are. A kill may come between the saves of two runs, so what counts is the newest
-    step of which every run has a whole checkpoint.
+    Diverged runs are skipped. A kill may happen between the saves of two runs, so the valid step is the newest one for
+    which every run has a complete checkpoint.
     """
 
     def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Sequence[int] = ()):
@@ -249,7 +249,7 @@ class RunCheckpoints:
         self._managers = [(run, self._closing.enter_context(run.checkpoints(phase, keep))) for run in runs]
 
     def newest(self, at_most: int | None = None) -> int | None:
-        """The newest step of which every run has a whole checkpoint, or None."""
+        """Return the newest step for which every run has a complete checkpoint, or None."""
         while True:
             found = {manager.newest(at_most) for _, manager in self._active()}
             if len(found) == 1:
@@ -259,7 +259,7 @@ class RunCheckpoints:
             at_most = min(step for step in found if step is not None)
 
     def last_step(self) -> int | None:
-        """The step that every run has committed, or one after it; nothing of the files is read."""
+        """Return a step that is not after the runs' newest committed steps, or None; no file is read."""
         found = [manager.last_step() for _, manager in self._active()]
         return None if None in found else min(step for step in found if step is not None)
 
@@ -282,10 +282,10 @@ class RunCheckpoints:
                 manager.save(step, states[number], run.metadata(self._phase, step, share, losses))
 
     def restore_newest(self, at_most: int | None = None) -> tuple[int, TrainState, float] | None:
-        """Return the newest step that is restored, its state, and the seconds of training up to it; or None.
+        """Return the newest restorable step, its state, and the seconds of training up to it; or None.
 
         Raises:
-          UserError: a checkpoint is of another training than its folder's, or none can be restored.
+          UserError: a checkpoint belongs to another training than its folder's, or none can be restored.
         """
         while (step := self.newest(at_most)) is not None:
             with contextlib.suppress(NotRestored):
@@ -297,14 +297,14 @@ class RunCheckpoints:
         for run, manager in self._active():
             found[run.folder] = manager.restore(step, self._program)
             run.check_metadata(found[run.folder][1], self._phase, step)
-        # A run that diverged needs some state in its place; which one does not matter, since none of it is kept.
+        # A diverged run needs some state at its index. Any state will do, since it is discarded.
         any_state = next(iter(found.values()))
         every = [found.get(run.folder, any_state) for run, _ in self._managers]
         seconds = sum(metadata["seconds"] for _, metadata in every)
         return self._program.stack([state for state, _ in every]), seconds
 
     def wait(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until no checkpoint is being written."""
         for _, manager in self._managers:
             manager.wait()
 

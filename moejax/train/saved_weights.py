@@ -1,6 +1,6 @@
-"""The weights in a training's folder, written as a folder of weights: one chunk of a checkpoint in memory at a time.
+"""Export the weights of a training as a folder of weights, with one chunk of a checkpoint in memory at a time.
 
-A chunk is what one device held of one array when the checkpoint was saved; it is compressed as a whole.
+A chunk is the part of an array that one device held when the checkpoint was saved; it is compressed as a unit.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ class SavedState:
 
     training: Training
     folder: Path
-    """Of the training."""
+    """Folder of the training."""
     phase: str
     step: int
 
     @property
     def place(self) -> Path:
-        """The checkpoint's folder."""
+        """Return the checkpoint's folder."""
         return self.folder / "checkpoints" / self.phase / str(self.step)
 
     @property
     def state(self) -> Path:
-        """Where Orbax has the state."""
+        """Return the folder of Orbax's state."""
         return self.place / _STATE
 
     @property
     def tokens(self) -> int:
-        """That the training had read."""
+        """Return the number of tokens that the training had read."""
         return self.training.recipe.tokens(self.step)
 
 
 def is_training(path: Path) -> bool:
-    """Whether a path is a training's folder, or inside one."""
+    """Return whether a path is a training's folder, or inside one."""
     return _owner(path) is not None
 
 
 def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
-    """The checkpoint that a path names: a training's folder (the longest budget that is trained, or else the trunk),
-    the folder of a phase in it (its newest checkpoint), or that of a checkpoint. To ``verify`` it is to read all of it.
+    """Return the checkpoint at a path: a training's folder (its longest finished budget, or else the trunk), a phase's
+    folder (its newest checkpoint), or a checkpoint's folder. ``verify`` reads all of it.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no checkpoint.
     """
     folder = _owner(path)
     if folder is None:
@@ -91,8 +91,8 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
 
 
 def check_saved(saved: SavedState, found: Mapping[str, str] | None = None) -> None:
-    """Raise ``UserError`` if a checkpoint is not what was written; ``found`` has the hashes of its files, where they
-    are known."""
+    """Raise ``UserError`` if a checkpoint differs from what was written; ``found`` supplies known hashes of its
+    files."""
     remedy = "go on with the training, which takes the checkpoint before it"
     if wrong := damage(saved.place, found):
         raise UserError(f"{saved.place} is not what was written there: {wrong}; {remedy}.")
@@ -102,11 +102,11 @@ def check_saved(saved: SavedState, found: Mapping[str, str] | None = None) -> No
 def write_saved_weights(
     saved: SavedState, out: Path, *, ema: bool = False, progress: StageCallback = lambda name, done, total: None
 ) -> list[str]:
-    """Write parameters and expert bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
-    With ``ema`` the parameters are their moving average.
+    """Write parameters and expert bias of a checkpoint, in float32, and the tokenizer; return the tokenizer's files.
+    With ``ema``, the parameters are their exponential moving average.
 
     Raises:
-      UserError: ``out`` is there already, or the checkpoint is not one of its training's architecture, or has no
+      UserError: ``out`` exists already, or the checkpoint does not match its training's architecture or has no moving
         average.
     """
     if ema and not saved.training.recipe.ema_decay:
@@ -125,7 +125,7 @@ def write_saved_weights(
 
 
 def read_saved(saved: SavedState, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """The block at ``index`` of one parameter of a checkpoint, by its dotted name, or of its expert bias."""
+    """Read the block at ``index`` of one parameter of a checkpoint, by dotted name, or of its expert bias."""
     return np.asarray(_open(saved.state, name)[index].read().result())
 
 
@@ -140,7 +140,7 @@ def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
 
 
 def _open(state: Path, name: str, of: str = "params") -> Any:
-    """One array of the state, of which nothing is read yet."""
+    """Open one array of the state without reading it."""
     remedy = "go on with the training, which takes the checkpoint before it"
     metadata = foreign_json(read_bytes(state / _METADATA, remedy=remedy), state / _METADATA, shape=dict, remedy=remedy)
     key = "expert_bias" if name == EXPERT_BIAS else f"{of}.{name}"
@@ -150,7 +150,7 @@ def _open(state: Path, name: str, of: str = "params") -> Any:
     spec = {
         "driver": "zarr3" if metadata.get("use_zarr3") else "zarr",
         "kvstore": database if metadata.get("use_ocdbt") else files,
-        # Nothing is kept of what was read.
+        # Disable the cache: every block is read once.
         "context": {"cache_pool": {"total_bytes_limit": 0}},
     }
     try:
@@ -168,7 +168,7 @@ def _owner(path: Path) -> Path | None:
 
 
 def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
-    """Write the tokenizer of a training, and the tokens that end and open its documents, as transformers reads them."""
+    """Write the tokenizer of a training and its document delimiter tokens in the format of transformers."""
     tokenizer = saved_tokenizer(saved)
     if tokenizer is None:
         return []
@@ -186,8 +186,7 @@ def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
 
 
 def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
-    """Return the tokenizer of the training's prepared tokens, else the one that its recipe names; None if neither is
-    there."""
+    """Return the tokenizer of the training's prepared tokens, or else the one in its recipe; None if neither exists."""
     for place in _sets(saved):
         if (place / MANIFEST).is_file():
             return PreparedSet(place).tokenizer
@@ -206,7 +205,7 @@ def tokenizer_beside(weights: Path) -> JsonTokenizer | None:
 
 
 def _sets(saved: SavedState) -> list[Path]:
-    """Where the tokens may lie, prepared by the training, by the study that it belongs to, or before."""
+    """Return the possible folders of the tokens, prepared by the training, by its study, or in advance."""
     data, study = saved.training.recipe.data, saved.folder.absolute().parent.parent
     folders = [saved.folder / "data", *([study / "data"] if (study / "study.json").is_file() else [])]
     if data.parts:

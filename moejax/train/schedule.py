@@ -1,7 +1,7 @@
-"""What the optimiser is told at each step: the learning rate, by warm-up, stable, decay (WSD), and the weight decay.
+"""Define the schedules of a training: the learning rate, by warmup-stable-decay (WSD), and the weight decay.
 
-A cosine schedule is one whose decay begins where the warm-up ends (``decay_share = 1``, ``decay_shape = "cosine"``); a
-constant one decays to its own peak (``final_share = 1``).
+A cosine schedule starts its decay at the end of the warm-up (``decay_share = 1``, ``decay_shape = "cosine"``). A
+constant schedule decays to its own peak (``final_share = 1``).
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from moejax.pytree import pytree
 
 
 def linear(done: Array, final: Array) -> Array:
-    """In equal steps."""
+    """Return a linear decay."""
     return 1 - (1 - final) * done
 
 
 def cosine(done: Array, final: Array) -> Array:
-    """Half a wave (Loshchilov and Hutter, 2017)."""
+    """Return a half cosine (Loshchilov and Hutter, 2017)."""
     return final + (1 - final) * 0.5 * (1 + jnp.cos(jnp.pi * done))
 
 
 def exponential(done: Array, final: Array) -> Array:
-    """By equal factors (Hu et al., 2024, MiniCPM); its end must be above 0."""
+    """Return an exponential decay (Hu et al., 2024, MiniCPM); its end must be above 0."""
     return jnp.maximum(final, 1e-6) ** done
 
 
 def one_minus_sqrt(done: Array, final: Array) -> Array:
-    """Fast at first: 1 - sqrt of the part that is done (Hägele et al., 2024)."""
+    """Return a decay that is fast at first: 1 - sqrt of the completed fraction (Hägele et al., 2024)."""
     return 1 - (1 - final) * jnp.sqrt(done)
 
 
 DECAYS = {"linear": linear, "cosine": cosine, "exponential": exponential, "1-sqrt": one_minus_sqrt}
-"""Shapes of the decay: from the part that is done, 0 to 1, to a share of the peak, 1 to ``final``."""
+"""Shapes of the decay: functions from the completed fraction, 0 to 1, to a share of the peak, 1 to ``final``."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """How far a training is when its batch grows in stages: in steps of its last batch, so that a schedule is the
-    same function of tokens with a ramp and without. Each leaf is Float32 (stages)."""
+    """Progress of a training with a batch ramp, in steps of its last batch. A schedule is thus the same function of
+    tokens with a ramp and without. Each leaf is Float32 (stages)."""
 
     first_step: Any
     before: Any
-    """Tokens before a stage, in batches of the last one."""
+    """Tokens before a stage, in batches of the last size."""
     share: Any
-    """Batch of a stage, as a share of the last one."""
+    """Batch size of a stage, as a share of the last one."""
     rate: Any
-    """By which its learning rate is multiplied."""
+    """Factor of a stage's learning rate."""
 
     def __call__(self, step: Float[Array, ""]) -> Float[Array, ""]:
-        """What ``step`` steps have read, in batches of the last one."""
+        """Return the tokens of the first ``step`` steps, in batches of the last size."""
         first_step, before, share = (self._of(leaf, step) for leaf in (self.first_step, self.before, self.share))
         return before + (step - first_step) * share
 
     def rate_at(self, step: Float[Array, ""]) -> Float[Array, ""]:
-        """By which the learning rate of a step is multiplied."""
+        """Return the factor of the learning rate at a step."""
         return self._of(self.rate, step)
 
     def _of(self, leaf: Any, step: Float[Array, ""]) -> Float[Array, ""]:
-        """Of the stage in which a step is."""
+        """Return a leaf's value for the stage that contains a step."""
         stage = jnp.searchsorted(self.first_step, step, side="right") - 1
         return jnp.asarray(leaf)[stage]
 
@@ -71,7 +71,7 @@ class Ramp:
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay:
-    """Linear warm-up to ``peak``, stable, then down to ``final_share · peak``.
+    """Learning-rate schedule: linear warm-up to ``peak``, stable, then decay to ``final_share · peak``.
 
     The numbers are leaves, so that a trunk (``decay_start`` beyond its end) and every branch share one compiled step.
     """
@@ -82,12 +82,12 @@ class WarmupStableDecay:
     decay_steps: Any
     final_share: Any
     ramp: Ramp | None = None
-    """With it, steps are those of the last batch; None if all batches are as large."""
+    """Batch ramp, with which steps are those of the last batch; None if all batches have the same size."""
     shape: str = field(default="linear", metadata={"static": True})
     """A key of ``DECAYS``."""
 
     def __call__(self, step: Any) -> Float[Array, ""]:
-        """Learning rate of the update that turns step ``step`` into ``step + 1``."""
+        """Return the learning rate of the update from step ``step`` to ``step + 1``."""
         step = jnp.asarray(step, jnp.float32)
         peak, after = self.peak, step + 1
         if self.ramp is not None:
@@ -98,15 +98,15 @@ class WarmupStableDecay:
 
 
 _LEAST = 1e-6
-"""Steps, instead of none, where something ends at once."""
+"""Minimum duration in steps, which replaces 0 to avoid division by zero."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What a step is given beside state and batch. All numbers are leaves: trainings that differ in them alone, as
-    vmapped runs do, share one compiled step."""
+    """Inputs of a step other than state and batch. All numbers are leaves: trainings that differ only in them, such as
+    vmapped runs, share one compiled step."""
 
     learning_rate: WarmupStableDecay
     weight_decay: Any
-    """Constant; the optimiser multiplies it by the learning rate."""
+    """Constant weight decay; the optimizer multiplies it by the learning rate."""

@@ -1,6 +1,6 @@
-"""The state from which a training starts: random weights from its seed, or those of another model.
+"""Create the first state of a training: random weights from its seed, or the weights of another model.
 
-Another model's weights are read by who needs them: each process reads the parts that its devices hold, one at a time.
+Each process reads the parts of another model's weights that its devices hold, one at a time.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
 
 OnRead = Callable[[int], None]
-"""Told of the bytes that were read, as they are."""
+"""Callback that receives the number of bytes after each read."""
 
 
 def first_state(
     training: Training, program: Program, log: Callable[[str], None], read: OnRead = lambda size: None
 ) -> TrainState:
-    """A training's first state on the mesh of ``program``.
+    """Return a training's first state on the mesh of ``program``.
 
     Raises:
-      UserError: its initial weights are not there, or are of a model that it cannot start from.
+      UserError: the initial weights do not exist, or their model is not compatible.
     """
     state = program.init(training.seed)
     given = training.recipe.initial_weights
@@ -65,7 +65,7 @@ def first_state(
         find = _fitting(training, source, of_source, fresh, log)
         names, params = sorted(shardings), {}
         for name in names:
-            # One array at a time is there twice.
+            # Only one array at a time exists twice.
             array, part = fresh.pop(name), find(name)
             params[name] = array if part is None else _place(array.shape, shardings[name], part, read)
         if bias is not None and source.expert_bias and source == training.architecture:
@@ -77,10 +77,10 @@ def first_state(
 
 
 def initial_weights_sha256(training: Training, read: OnRead = lambda size: None) -> str:
-    """The SHA-256 of the weights that a training begins with, all of which is read; empty for random ones.
+    """Return the SHA-256 of a training's initial weights, reading all of them; empty for random ones.
 
     Raises:
-      UserError: they are not there, or not what was written.
+      UserError: the weights do not exist, or differ from what was written.
     """
     given = training.recipe.initial_weights
     if not given.source:
@@ -97,9 +97,9 @@ def initial_weights_sha256(training: Training, read: OnRead = lambda size: None)
 
 
 def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> None:
-    """Raise ``UserError`` if a training cannot start from the weights that it names; their arrays are not read.
+    """Raise ``UserError`` if a training cannot start from its configured weights; their arrays are not read.
 
-    ``tokenizer`` is that of its data, if it is known.
+    ``tokenizer`` is the data's tokenizer, if known.
     """
     given = training.recipe.initial_weights
     if given.source:
@@ -129,7 +129,7 @@ def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
 
 
 def _place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, part: ReadBlock, read: OnRead) -> jax.Array:
-    """An array on the mesh; each part that devices of this process hold is read once."""
+    """Return an array on the mesh; each part on this process's devices is read once."""
     devices_of = defaultdict(list)
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         whole = (*(index or ()), *(slice(None),) * (len(shape) - len(index or ())))
@@ -149,7 +149,8 @@ def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
 def _fitting(
     training: Training, source: Architecture, read: Read, fresh: dict[str, jax.Array], log: Callable[[str], None]
 ) -> Callable[[str], ReadBlock | None]:
-    """By the name of a parameter the function that reads a part of it; None for one that stays as it was drawn."""
+    """Return a function from a parameter's name to its block reader; None for parameters that keep their random
+    values."""
     architecture, given = training.architecture, training.recipe.initial_weights
     _check_fit(training, source)
     if _shapes(source) == _shapes(architecture):
@@ -161,7 +162,7 @@ def _fitting(
             f"The gates of router {architecture.router} do not sum to a constant (or a capacity drops tokens), so the "
             f"mixture does not start as the dense model {given.source} ended."
         )
-    # Small, and needed whole; in the same order in every process.
+    # Routers are small and needed whole. All processes gather them in the same order.
     routers = {
         name: np.asarray(multihost_utils.process_allgather(array, tiled=True))
         for name, array in sorted(fresh.items())
@@ -186,7 +187,7 @@ def _check_fit(training: Training, source: Architecture) -> None:
 
 @contextlib.contextmanager
 def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
-    """Architecture and parameters of a folder of weights, a training or a checkpoint."""
+    """Yield architecture and block reader of a folder of weights, a training or a checkpoint."""
     if is_weights(path):
         architecture = read_architecture(path)
         with open_weights(path, architecture, verify=False) as file:

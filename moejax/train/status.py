@@ -1,4 +1,4 @@
-"""How a training stands, running or not, from the files in its folder alone."""
+"""Report the status of a training, running or not, from the files in its folder only."""
 
 from __future__ import annotations
 
@@ -28,63 +28,63 @@ from moejax.train.metrics import TRUNK, last_lines, number
 from moejax.train.row_file import read_rows, row_file
 
 RECENT_LINES = 10
-"""Lines of the log over which the present speed is taken."""
+"""Number of log lines over which the current speed is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What is known of a training. What is not yet known is None."""
+    """Status of a training. Unknown values are None."""
 
     name: str
     folder: str
     state: str
     """One of ``moejax.train.attempts.STATES``."""
     why: str
-    """It was interrupted, or failed."""
+    """Reason for an interruption or a failure."""
     phase: str | None
     step: int | None
-    """Of the phase's whole way, the trunk's part included."""
+    """Step of the phase; for a branch it includes the trunk's part."""
     steps_done: int
-    """Over trunk and branches."""
+    """Number of steps over trunk and branches."""
     total_steps: int | None
     tokens: int | None
-    """Up to ``step``."""
+    """Tokens up to ``step``."""
     budget_tokens: int
-    """That the phase leads to; of the trunk, the largest."""
+    """Budget at the end of the phase; the largest one for the trunk."""
     loss: float | None
-    """Of the last logged batch, nats per token."""
+    """Loss of the last logged batch, in nats per token."""
     validation_loss: float | None
     tokens_per_second: float | None
-    """Over the last lines of the log."""
+    """Speed over the last lines of the log."""
     mfu: float | None
     eta_seconds: float | None
-    """At that speed, while it runs."""
+    """Remaining time at that speed, while the training runs."""
     silent_seconds: float | None
-    """Since its last sign of life."""
+    """Time since the last update."""
     last_checkpoint: dict[str, Any] | None
-    """``phase``, ``step`` and ``age_seconds`` of the newest one that is whole."""
+    """``phase``, ``step`` and ``age_seconds`` of the newest committed checkpoint."""
     best_checkpoint: dict[str, Any] | None
-    """``phase``, ``step`` and ``validation_loss`` of the one with the lowest, of those that were measured."""
+    """``phase``, ``step`` and ``validation_loss`` of the evaluated checkpoint with the lowest loss."""
     skipped_steps: int | None
     attempts: int
-    """How often it was started."""
+    """Number of attempts."""
     goodput: float | None
     seconds: dict[str, float]
-    """By time bucket, over all attempts: ``moejax.train.attempts``."""
+    """Seconds by time bucket, over all attempts: ``moejax.train.attempts``."""
     memory_bytes: int | None
     memory_peak_bytes: int | None
     layers: dict[str, list[Any]] | None
-    """Statistics of every mixture layer's routing in the last logged batch; ``layer`` has their numbers from 0. As in
-    all of a log, what is not finite is text."""
+    """Routing statistics of every mixture layer in the last logged batch; ``layer`` has the layers' numbers from 0. As
+    in the log, non-finite values are text."""
     rows: list[dict[str, Any]]
-    """``tokens`` and ``loss`` of the budgets that are trained."""
+    """``tokens``, ``loss`` and ``bits_per_byte`` of the finished budgets."""
 
 
 def read_status(folder: Path) -> Status:
-    """The status of a training's folder.
+    """Return the status of a training's folder.
 
     Raises:
-      UserError: it holds no training.
+      UserError: the folder contains no training.
     """
     try:
         training = read_training(folder)
@@ -141,17 +141,17 @@ def read_status(folder: Path) -> Status:
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """What a training's folder says of it: ``name``, ``recipe`` and the rest, as plain data."""
-    # Not the type itself, which needs JAX.
+    """Return a training's settings from its folder as plain data: ``name``, ``recipe`` and the rest."""
+    # Not read as a ``Training``, because that class needs JAX.
     shape = {"name": str, "recipe": {"budgets_tokens": list[int], "batch_tokens": int}}
     return read_json(folder / TRAINING, shape, remedy=REMEDY)
 
 
 def read_statuses(folder: Path) -> list[Status]:
-    """Of a training's folder, or of every model in that of a study.
+    """Return the status of a training's folder, or of every model in a study's folder.
 
     Raises:
-      UserError: it is neither.
+      UserError: the folder is neither.
     """
     if is_study_folder(folder):
         return [read_status(path.parent) for path in sorted((folder / "models").glob(f"*/{TRAINING}"))]
@@ -159,7 +159,7 @@ def read_statuses(folder: Path) -> list[Status]:
 
 
 def is_study_folder(folder: Path) -> bool:
-    """Whether trainings lie in its ``models/``."""
+    """Return whether the folder is a study's, with trainings in ``models/``."""
     return (folder / "study.json").exists()
 
 
@@ -183,7 +183,7 @@ def _number(value: float | str | None) -> float | None:
 
 
 def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
-    """Seconds per step and tokens per second between the first and the last of some lines of one phase."""
+    """Return seconds per step and tokens per second between the first and the last of some lines of one phase."""
     if not lines:
         return None, None
     first, last = lines[0], lines[-1]
@@ -195,10 +195,10 @@ def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
 
 
 def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
-    """Of the present phase, or else, as before its first one, of the trunk."""
+    """Return the newest checkpoint of the current phase, or else of the trunk, as before a phase's first checkpoint."""
     for name in (phase, TRUNK):
         place = folder / "checkpoints" / str(name)
-        # One may be removed meanwhile.
+        # A checkpoint may be removed meanwhile.
         with contextlib.suppress(OSError):
             steps = finished_steps(place)
             if steps:
@@ -208,7 +208,7 @@ def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
 
 
 def interrupted_text(folders: Sequence[Path]) -> str:
-    """What a person is told of trainings that were stopped while no step was taken: how much of them is saved."""
+    """Return a message about the saved work of trainings that were stopped while no step was taken."""
     phases = [path for folder in folders for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
     saved = [phase / str(steps[-1]) for phase in phases if (steps := finished_steps(phase))]
     if not saved:
@@ -221,7 +221,7 @@ def interrupted_text(folders: Sequence[Path]) -> str:
 
 
 def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The checkpoint with the lowest validation loss of all that were saved with one."""
+    """Return the checkpoint with the lowest validation loss of all that were evaluated."""
     phases = [path for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
     found = []
     for phase in phases:

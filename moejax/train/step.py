@@ -1,4 +1,4 @@
-"""The training step: a pure function of an explicit state, a batch and a schedule."""
+"""Define the training step: a pure function of an explicit state, a batch and a schedule."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from moejax.train.schedule import Schedule
 from moejax.train.training import Training
 
 Batch = dict[str, Array]
-"""``tokens`` Int32[sequences, length + 1], and with documents packed into rows ``segments`` of the same shape: the
-number of each token's document within its row, from 1; 0 is padding."""
+"""``tokens`` Int32[sequences, length + 1]; for packed documents also ``segments`` of the same shape: the number of each
+token's document within its row, counted from 1; 0 is padding."""
 
 LAYERS = "layers/"
-"""Before the name of a metric that each mixture layer has a value of."""
+"""Prefix of metrics with one value per mixture layer."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """All that a step changes, but the position in the data, which the batches carry and checkpoints hold beside it."""
+    """State changed by a step, except the data position, which determines the batches and is stored in checkpoints."""
 
     step: Any
-    """Int32: batches met, whether or not their steps were taken."""
+    """Int32: number of batches seen, whether or not their steps were taken."""
     params: Any
     """Nested dict of float32 arrays."""
     optimizer: Any
     """State of the Optax chain."""
     expert_bias: Any
-    """Float32[routed layers, experts], or None; the counts of each step move it, not the gradient."""
+    """Float32[routed layers, experts], or None; updated from the expert counts of each step, not by the gradient."""
     balance_loads: Any
-    """Float32[routed layers, experts]: each expert's share of the assignments of the last step that was taken, uniform
-    before the first; None unless ``loss.balance_loads`` is "previous_step"."""
+    """Float32[routed layers, experts]: each expert's share of the assignments in the last accepted step, uniform before
+    the first. None unless ``loss.balance_loads`` is "previous_step"."""
     ema: Any
     """Exponential moving average (EMA) of the parameters, or None."""
     guard: Guard
     seed: Any
-    """UInt32: with the step, what the noise of routers is drawn from."""
+    """UInt32: seed of the router noise, combined with the step."""
 
 
 class Functions(NamedTuple):
-    """``init``, ``step`` and ``evaluate`` of one training."""
+    """Functions ``init``, ``step`` and ``evaluate`` of one training."""
 
     init: Callable[[Any], TrainState]
     step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
@@ -67,15 +67,15 @@ class Functions(NamedTuple):
 
 
 def make_functions(training: Training) -> Functions:
-    """The functions of all trainings that differ from this one in seed, learning rate and weight decay alone: those
-    are arguments."""
+    """Return the functions for all trainings that differ from this one only in seed, learning rate and weight decay,
+    which are arguments."""
     return Functions(
         functools.partial(init, training), functools.partial(step, training), functools.partial(evaluate, training)
     )
 
 
 def init(training: Training, seed: Any) -> TrainState:
-    """A fresh state from a seed, 0 to 2^32 - 1."""
+    """Return a fresh state from a seed, 0 to 2^32 - 1."""
     architecture, recipe = training.architecture, training.recipe
     params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
     keeps_loads = architecture.is_moe and recipe.loss.balance_loads == "previous_step"
@@ -94,11 +94,11 @@ def init(training: Training, seed: Any) -> TrainState:
 def step(
     training: Training, state: TrainState, batch: Batch, schedule: Schedule
 ) -> tuple[TrainState, dict[str, Array]]:
-    """The state after a batch, and what was measured on the way."""
+    """Return the state after a batch, and the metrics of the step."""
     recipe, mtp_layers = training.recipe, training.architecture.num_mtp_layers
     gradients, metrics, routing = _batch_gradient(training, state, batch)
     learning_rate, norm = schedule.learning_rate(state.step), optax.tree.norm(gradients)
-    # Optax promotes types by itself, also where the caller has forbidden it.
+    # Optax relies on type promotion, which the caller may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         optimizer = make_optimizer(recipe.optimizer, parameter_parts(training), schedule.weight_decay)
         directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -124,8 +124,8 @@ def step(
 def evaluate(
     training: Training, params: Any, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
 ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
-    """Nats of each sequence of a batch, under parameters and expert bias, and what the routers did with the sequences
-    marked as real; positions that are not to be predicted cost nothing."""
+    """Return the loss of each sequence of a batch, in nats, and the routing sums over sequences marked as real.
+    Positions that are not predicted contribute 0."""
     architecture, microbatches = training.architecture, training.recipe.microbatches
 
     def of(part: Batch, real: Array) -> tuple[RoutingSums | None, Array]:
@@ -134,7 +134,7 @@ def evaluate(
         costs = token_loss(architecture, params, output.hidden, part["tokens"][:, 1:])
         return output.routing, jnp.where(_predicted(part), costs, 0.0).sum(axis=1)
 
-    # A measured loss must not depend on how the step cuts its batch.
+    # The evaluated loss must not depend on the step's microbatches.
     if microbatches == 1 or transformer.is_batch_dependent(architecture):
         routing, nats = of(batch, real)
         return nats, routing
@@ -143,19 +143,19 @@ def evaluate(
 
 
 Gradient = tuple[Any, dict[str, Array], RoutingSums | None]
-"""Gradients, losses and routing sums: of several microbatches their sum."""
+"""Gradients, losses and routing sums; for several microbatches, their sums."""
 
 
 def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Gradient:
-    """Of a whole batch, one microbatch after another.
+    """Return the gradient of a whole batch, computed one microbatch at a time.
 
-    The balance loss weighs a microbatch's probabilities by the loads of the whole batch, so those of the microbatches
-    behind it are counted before, in a forward pass; those before it are in the sums, and its own are there when its
-    loss is. Without that pass it would not be exact: the gradient is J'f, where f has the loads of each layer's experts
-    and row (l, e) of J is the gradient of their summed probabilities. Until the last microbatch has been routed f can
-    be anything near, so what a step holds by then must tell J'f for every such f: either as many gradients as J has
-    independent rows, layers times (experts - 1), or all that J is made of, the activations of all microbatches, which
-    are cut so as not to hold them; or it meets the microbatches again.
+    The balance loss weights a microbatch's probabilities by the loads of the whole batch. The loads of earlier
+    microbatches are in the sums, and its own are known when its loss is computed. The loads of later microbatches are
+    counted beforehand, in a forward pass. Without that pass the result would not be exact. The gradient is J'f, where f
+    has the loads of each layer's experts and row (l, e) of J is the gradient of their summed probabilities. Until the
+    last microbatch has been routed, f is unknown, so a step must keep enough to compute J'f for every possible f. The
+    alternatives are as many gradients as J has independent rows, layers times (experts - 1), or the activations of all
+    microbatches, which microbatches exist to avoid, or a second pass.
     """
     count = training.recipe.microbatches
     noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
@@ -175,7 +175,8 @@ def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Grad
 
 
 def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[..., Gradient]:
-    """``gradient(part, key, whole)`` of a part of a batch; ``whole`` is what it must know of all of it, if anything."""
+    """Return ``gradient(part, key, whole)`` of a part of a batch; ``whole`` has the required statistics of the whole
+    batch, or is None."""
     architecture, weights = training.architecture, training.recipe.loss
     modules, predictions = architecture.num_mtp_layers, range(architecture.num_mtp_layers + 1)
     targets = [jnp.maximum(_predicted(batch, depth).sum(), 1).astype(jnp.float32) for depth in predictions]
@@ -205,7 +206,7 @@ def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[.
 def _loads_behind(
     training: Training, state: TrainState, parts: tuple[Batch, Array]
 ) -> Int[Array, "microbatches routed_layers experts"]:
-    """For every microbatch the loads of those after it, each counted in a forward pass."""
+    """Return, for every microbatch, the loads of those after it, each counted in a forward pass."""
 
     def counts(part: Batch, key: Array) -> Array:
         routing = _forward(training, state.params, state.expert_bias, part, key=key, mtp=True).routing
@@ -228,7 +229,7 @@ def _forward(
     real: Bool[Array, "sequences length"] | None = None,
     mtp: bool = False,
 ) -> transformer.Output:
-    """``transformer.apply`` of a batch's inputs, of which those in ``real`` alone are no padding."""
+    """Apply ``transformer.apply`` to a batch's inputs; inputs outside of ``real`` are padding."""
     inputs, segments = _inputs(batch)
     if segments is not None:
         real = segments > 0 if real is None else real & (segments > 0)
@@ -254,7 +255,7 @@ def _mtp_weight(training: Training, step: Array) -> float | Array:
 
 
 def parameter_parts(training: Training) -> ParameterParts:
-    """What the optimiser must know of each parameter."""
+    """Return the properties of each parameter that the optimizer needs."""
     architecture = training.architecture
     return ParameterParts(
         axes=transformer.param_axes(architecture),
@@ -264,8 +265,8 @@ def parameter_parts(training: Training) -> ParameterParts:
 
 
 def health(sums: RoutingSums | None, bias: Array | None = None, *, mtp_layers: int = 0) -> dict[str, Array]:
-    """Routing statistics: of each layer, Float[layers], as ``layers/NAME``; and over all but the last ``mtp_layers``,
-    those of multi-token prediction, the mean, and the worst of the largest violations."""
+    """Return routing statistics: of each layer, Float[layers], as ``layers/NAME``, and means over all layers except the
+    last ``mtp_layers``, those of multi-token prediction. ``max_violation`` is their maximum instead."""
     if sums is None:
         return {}
     layers = statistics(sums, bias)
@@ -290,21 +291,22 @@ def _update_ema(ema: Any, params: Any, decay: float) -> Any:
 
 
 def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"]:
-    """Which targets count, the next token or one further on: those in the document of the token before them."""
+    """Return which targets count, ``further`` tokens after the next: those in the same document as the input token."""
     tokens, segments = batch["tokens"], batch.get("segments")
     there = has_token_ahead(tokens.shape, further + 1, segments, None if segments is None else segments > 0)
     return there[:, :-1]
 
 
 def _inputs(batch: Batch) -> tuple[Int[Array, "sequences length"], Int[Array, "sequences length"] | None]:
-    """What is predicted from, and the documents that it is of."""
+    """Return the input tokens and the segments of their documents."""
     segments = batch.get("segments")
     return batch["tokens"][:, :-1], None if segments is None else segments[:, :-1]
 
 
 def _seen(batch: Batch, architecture: Architecture) -> tuple[Array, Array]:
-    """Inputs that experts see, and sequences with one, of all layers or of each routed one: those that are no padding,
-    and in modules of multi-token prediction have another so many places further on."""
+    """Return the numbers of input tokens that experts process and of sequences with any, for all layers or for each
+    routed one. These inputs are not padding, and in multi-token-prediction modules they have a token at the module's
+    depth ahead."""
     inputs, segments = _inputs(batch)
     real = None if segments is None else segments > 0
     depths = range(architecture.num_mtp_layers + 1)
@@ -319,8 +321,8 @@ def _seen(batch: Batch, architecture: Architecture) -> tuple[Array, Array]:
 
 
 def _microbatches(batch: Any, parts: int) -> Any:
-    """Arrays of sequences, cut into microbatches that are stacked: each has every ``parts``-th sequence, so that it is
-    spread over the mesh as the whole is."""
+    """Split arrays of sequences into stacked microbatches. Each has every ``parts``-th sequence, so that it is spread
+    over the mesh like the whole batch."""
 
     def cut(rows: Array) -> Array:
         cut = rows.reshape(rows.shape[0] // parts, parts, *rows.shape[1:]).swapaxes(0, 1)
@@ -330,8 +332,9 @@ def _microbatches(batch: Any, parts: int) -> Any:
 
 
 def _summed(run: Callable[..., tuple[Any, Any]], parts: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Of the two that ``run(before, *part)`` returns for each part, the sum of the first, of which only one is held at
-    a time, and the second, stacked. ``before`` is the sum over the parts before; None where shapes alone are asked."""
+    """Scan ``run(before, *part)``, which returns two values for each part: return the sum of the first, of which only
+    one is in memory at a time, and the stack of the second. ``before`` is the sum over the previous parts; None during
+    shape evaluation."""
     first, _ = jax.eval_shape(run, None, *jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
 

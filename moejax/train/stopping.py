@@ -1,4 +1,4 @@
-"""Being asked to stop: a training takes its step to the end, saves, and can be gone on with."""
+"""Handle stop signals: a training finishes its step, saves, and can be resumed."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from jax.experimental import multihost_utils
 
 
 class Stopped(Exception):
-    """A training was asked to stop, and what it had done is saved."""
+    """A training was asked to stop, and its work is saved."""
 
     def __init__(self, number: int):
         super().__init__(number)
         self.number = number
-        """Of the signal."""
+        """Number of the signal."""
 
 
 def exit_status(number: int) -> int:
-    """Of a process that a signal stopped: 130 for Ctrl-C; 75, to be started again, for a scheduler's SIGTERM."""
+    """Return the exit status of a process stopped by a signal: 130 for Ctrl-C, 75 (restart) for a scheduler's
+    SIGTERM."""
     return 130 if number == signal.SIGINT else os.EX_TEMPFAIL
 
 
 class Stop:
-    """Whether a signal has asked a training to stop. In many processes, all stop after the same step."""
+    """Stop request of a training, set by a signal. With many processes, all stop after the same step."""
 
     def __init__(self, processes: int = 1):
         self._many = processes > 1
         self.steps = 0
-        """Taken since the process was started."""
+        """Number of steps taken since the process started."""
         self._endings: list[Callable[[int], str]] = []
         self._between_steps = False
         self._agreed = False
         self.number = 0
-        """Of the first signal that came."""
+        """Number of the first signal received."""
 
     @property
     def has_stepped(self) -> bool:
-        """Whether this process has taken a step."""
+        """Return whether this process has taken a step."""
         return self.steps > 0
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """While steps are taken and saved, a signal waits until ``after_step`` asks for it, or until this ends.
+        """Defer signals while steps are taken and saved, until ``after_step`` checks for them or the context ends.
 
         Raises:
           Stopped: a signal came after the last step, which is saved.
@@ -62,9 +63,9 @@ class Stop:
 
     @contextlib.contextmanager
     def ending(self, end: Callable[[int], str]) -> Iterator[None]:
-        """While this lasts, ``end`` is called with a signal's number before the process ends outside of ``stepping``.
+        """Call ``end`` inside the context with a signal's number before the process ends outside of ``stepping``.
 
-        It notes that the training is interrupted, and returns a sentence for the person.
+        ``end`` records the interruption and returns a message for the user.
         """
         self._endings.append(end)
         try:
@@ -73,41 +74,42 @@ class Stop:
             self._endings.remove(end)
 
     def after_step(self) -> bool:
-        """Whether to save and stop now. Every process asks after each of its steps."""
+        """Return whether to save and stop now. Every process calls this after each of its steps."""
         self.steps += 1
         if not self._many:
             return self.number > 0
-        # A signal that one process got reaches the others, and all agree on the step.
-        # JAX says so after one step alone, which may be the last of a phase, where nothing is left to stop.
+        # A signal received by one process reaches the others, and all agree on the step. JAX reports it after only one
+        # step, which may be the last of a phase with nothing left to stop.
         self._agreed = self._agreed or multihost_utils.reached_preemption_sync_point(self.steps)
         self.number = self.number or (signal.SIGTERM if self._agreed else 0)
         return self._agreed
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """A handler of signals; the second Ctrl-C acts at once, while schedulers send SIGTERM more than once."""
+        """Handle a signal. A second Ctrl-C acts immediately; repeated SIGTERMs are ignored, because schedulers send
+        several."""
         if number == signal.SIGTERM and self.number:
             return
         self.number = number
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
         if self._many:
-            # The processes agree by what JAX makes of SIGTERM.
+            # The processes agree through JAX's handler of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)
         elif not self._between_steps:
             self._end(number)
 
     def _end(self, number: int) -> NoReturn:
-        """End the process here, where there is nothing to be saved.
+        """End the process immediately, when nothing needs to be saved.
 
-        An exception would come up in whatever frame is running: a compiler's, or a callback of a library, which loses
-        it, goes on without what it was computing, or fails in a way of its own.
+        An exception would be raised in whatever frame is running, such as a compiler's or a library callback's. The
+        library may swallow it, continue without its result, or fail in its own way.
         """
         said = "Stopped. What was written is kept; the same command goes on, or begins again."
         for end in self._endings:
             with contextlib.suppress(Exception):
                 said = end(number)
         with contextlib.suppress(OSError):
-            # Not print: the signal may have come in the middle of one. A progress bar has hidden the cursor.
+            # print is not reentrant, and the signal may have arrived inside one. A progress bar has hidden the cursor.
             os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}\nmoejax: {said}\n".encode())
         os._exit(exit_status(number))
 
@@ -117,12 +119,12 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 @contextlib.contextmanager
 def stop_on_signals(processes: int = 1) -> Iterator[Stop]:
-    """Yields a ``Stop`` that SIGINT and SIGTERM set; in a thread that is not the main one, nothing does."""
+    """Yield a ``Stop`` that SIGINT and SIGTERM set; outside of the main thread, signals do not set it."""
     stop = Stop(processes)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    # Of several processes, JAX watches SIGTERM itself.
+    # With several processes, JAX handles SIGTERM itself.
     numbers = [signal.SIGINT] if processes > 1 else [signal.SIGINT, signal.SIGTERM]
     before = {number: signal.signal(number, stop.handle) for number in numbers}
     try:

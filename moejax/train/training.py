@@ -1,4 +1,4 @@
-"""One training as one frozen value, which decides its numbers and travels with its results."""
+"""Define a training as one frozen value, which decides its numbers and is stored with its results."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from moejax.wording import told
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
-    """Weights of another model to start from. Optimiser, schedule, data and step start anew."""
+    """Weights of another model to start from. Optimizer, schedule, data and step start anew."""
 
     source: str = ""
     """A folder of weights (``moejax convert``), a training's folder, or a checkpoint in one; empty for random weights.
-    A dense model may start a mixture: ``moejax.train.upcycle`` says how."""
+    A dense model may start a mixture; see ``moejax.train.upcycle``."""
     noise: Scale = 0.0
-    """Upcycling: standard deviation of what is added to the experts' copies, as a share of each matrix's own."""
+    """Upcycling: standard deviation of the noise added to the experts' copies, as a share of each matrix's own."""
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` if a setting is invalid."""
         check_fields(self, "initial_weights")
         if self.noise and not self.source:
             raise UserError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
@@ -46,20 +46,21 @@ class InitialWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a model is trained, apart from what it is: budgets, data, optimiser, runtime.
+    """Settings of a training other than the architecture: budgets, data, optimizer, runtime.
 
-    All budgets share one trunk at stable learning rate; from it a branch per budget decays (Zhao et al. §3). The
-    longest budget decides the trunk's length, so further budgets cost only their decay.
+    All budgets share one trunk at the stable learning rate. For each budget, a branch with a decaying learning rate
+    starts from the trunk (Zhao et al. §3). The longest budget determines the trunk's length, so further budgets cost
+    only their decay.
     """
 
     budgets_tokens: tuple[Tokens, ...]
-    """Training tokens of each branch, in ascending order; made whole batches."""
+    """Training tokens of each branch, in ascending order; rounded to whole batches."""
     batch_tokens: Tokens = field(default=0, metadata={"auto": 0})
-    """Tokens of an optimiser step; 0, in a config also "auto", leaves it to ``hyperparameters``."""
+    """Tokens per optimizer step; 0, or "auto" in a config, means that ``hyperparameters`` chooses it."""
     batch_ramp: tuple[RampStage, ...] = ()
-    """Smaller batches at first: ``batch_tokens`` is the last one."""
+    """Smaller batches at the beginning; ``batch_tokens`` is the final size."""
     hyperparameters: str = "tian-2025"
-    """A key of ``moejax.laws.hyperparameters.PUBLISHED``: the law for a learning rate or batch left open."""
+    """A key of ``moejax.laws.hyperparameters.PUBLISHED``: the law for an open learning rate or batch size."""
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossWeights = field(default_factory=LossWeights)
@@ -68,80 +69,82 @@ class Recipe:
     mesh: MeshShape = field(default_factory=MeshShape)
     guard: GuardConfig = field(default_factory=GuardConfig)
     microbatches: Annotated[int, whole(1, INT32)] = 1
-    """Parts into which a batch is cut, one after another, to save memory, in steps and in evaluations. They change no
-    loss, but in steps a capacity is that of a part, and routers with noise draw it anew."""
+    """Number of microbatches per batch, computed one after another to save memory, in steps and evaluations. Losses do
+    not change, with two exceptions in steps: expert capacity is per microbatch, and router noise is drawn per
+    microbatch."""
     ema_decay: BelowOne = 0.0
-    """Decay of the exponential moving average (EMA) of the parameters; 0 keeps none. It is saved in checkpoints, and
-    written as weights by ``moejax convert --ema``; losses in log and rows are of the parameters."""
+    """Decay of the exponential moving average (EMA) of the parameters; 0 disables it. The EMA is saved in checkpoints
+    and exported by ``moejax convert --ema``; losses in log and rows use the parameters."""
     log_every_steps: Steps = 10
     evaluate_tokens: Tokens = 0
-    """Tokens between two measurements on the validation set; 0 measures only what has reached a budget."""
+    """Tokens between validations; 0 evaluates only at the end of a budget."""
     checkpoint_tokens: Tokens = 0
-    """Tokens between two checkpoints, fewer where a ramp's batches are smaller; with 0, one every quarter of an hour.
-    Where branches start and end is always saved."""
+    """Tokens between checkpoints, fewer during a batch ramp; 0 saves every 15 minutes. The start and end of branches
+    are always saved."""
     keep_checkpoints: Copies = 2
-    """Newest checkpoints of the trunk, and of each branch, that are kept; those where branches start always are."""
+    """Number of newest checkpoints to keep for the trunk and for each branch; those at the start of branches are always
+    kept."""
     keep_every_tokens: Tokens = 0
-    """Beside them, a checkpoint every so many tokens is kept for good; 0 for none."""
+    """Additionally keep a checkpoint every this many tokens permanently; 0 for none."""
     keep_best: Copies = 0
-    """Beside them, of the trunk and of each branch, those of so many with the lowest validation loss."""
+    """Additionally keep this many checkpoints with the lowest validation loss, for the trunk and for each branch."""
     hang_seconds: Scale = 7200.0
-    """Longest time for which a step is waited for. Then the training ends with a sentence and the status of one that is
-    to be started again, as a device or a link hangs. 0 waits for ever; compilation, evaluation and saving do not count.
-    """
+    """Timeout for one step, because a device or a link may hang. The training then ends with a message and an exit
+    status that requests a restart. 0 waits forever; compilation, evaluation and saving do not count."""
     loggers: LoggerConfig = field(default_factory=LoggerConfig)
-    """Where the log is shown beside ``metrics.jsonl``."""
+    """Loggers used in addition to ``metrics.jsonl``."""
     initial_weights: InitialWeights = field(default_factory=InitialWeights)
 
     @property
     def batch_sequences(self) -> int:
-        """Sequences per optimiser step."""
+        """Return the number of sequences per optimizer step."""
         return self.batch_tokens // self.data.sequence_length
 
     @property
     def batch_schedule(self) -> BatchSchedule:
-        """The batch of every step."""
+        """Return the batch schedule."""
         return BatchSchedule(self.batch_ramp, self.batch_tokens)
 
     @property
     def warmup_steps(self) -> int:
-        """Optimiser steps of warm-up."""
+        """Return the number of warm-up steps."""
         steps = self.batch_schedule.steps(self.optimizer.warmup_tokens)
         return steps + (self.tokens(steps) < self.optimizer.warmup_tokens)
 
     @property
     def evaluate_steps(self) -> int:
-        """Steps between two measurements on the validation set; 0 if there are none but of budgets."""
+        """Return the number of steps between validations; 0 if only budgets are evaluated."""
         return self._steps_between(self.evaluate_tokens)
 
     @property
     def checkpoint_steps(self) -> int:
-        """Steps between two checkpoints; 0 if there are none between where branches start and end."""
+        """Return the number of steps between checkpoints; 0 if only the start and end of branches are saved at fixed
+        steps."""
         return self._steps_between(self.checkpoint_tokens)
 
     @property
     def keep_every_steps(self) -> int:
-        """Steps between two checkpoints that are kept for good; 0 for none."""
+        """Return the number of steps between permanent checkpoints; 0 for none."""
         return self._steps_between(self.keep_every_tokens)
 
     def _steps_between(self, tokens: int) -> int:
         return max(1, tokens // self.batch_tokens) if tokens else 0
 
     def steps(self, budget_tokens: int) -> int:
-        """Optimiser steps of a budget."""
+        """Return the number of optimizer steps of a budget."""
         return self.batch_schedule.steps(budget_tokens)
 
     def tokens(self, steps: int) -> int:
-        """Tokens of the first so many steps."""
+        """Return the number of tokens in the first ``steps`` steps."""
         return self.batch_schedule.tokens(steps)
 
     def of_one_step(self, budgets_tokens: Sequence[int]) -> tuple[int, int] | None:
-        """Two of some budgets, in ascending order, that end at one step; None if no two do."""
+        """Return two budgets, from an ascending list, that end at the same step; None if there are none."""
         pairs = itertools.pairwise(budgets_tokens)
         return next(((one, other) for one, other in pairs if self.steps(one) == self.steps(other)), None)
 
     def decay_start(self, budget_tokens: int) -> int:
-        """Step at which a budget's branch leaves the trunk."""
+        """Return the step at which a budget's branch leaves the trunk."""
         if self.optimizer.decay_share == 1:
             return max(self.warmup_steps, 1)
         steps = self.steps(budget_tokens)
@@ -150,22 +153,22 @@ class Recipe:
 
     @property
     def trunk_steps(self) -> int:
-        """Steps of the trunk: up to the last branch."""
+        """Return the number of steps of the trunk, which ends where the last branch starts."""
         return self.decay_start(max(self.budgets_tokens))
 
     @property
     def total_steps(self) -> int:
-        """Steps of the trunk and all branches."""
+        """Return the number of steps of the trunk and all branches."""
         return self.trunk_steps + sum(self.steps(b) - self.decay_start(b) for b in self.budgets_tokens)
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of the trunk and all branches."""
+        """Return the number of tokens of the trunk and all branches."""
         branches = [self.tokens(self.steps(b)) - self.tokens(self.decay_start(b)) for b in self.budgets_tokens]
         return self.tokens(self.trunk_steps) + sum(branches)
 
     def check(self) -> None:
-        """Raise ``UserError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
+        """Raise ``UserError`` if the recipe is invalid."""
         check_fields(self)
         for part in (
             self.data,
@@ -265,11 +268,11 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class VmapAxes:
-    """Axes along which a training becomes several runs, one for every combination. An empty axis has the training's
-    own value alone."""
+    """Axes that expand a training into several runs, one per combination. An empty axis uses the training's own
+    value."""
 
     seeds: tuple[Seed, ...] = ()
-    """They decide initialisation, noise and, unless ``data.order_seed`` is set, the order of the data."""
+    """Seeds of initialization, noise and, unless ``data.order_seed`` is set, the order of the data."""
     learning_rates: tuple[Scale, ...] = ()
     weight_decays: tuple[Scale, ...] = ()
 
@@ -277,7 +280,7 @@ class VmapAxes:
         return bool(self.seeds or self.learning_rates or self.weight_decays)
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if an axis has a value twice."""
+        """Raise ``UserError`` if an axis has a duplicate value."""
         for axis in ("seeds", "learning_rates", "weight_decays"):
             values = getattr(self, axis)
             if len(set(values)) != len(values):
@@ -286,42 +289,43 @@ class VmapAxes:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One architecture, trained by one recipe from one seed: everything that decides the numbers of its runs."""
+    """One architecture, trained by one recipe from one seed: everything that determines the numbers of its runs."""
 
     name: str
     architecture: Architecture
     recipe: Recipe
     seed: Seed = 0
     vmap: VmapAxes = field(default_factory=VmapAxes)
-    """Where it has an axis, this stands for several runs, each a training of its own."""
+    """Axes that expand this training into several runs, each a training of its own."""
 
     def __post_init__(self) -> None:
-        # Written out, so that the files of a training say what it was trained with.
+        # The resolved loss weights are stored, so that the training's files record them.
         object.__setattr__(self, "recipe", replace(self.recipe, loss=self.recipe.loss.of(self.architecture)))
 
     @property
     def order_seed(self) -> int:
-        """Seed of the order of the data."""
+        """Return the seed of the order of the data."""
         return self.seed if self.recipe.data.order_seed is None else self.recipe.data.order_seed
 
     @property
     def counted_share(self) -> float:
-        """Share of a step's batch that a forward pass meets before, to count the loads that its balance loss needs:
-        all microbatches but the first, or none."""
+        """Return the share of a step's batch in the extra forward pass that counts loads for the balance loss: all
+        microbatches except the first, or none."""
         loss = self.recipe.loss
         weighs = self.architecture.is_moe and loss.balance and loss.balance_loads == "batch"
         return 1 - 1 / self.recipe.microbatches if weighs else 0.0
 
     def fingerprint(self) -> str:
-        """Hash of all that decides the numbers: equal fingerprints give equal ones, up to rounding."""
+        """Return a hash of everything that determines the numbers: equal fingerprints give equal numbers, up to
+        rounding."""
         return fingerprint(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data that ``moejax.config.build`` reads back."""
+        """Return plain data that ``moejax.config.build`` reads back."""
         return dump(self)
 
     def check(self) -> None:
-        """Raise ``UserError``, a sentence with value, rule and remedy, if this cannot be trained."""
+        """Raise ``UserError`` if the training is invalid."""
         check_name(self.name)
         check_fields(self)
         self.vmap.check()

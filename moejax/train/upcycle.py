@@ -1,10 +1,10 @@
-"""A dense model's weights as the start of a mixture (sparse upcycling, Komatsuzaki et al. 2023).
+"""Initialize a mixture of experts from a dense model (sparse upcycling, Komatsuzaki et al. 2023).
 
-Each expert is a copy of the layer's feed-forward, and the router is new. Where the weights of a token's experts sum to
-a constant, the mixture computes what the dense model did, whatever the router chooses. Experts that are a G-th as wide
-take the slices of the feed-forward in turn, and the router's columns are repeated for the G experts of a whole, so that
-all slices of one copy are chosen together (virtual groups, He et al. 2024). Shared experts start with an output of
-zero.
+Each expert is a copy of the layer's feed-forward, and the router is new. If the weights of a token's experts sum to a
+constant, the mixture initially computes the same function as the dense model, whatever the router chooses. Experts of
+1/G of the width take consecutive slices of the feed-forward. The router's columns are repeated for the G experts of one
+copy, so that all its slices are chosen together (virtual groups, He et al. 2024). Shared experts start with zero
+output.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from moejax.routing import ROUTERS
 from moejax.routing.routers import router_options
 
 Index = tuple[slice, ...]
-"""A block of an array: of every axis from where to where."""
+"""A block of an array: start and stop of every axis."""
 
 ReadBlock = Callable[[Index], np.ndarray]
 
 Read = Callable[[str, Index], np.ndarray]
-"""A block of a parameter, by its dotted name, in float32."""
+"""Function that reads a block of a parameter, by dotted name, in float32."""
 
 OF_THE_MIXTURE = frozenset(
     {
@@ -38,7 +38,7 @@ OF_THE_MIXTURE = frozenset(
         *(option for router in ROUTERS for option in router_options(router)),
     }
 )
-"""Fields of an Architecture in which a mixture may differ from the dense model that it starts from."""
+"""Fields of an Architecture in which a mixture may differ from its dense source."""
 
 
 def upcycled(
@@ -50,23 +50,24 @@ def upcycled(
     noise: float,
     seed: int,
 ) -> Callable[[str], ReadBlock | None]:
-    """By the name of a mixture's parameter, what reads a block of it from the dense model's; None for one that is new.
+    """Return a function from a mixture's parameter name to a block reader over the dense model; None for new
+    parameters.
 
-    ``routers`` are the new ones, of whose columns the mixture's are made.
+    The mixture's router columns are taken from ``routers``, the new ones.
 
     Raises:
-      UserError: the two models do not fit together.
+      UserError: the two models are not compatible.
     """
     copies = check_upcycled(dense, mixture)
     block = f"{MTP_LAYERS}.block"
-    # For each stack of layers, the dense model's that it is made of, and which of these.
+    # Each stack of layers has a source stack in the dense model and source layers in it.
     stacks = {
         "moe_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if experts]),
         "dense_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if not experts]),
         block: (block, list(range(mixture.num_mtp_layers))),
     }
     width, slices = mixture.expert_hidden, dense.dense_hidden // mixture.expert_hidden
-    # Each copy is a G-th of the sum of its slices' weights.
+    # The slices of a copy each get 1/G of its weight, so their outputs are scaled by G.
     total = mixture.routed_scaling_factor if mixture.weights_sum_to_constant else 1.0
     scale = np.float32(slices / total)
 
@@ -74,9 +75,9 @@ def upcycled(
         return np.concatenate([read(name, (slice(layer, layer + 1), *index[1:])) for layer in order[index[0]]])
 
     def matrix(name: str, layer: int, expert: int, index: Index, draw: Sequence[int]) -> np.ndarray:
-        """A block of a matrix of an expert, which is a slice of the dense feed-forward's."""
+        """Return a block of an expert's matrix, which is a slice of the dense feed-forward's."""
         hidden, first = 0 if name.endswith("down") else 1, expert % slices * width
-        # Noise is drawn for the whole matrix, whichever part of it is asked for.
+        # Noise is drawn for the whole matrix, so that it does not depend on the block.
         part = [slice(None)] * 2 if noise else [*index]
         of_hidden = slice(0, width) if noise else index[hidden]
         part[hidden] = slice(first + of_hidden.start, first + of_hidden.stop)
@@ -109,7 +110,7 @@ def upcycled(
         if stack == "dense_layers" or part == rest:
             return functools.partial(layers, f"{source}.{rest}", order)
         if part == "router":
-            # The first columns, each for all slices of a copy.
+            # Each of the first columns is repeated for all slices of its copy.
             return np.repeat(routers[name][..., :copies], slices, axis=-1).__getitem__
         if part == "shared.down":
             return lambda index: np.zeros([at.stop - at.start for at in index], np.float32)
@@ -124,7 +125,7 @@ def preserves(mixture: Architecture) -> bool:
 
 
 def check_upcycled(dense: Architecture, mixture: Architecture) -> int:
-    """Copies of the feed-forward among the experts of a layer."""
+    """Check an upcycling and return the number of copies of the feed-forward among a layer's experts."""
     if mixture.activation != Architecture.activation or dense.is_moe:
         raise UserError(
             f"Only a dense model starts a mixture, and its experts are SwiGLU as its feed-forward is; activation is "

@@ -1,7 +1,8 @@
-"""Runs that one program trains at once, by ``jax.vmap``: models of one architecture that share all but three settings.
+"""Expand trainings into runs that one program trains together by ``jax.vmap``: the same architecture, three different
+settings.
 
-They differ in seed, learning rate and weight decay, which are arguments of a training's functions; all else is in the
-compiled program. Each is a training of its own, with its own folder, rows and checkpoints.
+Runs differ only in seed, learning rate and weight decay, which are arguments of a training's functions; all other
+settings are compiled in. Each run is a training of its own, with its own folder, rows and checkpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from moejax.train.training import Training, VmapAxes
 
 
 def vmapped_runs(training: Training) -> list[Training]:
-    """The runs of a training, named after what they differ in; the training itself if it has no ``vmap`` axes."""
+    """Return the runs of a training, named by their differences; the training itself if it has no ``vmap`` axes."""
     axes = training.vmap
     if not axes:
         return [training]
@@ -32,13 +33,14 @@ def vmapped_runs(training: Training) -> list[Training]:
 
 
 def shared_settings(training: Training) -> Training:
-    """A training without its name and what vmapped runs may differ in: equal for trainings that can be vmapped."""
+    """Return a training without its name and the settings in which vmapped runs may differ; equal results can be
+    vmapped."""
     optimizer = replace(training.recipe.optimizer, learning_rate=1.0, weight_decay=0.0)
     return replace(training, name="", seed=0, recipe=replace(training.recipe, optimizer=optimizer))
 
 
 def vmap_groups(trainings: Sequence[Training], most: int) -> list[list[Training]]:
-    """Trainings in groups of at most ``most`` that can be vmapped, in the order of the groups' first trainings."""
+    """Group trainings that can be vmapped, at most ``most`` per group, in the order of the groups' first trainings."""
     groups: dict[Training, list[list[Training]]] = {}
     for training in trainings:
         of_kind = groups.setdefault(shared_settings(training), [])
