@@ -1,1 +1,1 @@
-"""Kernels: every way of computing an operation on a platform, and the table that chooses among them (``table.py``)."""
+"""Kernels: all implementations of each operation per platform, and the table that selects one (``table.py``)."""

@@ -1,4 +1,4 @@
-"""Causal attention: who sees whom, the operation, and its reference.
+"""Define causal attention: the mask, the operation, and its reference.
 
 Shapes: B batch, T queries, S keys, H heads, G key-value heads, K width of a query, V width of a value.
 """
@@ -22,36 +22,36 @@ from moejax.pytree import pytree
 from moejax.sharding import TOKEN_AXES, on_many_devices
 
 CUDNN_LATENT = (192, 128)
-"""Widths of queries and of values that may differ in cuDNN's kernels: those of DeepSeek-V3."""
+"""Query and value widths for which cuDNN supports different widths: those of DeepSeek-V3."""
 
 BACKENDS = ("auto", *TABLE["attention"])
-"""Values of ``Runtime.attention``: the best kernel of the platform, or one by name."""
+"""Values of ``Runtime.attention``: the best kernel of the platform, or a named one."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class AttentionMask:
-    """Which keys a query sees: none later, none of another document, none beyond the window."""
+    """Mask of visible keys: no later ones, none of another document, none beyond the window."""
 
     start: Any = 0
-    """Int: index of the first query among the keys; 0 where queries and keys are the same tokens."""
+    """Int: index of the first query among the keys; 0 if queries and keys are the same tokens."""
     query_segments: Any = None
     """Int[B, T]: document of each query, or None if a row is one document."""
     key_segments: Any = None
     """Int[B, S]"""
     window: int = field(default=0, metadata={"static": True})
-    """Keys that a query sees at most, its own included; 0 for all."""
+    """Maximum number of keys that a query sees, including its own; 0 for all."""
 
     def is_full_sequence(self, queries: int, keys: int) -> bool:
-        """Whether queries and keys are surely the same tokens, and no cache is continued."""
+        """Return whether queries and keys are certainly the same tokens, with no cache."""
         return isinstance(self.start, int) and not self.start and queries == keys
 
     def distance(self, queries: int, keys: int) -> Int[Array, "T S"]:
-        """How many tokens the key lies before the query."""
+        """Return the number of tokens from key to query."""
         return self.start + jnp.arange(queries)[:, None] - jnp.arange(keys)
 
     def dense(self, queries: int, keys: int) -> Bool[Array, "B_or_1 T S"]:
-        """Which keys each query sees."""
+        """Return which keys each query sees."""
         distance = self.distance(queries, keys)
         seen = distance >= 0
         if self.window:
@@ -72,10 +72,10 @@ def attention(
     sinks: Float[Array, " H"] | None = None,
     backend: str = "auto",
 ) -> Float[Array, "B T H V"]:
-    """The softmax-weighted mean of the values, by a kernel or by the best one for the program.
+    """Return the softmax-weighted mean of the values, by a named kernel or the best one for the program.
 
-    ``slopes`` are taken off the scores per token of distance (ALiBi); ``sinks`` are logits that take part in the
-    softmax and carry no value. Queries that continue a cache are few and go to the reference.
+    ``slopes`` times the distance in tokens are subtracted from the scores (ALiBi). ``sinks`` are logits in the softmax
+    without a value. Queries that continue a cache are few and use the reference.
     """
     if not mask.is_full_sequence(query.shape[1], key.shape[1]):
         kernel = reference
@@ -96,7 +96,7 @@ def reference(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Attention with all scores at once, in float32."""
+    """Compute attention with all scores at once, in float32."""
     batch, queries, heads, _ = query.shape
     keys, groups = key.shape[1], key.shape[2]
     by_group = (groups, heads // groups, 1, 1)
@@ -122,11 +122,11 @@ def on_head_shards(
     segments: Int[Array, "B T"] | None,
     sinks: Float[Array, " H"] | None,
 ) -> Float[Array, "B T H V"]:
-    """``local(query, key, value, segments, sinks)`` where rows and heads lie: nothing travels."""
+    """Apply ``local(query, key, value, segments, sinks)`` on each device's rows and heads, without communication."""
     if not on_many_devices():
         return local(query, key, value, segments, sinks)
     tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
-    # The heads are split only where every device gets the keys of its own queries.
+    # Heads are split only if every device gets the keys of its own queries.
     heads = "tensor" if tensor > 1 and query.shape[2] % tensor == key.shape[2] % tensor == 0 else None
     rows = P(TOKEN_AXES, None, heads, None)
     return jax.shard_map(local, in_specs=(rows, rows, rows, P(TOKEN_AXES), P(heads)), out_specs=rows, check_vma=False)(
@@ -143,7 +143,7 @@ def check_attention(architecture: Architecture, backend: str, compute_dtype: str
         "numba": {f"compute_dtype = {compute_dtype!r}": compute_dtype != "float32"},
         "splash": alibi,
         "cudnn": {
-            # The kernel exists in 16 bits alone; which sizes it has, depends on the GPU too.
+            # The kernel supports only 16-bit types. Its supported sizes also depend on the GPU.
             f"compute_dtype = {compute_dtype!r} (it computes in 'bfloat16')": compute_dtype != "bfloat16",
             "attention_sinks": a.attention_sinks,
             **alibi,

@@ -1,12 +1,12 @@
-"""Causal attention by NVIDIA's fused kernels (cuDNN), in bfloat16 and float16.
+"""Compute causal attention with NVIDIA's fused kernels (cuDNN), in bfloat16 and float16.
 
-What they can do is NVIDIA's table for cuDNN 9.18 (docs.nvidia.com/cudnn, Attention, read on 2026-11-25): gradients for
-heads of up to 128 numbers, on Hopper 256, and there and on Blackwell for queries of 192 with values of 128, as latent
-attention in DeepSeek-V3's sizes has them.
+Supported sizes follow NVIDIA's table for cuDNN 9.18 (docs.nvidia.com/cudnn, Attention, read on 2026-11-25). Gradients
+exist for heads of up to 128 numbers, and up to 256 on Hopper. Hopper and Blackwell also support queries of 192 with
+values of 128, the sizes of DeepSeek-V3's latent attention.
 
-Documents of a row are told by where they begin and how long they are, so that no mask of queries by keys is held; JAX
-has that beside its public functions only. A program is made for ``most_documents`` of a row; rows of more are computed
-by tiles.
+Documents in a row are described by their starts and lengths, so no mask of queries by keys is stored. JAX supports this
+only in private functions. A program is compiled for up to ``most_documents`` per row; rows with more are computed by
+tiles.
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value, M most documents.
 """
@@ -30,7 +30,7 @@ from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import gpu_generation
 
 FEWEST_DOCUMENTS, MEAN_TOKENS = 32, 256
-"""Documents of a row that a program is made for: of this length on average, and so many of a short row."""
+"""Documents per row that a program is compiled for: this minimum, or one per this mean length."""
 HOPPER = 9
 WIDEST_HEAD = {HOPPER: 256}
 OTHER_WIDEST = 128
@@ -39,14 +39,14 @@ OTHER_WIDEST = 128
 def supports(
     query: Any, key: Any, value: Any, mask: AttentionMask, *, slopes: Any = None, sinks: Any = None, **_: Any
 ) -> bool:
-    """Whether cuDNN has the kernel, and its gradient."""
+    """Return whether cuDNN has the kernel and its gradient."""
     generation, widths = gpu_generation(), (query.shape[-1], value.shape[-1])
     is_16_bits = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
     if not is_16_bits or slopes is not None or sinks is not None or generation < 8:
         return False
     if mask.query_segments is not None and (generation < HOPPER or mask.window or widths[0] != widths[1]):
-        # JAX asks for Hopper; nobody states that a window goes together with documents. Keys and values, and queries
-        # and outputs, are told one place of a document, which is that of the former alone where widths differ.
+        # JAX requires Hopper. NVIDIA does not document windows combined with documents. The kernel takes one offset per
+        # document for keys and values (and for queries and outputs), which is wrong for values if the widths differ.
         return False
     if widths == CUDNN_LATENT:
         return generation >= HOPPER
@@ -63,10 +63,10 @@ def cudnn(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """The reference in one kernel, for queries and keys of the same tokens.
+    """Compute attention in one kernel, for queries and keys of the same tokens.
 
     Raises:
-      UserError: it is none of those that cuDNN computes.
+      UserError: cuDNN does not support these inputs.
     """
     if not supports(query, key, value, mask, slopes=slopes, sinks=sinks):
         raise UserError(
@@ -78,7 +78,7 @@ def cudnn(
         if segments is None:
             return _attend(query, key, value, scale, mask.window, None)
         if query.size > jnp.iinfo(jnp.int32).max:
-            # Places of documents are counted in numbers.
+            # Document offsets are counted in numbers, as int32.
             return _by_tiles(scale, query, key, value, segments)
         return _packed(scale, query, key, value, segments)
 
@@ -100,10 +100,10 @@ def _packed(
     value: Float[Array, "B T G K"],
     segments: Int[Array, "B T"],
 ) -> Float[Array, "B T H K"]:
-    """Attention within documents.
+    """Compute attention within documents.
 
-    What is kept for the backward pass is one logarithm of a sum for each query. The kernel has room for as many as if
-    each document were as long as the row: zeros but for one of ``most_documents``. Tiles are computed again.
+    The backward pass keeps one logsumexp per query. The kernel's own array of them has ``most_documents`` times as many
+    entries, nearly all zero, as if each document were as long as the row. Tiles are recomputed.
     """
     documents = _documents(segments)
 
@@ -131,9 +131,9 @@ def _save(
 
 
 def residuals(fused: Any) -> tuple[str, ...]:
-    """Return the names of what JAX's backward rule of attention reads, in the order of its residuals.
+    """Return the names of the residuals of JAX's backward rule of attention, in order.
 
-    From JAX 0.12 on there is also a function of scores, with arrays of its own.
+    Since JAX 0.12, they include the arrays of a score function.
     """
     own = ("score_mod_args",) if "score_mod" in _parameters(fused._dot_product_attention_bwd_rule) else ()
     sequences = ("q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "page_table_k", "page_table_v")
@@ -141,10 +141,10 @@ def residuals(fused: Any) -> tuple[str, ...]:
 
 
 def call_rule(rule: Any, **given: Any) -> Any:
-    """Call one of JAX's private rules of attention by the names of its parameters.
+    """Call one of JAX's private attention rules with arguments by name.
 
     Raises:
-      KeyError: this JAX's rule has a parameter that is not known here.
+      KeyError: this JAX version's rule has an unknown parameter.
     """
     usual = {"seed": 0, "dropout_rate": 0.0, "variadic_args": (False, False), "sliding_window_length": None}
     usual |= {"score_mod": None, "is_training": True, "cudnn_version": _cudnn_version(), "return_residual": False}
@@ -215,36 +215,36 @@ def _by_tiles(scale: float, query: Array, key: Array, value: Array, segments: Ar
 
 
 def _of_each_head(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
-    """Keys and values of every head of queries.
+    """Return keys and values repeated for every query head.
 
-    JAX counts places of keys by the heads of queries (mended in its pull request 39521, July 2026): where keys have
-    fewer, queries would meet those of another document.
+    JAX computes key offsets from the number of query heads (fixed in its pull request 39521, July 2026). With fewer key
+    heads, queries would see keys of another document.
     """
     times = query.shape[2] // key.shape[2]
     return jnp.repeat(key, times, axis=2), jnp.repeat(value, times, axis=2)
 
 
 def most_documents(length: int) -> int:
-    """How many documents of a row of so many tokens a program is made for.
+    """Return the number of documents per row of this length that a program is compiled for.
 
-    While a layer is computed, sums of the softmax are there as if each were as long as the row, in float32: at 128
-    numbers a head as many bytes as 1/64 of the queries for each of them.
+    While a layer is computed, softmax sums are stored in float32 as if each document were as long as the row. At 128
+    numbers per head, each document takes 1/64 of the queries' bytes.
     """
     return max(FEWEST_DOCUMENTS, length // MEAN_TOKENS)
 
 
 class _Documents(NamedTuple):
-    """Where the documents of each row begin, and how long they are; -1 behind the last. A document is a run of tokens
-    of one number, as packed rows have them; what fills a row up is one too."""
+    """Starts and lengths of each row's documents; -1 after the last one. A document is a run of tokens with the same
+    segment number, as in packed rows; padding is one too."""
 
     starts: Int[Array, "B M_and_one"]
     lengths: Int[Array, "B M"]
     number: Int[Array, "B T"]
-    """Of each token's document, counted over all rows, as the kernel has them."""
+    """Index of each token's document, counted over all rows, as in the kernel."""
     place: Int[Array, "B T"]
-    """Of each token in its document."""
+    """Position of each token in its document."""
     are_few: Bool[Array, ""]
-    """Whether the kernel can take them: no row has more than ``most_documents``."""
+    """True if the kernel supports the rows: none has more than ``most_documents``."""
 
 
 def _documents(segments: Int[Array, "B T"]) -> _Documents:
@@ -272,14 +272,14 @@ def _attend(
     *,
     residual: bool = False,
 ) -> Any:
-    """What the kernel puts out; with ``residual`` also its logarithms of sums, Float32[B * M, H, T] of documents."""
+    """Return the kernel's output; with ``residual`` also the logsumexps, Float32[B * M, H, T] of documents."""
     from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
 
     packed: dict[str, Any] = {}
     if documents is not None:
         starts, lengths = documents.starts, documents.lengths
         packed = {"q_offsets": starts, "kv_offsets": starts, "q_seqlen": lengths, "kv_seqlen": lengths}
-    # The library promotes types by itself, also where the caller has forbidden it.
+    # The library relies on type promotion, which the caller may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         return dot_product_attention(
             query,

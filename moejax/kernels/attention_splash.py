@@ -1,4 +1,4 @@
-"""Causal attention by the TPU's fused kernel (splash attention, from JAX's own Pallas kernels).
+"""Compute causal attention with the TPU's fused kernel (splash attention, from JAX's Pallas kernels).
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value.
 """
@@ -17,15 +17,15 @@ from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import platform
 
 LANES = 128
-"""Rows of keys come in multiples of this."""
+"""Keys must be a multiple of this."""
 BLOCKS = (1024, 512, 256, LANES)
-"""Tokens of a block of queries or keys: the first that divides the sequence."""
+"""Block sizes in tokens for queries and keys: the first that divides the sequence is used."""
 COMPUTED = 512
-"""Most keys that meet a block of queries at once."""
+"""Maximum number of keys per inner step of a block of queries."""
 
 
 def supports(*arrays: Any, slopes: Any = None, **options: Any) -> bool:
-    """Whether scores do not fall with distance (ALiBi)."""
+    """Return whether there is no ALiBi, which the kernel does not support."""
     return slopes is None
 
 
@@ -39,16 +39,16 @@ def splash(
     slopes: Any = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """The reference in one kernel, which skips what nobody sees, for queries and keys of the same tokens.
+    """Compute attention in one kernel that skips masked blocks, for queries and keys of the same tokens.
 
-    Off TPU the kernel is interpreted, for tests.
+    On other platforms the kernel is interpreted, for tests.
 
     Raises:
-      UserError: there are ``slopes``.
+      UserError: ``slopes`` are given.
     """
     if slopes is not None:
         raise UserError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
-    # In bfloat16 the scale itself would be off, for all scores alike.
+    # Rounding the scale to bfloat16 would change all scores in the same direction.
     query = (query.astype(jnp.float32) * scale).astype(query.dtype)
 
     def local(query, key, value, segments, sinks):
@@ -68,7 +68,7 @@ def _heads_first(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
     length = query.shape[1]
-    # What is added behind is later than every real query, so that none sees it.
+    # Padding comes after every real query, so no query sees it.
     padded = length + -length % LANES
     block = next(size for size in BLOCKS if padded % size == 0)
     computed = min(block, COMPUTED)
@@ -82,7 +82,7 @@ def _heads_first(
         if window
         else splash_attention_mask.CausalMask(shape)
     )
-    # The library promotes types by itself, also where the caller has forbidden it.
+    # The library relies on type promotion, which the caller may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         kernel = splash_attention_kernel.make_splash_mha(
             splash_attention_mask.MultiHeadMask([mask] * query.shape[2]),

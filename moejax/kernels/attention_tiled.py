@@ -1,8 +1,8 @@
-"""Causal attention tile by tile (FlashAttention: Dao et al., 2022; Dao, 2023), in plain XLA for any platform.
+"""Compute causal attention tile by tile (FlashAttention: Dao et al., 2022; Dao, 2023), in plain XLA for any platform.
 
-A tile of queries meets the tiles of keys it can see, one after another, and keeps a running maximum and sum of its
-softmax; the backward pass computes each tile's scores again from their logsumexp. Nothing as large as queries × keys
-is ever held, and tiles that nobody sees, above the diagonal or outside the window, are never computed.
+A tile of queries is combined with its visible tiles of keys one at a time, with a running maximum and sum of the
+softmax. The backward pass recomputes each tile's scores from their logsumexp. No array of size queries × keys is ever
+stored. Tiles above the diagonal or outside the window are never computed.
 
 Shapes: B batch, T tokens, G key-value heads, R query heads per key-value head, K width of a query, V width of a value,
 t and s tokens of a tile of queries and of keys.
@@ -25,15 +25,16 @@ from moejax.platform import platform
 
 F32 = jnp.float32
 MASK_VALUE = float(np.finfo(np.float32).min)
-"""Score of a key that is not seen: finite, so that a tile where a query sees nothing makes no NaN."""
+"""Score of a masked key: finite, so that a tile in which a query sees no key gives no NaN."""
 
 TILES = {"cpu": 64}
-"""Tokens of a tile by platform, ``OTHER_TILE`` elsewhere, where a turn of a loop costs some kernel launches."""
+"""Tokens per tile by platform. Other platforms use ``OTHER_TILE``, because a loop iteration costs several kernel
+launches there."""
 OTHER_TILE = 512
 
 
 class Rule(NamedTuple):
-    """What is known before any number: who sees whom, and what is done to the scores."""
+    """Static settings: mask and score modifications."""
 
     tile: int
     window: int
@@ -42,7 +43,7 @@ class Rule(NamedTuple):
 
 
 class TiledInputs(NamedTuple):
-    """Heads first, so that a tile is one matrix per head; T is a multiple of the tile."""
+    """Inputs with the head axes first, so that a tile is one matrix per head; T is a multiple of the tile."""
 
     query: Float[Array, "B G R T K"]
     key: Float[Array, "B G T K"]
@@ -61,14 +62,14 @@ def tiled(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """The reference without its scores in memory, for queries and keys of the same tokens.
+    """Compute attention without storing its scores, for queries and keys of the same tokens.
 
-    ``slopes`` are numbers, not learned.
+    ``slopes`` are constants, not learned.
     """
     length, groups = query.shape[1], key.shape[2]
     tile = min(TILES.get(platform(), OTHER_TILE), length)
     rule = Rule(tile, mask.window, scale, None if slopes is None else tuple(np.asarray(slopes).tolist()))
-    # What is added behind is later than every real query, so that none sees it.
+    # Padding comes after every real query, so no query sees it.
     queries, keys, values = (_padded(jnp.swapaxes(x, 1, 2), tile, axis=2) for x in (query, key, value))
     batch, heads, *of_head = queries.shape
     inputs = TiledInputs(
@@ -87,7 +88,7 @@ def _padded(x: Any, tile: int, axis: int) -> jax.Array:
 
 
 def _cut(rule: Rule, x: Array, tile: Any, axis: int = -2) -> Array:
-    """One tile's tokens of an array."""
+    """Return one tile's tokens of an array."""
     return lax.dynamic_slice_in_dim(x, tile * rule.tile, rule.tile, axis)
 
 
@@ -96,12 +97,12 @@ def _paste(rule: Rule, x: Array, part: Array, tile: Any) -> Array:
 
 
 def _product(equation: str, a: Array, b: Array) -> Array:
-    """A product of tiles, of the type of the inputs with sums in float32."""
+    """Return a product of tiles in the inputs' type, summed in float32."""
     return jnp.einsum(equation, a, b.astype(a.dtype), preferred_element_type=F32)
 
 
 def _scores(rule: Rule, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B G R t s"]:
-    """Logits of tile i of the queries with tile j of the keys."""
+    """Return the scores of tile i of the queries with tile j of the keys."""
     query, key = _cut(rule, inputs.query, i), _cut(rule, inputs.key, j)
     scores = _product("bgrtk,bgsk->bgrts", query, key) * rule.scale
     here = jnp.arange(rule.tile)
@@ -119,19 +120,19 @@ def _scores(rule: Rule, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B 
 
 
 def _first_key_tile(rule: Rule, i: Any) -> Any:
-    """The first tile of keys that tile i of the queries sees; the last is its own."""
+    """Return the first tile of keys that tile i of the queries sees; the last is its own."""
     return jnp.maximum(i * rule.tile - rule.window + 1, 0) // rule.tile if rule.window else 0
 
 
 def _last_query_tile(rule: Rule, j: Any, tiles: int) -> Any:
-    """The last tile of queries that sees tile j of the keys; the first is its own."""
+    """Return the last tile of queries that sees tile j of the keys; the first is its own."""
     return (
         jnp.minimum((j * rule.tile + rule.tile + rule.window - 2) // rule.tile, tiles - 1) if rule.window else tiles - 1
     )
 
 
 def _forward(rule: Rule, inputs: TiledInputs) -> tuple[Float[Array, "B G R T V"], Float[Array, "B G R T 1"]]:
-    """Outputs, and the logsumexp of each query's scores."""
+    """Return the outputs and the logsumexp of each query's scores."""
     shape, width = inputs.query.shape[:-1], inputs.value.shape[-1]
     row = (*shape[:-1], rule.tile, 1)
     if inputs.sinks is None:
@@ -162,7 +163,7 @@ def _backward(
 ) -> tuple[TiledInputs]:
     inputs, mixed, logsumexp = saved
     tiles = inputs.query.shape[-2] // rule.tile
-    # Softmax: the gradient of a score is its weight times (gradient of the weight - the weighted mean of those).
+    # Softmax gradient: dscore = weight * (dweight - weighted mean of dweight).
     mean = (dmixed.astype(F32) * mixed.astype(F32)).sum(-1, keepdims=True)
 
     def of_keys(j: Any, gradients: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
-"""Cross-entropy of next tokens that never holds the logits of many tokens at once.
+"""Compute the cross-entropy of next tokens without storing the logits of many tokens at once.
 
-Tokens are taken in chunks. Where a gradient is asked for, a chunk's is made while its logits are there, so that
-nothing is computed twice: Wijmans et al., 2024, and Liger Kernel (Hsu et al., 2024) do the same on GPUs.
+Tokens are processed in chunks. If gradients are needed, a chunk's gradient is computed while its logits exist, so
+nothing is computed twice. Wijmans et al. (2024) and Liger Kernel (Hsu et al., 2024) do the same on GPUs.
 
 Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary, C tokens of a chunk.
 """
@@ -23,10 +23,10 @@ from moejax.platform import platform
 from moejax.sharding import TOKEN_AXES, constrain, token_shards
 
 LOGITS_AT_ONCE = {"cpu": 2**23}
-"""Most logits of a chunk on one device, by platform: 32 MiB of them."""
+"""Maximum number of logits per chunk on one device, by platform; 32 MiB on a CPU."""
 OTHER_LOGITS_AT_ONCE = 2**27
-"""Elsewhere 512 MiB: each chunk reads and writes the gradient of the whole unembedding, which costs an accelerator more
-time than the products unless a chunk has several hundred tokens."""
+"""Limit on other platforms, 512 MiB. Each chunk reads and writes the gradient of the whole unembedding, which takes an
+accelerator longer than the products unless a chunk has several hundred tokens."""
 
 F32 = jnp.float32
 
@@ -34,14 +34,14 @@ F32 = jnp.float32
 def token_loss(
     hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Cross-entropy of each target, in nats."""
+    """Return the cross-entropy of each target, in nats."""
     return _in_chunks(_loss, P(TOKEN_AXES), hidden, unembedding, targets)
 
 
 def token_loss_and_correct(
     hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
 ) -> tuple[Float[Array, "B T"], Bool[Array, "B T"]]:
-    """Cross-entropy of each target, in nats, and whether it is the likeliest token."""
+    """Return the cross-entropy of each target, in nats, and whether the target is the most likely token."""
 
     def both(logits: Array, targets: Array) -> tuple[Array, Array]:
         return _loss(logits, targets), jnp.argmax(logits, axis=1) == targets
@@ -50,7 +50,7 @@ def token_loss_and_correct(
 
 
 def _in_chunks(read: Callable[..., Any], specs: Any, hidden: Array, unembedding: Array, targets: Array) -> Any:
-    """``read(logits, targets)``, arrays of one number per target."""
+    """Apply ``read(logits, targets)`` to chunks; it returns arrays of one number per target."""
 
     def local(matrix: Array, hidden: Array, targets: Array) -> Any:
         parts = _chunks(matrix.shape[1], hidden.reshape(-1, hidden.shape[2]), targets.reshape(-1))
@@ -66,7 +66,7 @@ def weighted_loss(
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
 ) -> Float[Array, ""]:
-    """Sum of the targets' losses, each times its weight: ``(weights * token_loss(...)).sum()`` in one pass."""
+    """Return the weighted sum of the targets' losses: ``(weights * token_loss(...)).sum()`` in one pass."""
     return weighted_losses((hidden,), unembedding, (targets,), (weights,), (1.0,))[0]
 
 
@@ -77,9 +77,10 @@ def weighted_losses(
     weights: tuple[Float[Array, "B T"], ...],
     shares: tuple[Any, ...],
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
-    """That of several predictions of the same matrix: the sum of each times its share; and each, which has no gradient.
+    """Return the loss of several predictions with the same matrix: the sum of their weighted losses times ``shares``,
+    and each weighted loss, without gradient.
 
-    All tokens of a device go through the chunks together: it holds, and sends, one gradient of the matrix.
+    All tokens of a device are chunked together, so it stores and sends only one gradient of the matrix.
     """
     total, sums = _weighted_losses(hidden, unembedding, targets, weights, shares)
     return total, jax.tree.map(lax.stop_gradient, sums)
@@ -100,7 +101,7 @@ def _losses_and_gradients(
     hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any
 ) -> tuple[tuple[Array, Any], Any]:
     def local(matrix: Array, hidden: Any, targets: Any, weights: Any, shared: Any) -> tuple[Any, Any, Array, Any]:
-        # One after the other, so that there is one gradient of the matrix, in float32, and not one for each.
+        # Predictions are concatenated, so that there is a single float32 gradient of the matrix.
         joined = functools.partial(jnp.concatenate, axis=0)
         flat = joined([h.reshape(-1, h.shape[2]) for h in hidden]), matrix
         flat += joined([aims.reshape(-1) for aims in targets]), joined([w.reshape(-1) for w in shared])
@@ -120,12 +121,12 @@ def _losses_and_gradients(
 def reference(
     hidden: Float[Array, "N D"], matrix: Float[Array, "D V"], targets: Int[Array, " N"], weights: Float[Array, " N"]
 ) -> tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, "D V"]]:
-    """The loss of each target, and the gradients of their weighted sum, chunk by chunk."""
+    """Return the loss of each target and the gradients of their weighted sum, chunk by chunk."""
 
     def one(dmatrix: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         hidden, targets, weights = part
         logits = _logits(hidden, matrix)
-        # Softmax less the target: the gradient of a loss by its logits.
+        # The gradient of a loss by its logits is softmax minus one-hot target.
         probability = jax.nn.softmax(logits, axis=1) - jax.nn.one_hot(targets, logits.shape[1], dtype=F32)
         dlogits = (weights[:, None] * probability).astype(hidden.dtype)
         dhidden = jnp.dot(dlogits, matrix.T, preferred_element_type=F32).astype(hidden.dtype)
@@ -157,7 +158,7 @@ def _loss(logits: Float[Array, "C V"], targets: Int[Array, " C"]) -> Float[Array
 
 
 def _chunks(vocab: int, *arrays: Array) -> tuple[Array, ...]:
-    """Arrays of tokens [N, ...] as [chunks, C, ...], zeros behind the last token."""
+    """Split arrays of tokens [N, ...] into [chunks, C, ...], padded with zeros."""
     tokens = arrays[0].shape[0]
     most = LOGITS_AT_ONCE.get(platform(), OTHER_LOGITS_AT_ONCE)
     chunks = -(-tokens // max(1, most // vocab))
@@ -171,12 +172,13 @@ def _chunks(vocab: int, *arrays: Array) -> tuple[Array, ...]:
 
 
 def _in_type_of(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> Float[Array, "D V"]:
-    """The matrix in the type of what it meets, split as it was: devices gather it in that type."""
+    """Return the matrix in the type of the hidden states, with its sharding, so that devices gather it in that type."""
     return constrain(matrix.astype(hidden.dtype), ("embed", "vocab"))
 
 
 def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:
-    """``local(matrix, *arrays of tokens)`` on each device's tokens; the matrix stays split along the other axes."""
+    """Wrap ``local(matrix, *arrays of tokens)`` to run on each device's tokens; other axes of the matrix stay
+    sharded."""
     if token_shards() == 1:
         return local
 
@@ -190,7 +192,7 @@ def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., 
 
 
 def _sum(x: Array) -> Array:
-    """Over the devices that hold other tokens."""
+    """Sum over the devices that hold other tokens."""
     return x if token_shards() == 1 else lax.psum(x, TOKEN_AXES)
 
 
@@ -199,15 +201,16 @@ def _rows_axis(matrix: Float[Array, "D V"]) -> str | None:
     if token_shards() == 1:
         return None
     sizes = jax.sharding.get_abstract_mesh().shape
-    # Where the vocabulary is split too, XLA would gather it before it scatters rows.
+    # If the vocabulary is split too, XLA would gather it before scattering rows.
     return "fsdp" if sizes["tensor"] == 1 and matrix.shape[0] % sizes["fsdp"] == 0 else None
 
 
 def _sum_of_rows(dmatrix: Float[Array, "D V"]) -> Float[Array, "rows V"]:
-    """``_sum`` of the rows that this device holds."""
+    """Return the rows of ``_sum`` that this device holds."""
     axis = _rows_axis(dmatrix)
     if axis is None:
         return _sum(dmatrix)
-    # In parts stacked in front: those of a dimension XLA's TPU compiler may add up everywhere.
+    # Scatter along a new leading axis: for an existing one, XLA's TPU compiler may add up the whole array on all
+    # devices.
     parts = dmatrix.reshape(jax.sharding.get_abstract_mesh().shape[axis], -1, dmatrix.shape[1])
     return lax.psum(lax.psum_scatter(parts, axis), tuple(other for other in TOKEN_AXES if other != axis))

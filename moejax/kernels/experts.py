@@ -1,4 +1,4 @@
-"""The experts of one layer: SwiGLU feed-forwards of one shape, as stacked arrays; the reference that applies them."""
+"""Define the experts of one layer, SwiGLU feed-forwards of one shape as stacked arrays, and the reference kernel."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from moejax.kernels.saved_names import MOE_GATE_UP
 from moejax.pytree import pytree
 
 Activation = Callable[[Array, Array], Array]
-"""From the rows of the gate and up projections to the hidden rows."""
+"""Function from the gate and up projections to the hidden rows."""
 
 
 def swiglu(gate: Float[Array, "*rows hidden"], up: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-    """silu(gate) · up (Shazeer 2020)."""
+    """Return silu(gate) · up (Shazeer 2020)."""
     return jax.nn.silu(gate) * up
 
 
 def clamped_swiglu(
     gate: Float[Array, "*rows hidden"], up: Float[Array, "*rows hidden"]
 ) -> Float[Array, "*rows hidden"]:
-    """The activation of gpt-oss: clamped at 7, a sigmoid of slope 1.702, and one added to ``up``."""
+    """Return gpt-oss's activation: inputs clamped at 7, sigmoid with slope 1.702, and ``up`` + 1."""
     gate, up = jnp.minimum(gate, 7.0), jnp.clip(up, -7.0, 7.0)
     return gate * jax.nn.sigmoid(1.702 * gate) * (up + 1.0)
 
@@ -44,8 +44,8 @@ ACTIVATIONS = {"swiglu": swiglu, "clamped_swiglu": clamped_swiglu}
 @pytree
 @dataclass(frozen=True)
 class Experts:
-    """Expert e maps a row x to activation(x·gate + gate_bias, x·up + up_bias)·down[e] + down_bias[e], where gate and up
-    are the two matrices of gate_up[e], and their biases the two vectors of gate_up_bias[e]."""
+    """Stacked weights: expert e maps a row x to activation(x·gate + gate_bias, x·up + up_bias)·down[e] + down_bias[e].
+    Here gate and up are the two matrices of gate_up[e], and their biases the two vectors of gate_up_bias[e]."""
 
     gate_up: Any
     """Float[experts, 2, model, hidden]"""
@@ -57,7 +57,7 @@ class Experts:
     """Float[experts, model] or None"""
     activation: Activation = field(default=swiglu, metadata={"static": True})
     quantization: str = field(default="none", metadata={"static": True})
-    """One of ``moejax.kernels.quantization.QUANTIZATIONS``: what their products are computed in."""
+    """Type of their products: one of ``moejax.kernels.quantization.QUANTIZATIONS``."""
 
     @property
     def num_experts(self) -> int:
@@ -65,32 +65,32 @@ class Experts:
 
 
 def side_by_side(gate_up: Float[Array, "*stack 2 model hidden"]) -> Float[Array, "*stack model twice_hidden"]:
-    """Gate and up as one matrix, the columns of up behind those of gate.
+    """Return gate and up as one matrix, with the columns of up after those of gate.
 
-    They are stored as two, whose sums and steps are as fast as those of any other matrix. Where memory is in tiles, as
-    on a TPU, [model, 2, hidden] is not: XLA counts 1.5 times the cycles for a step of Adam. One behind the other, a
-    mesh that splits ``hidden`` would not split both.
+    They are stored separately, because this makes sums and updates as fast as for any other matrix. On a TPU with tiled
+    memory, [model, 2, hidden] is slower: XLA estimates 1.5 times the cycles for an Adam update. If they were
+    concatenated, a mesh that splits ``hidden`` would not split both.
     """
     *stack, _, model, hidden = gate_up.shape
     return gate_up.swapaxes(-3, -2).reshape(*stack, model, 2 * hidden)
 
 
 def apart(matrix: Float[Array, "*stack model twice_hidden"]) -> Float[Array, "*stack 2 model hidden"]:
-    """The inverse of ``side_by_side``; one after the other, XLA removes both."""
+    """Invert ``side_by_side``; XLA removes consecutive inverses."""
     return matrix.reshape(*matrix.shape[:-1], 2, -1).swapaxes(-3, -2)
 
 
 class Products(NamedTuple):
-    """How rows meet the arrays of their experts."""
+    """Operations of rows with the arrays of their experts."""
 
     matmul: Callable[[Array, Array], Array]
-    """Rows times matrices, summed in float32; grouped products come out in the type of the rows."""
+    """Product of rows and matrices, summed in float32; grouped products return the type of the rows."""
     vectors: Callable[[Array], Array]
-    """Vectors of the experts as vectors of the rows, or broadcasting to them."""
+    """Expert vectors as vectors of the rows, or broadcastable to them."""
 
 
 def batched(quantization: str) -> Products:
-    """For rows [..., rows, D] and arrays [..., D, F] whose leading axes match or broadcast."""
+    """Return operations for rows [..., rows, D] and arrays [..., D, F] with leading axes that match or broadcast."""
     in_full = partial(jnp.matmul, preferred_element_type=jnp.float32)
     return Products(
         matmul=in_full if quantization == "none" else partial(matmul, quantization),
@@ -99,9 +99,9 @@ def batched(quantization: str) -> Products:
 
 
 def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], rows: int) -> Products:
-    """For rows [rows, D] in the order of their experts, which begin at ``offsets``, and arrays [experts, D, F]."""
+    """Return operations for rows [rows, D] sorted by expert, with starts ``offsets``, and arrays [experts, D, F]."""
     group_sizes = jnp.diff(offsets)
-    # Rows behind the last expert's are nobody's: their results are not read.
+    # Rows after the last expert's rows are unused: their results are not read.
     expert = jnp.searchsorted(offsets[1:-1], jnp.arange(rows, dtype=offsets.dtype), side="right")
 
     return Products(
@@ -113,8 +113,8 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
 def project_up(
     rows: Float[Array, "... rows model"], experts: Experts, products: Products | None = None
 ) -> Float[Array, "... rows twice_hidden"]:
-    """Gate and up projections of one product, in its type; with biases in float32. Products are ``batched`` unless
-    given."""
+    """Return gate and up projections in one product, in its type, or in float32 with biases. The default is
+    ``batched``."""
     products = products or batched(experts.quantization)
     gate_up = products.matmul(rows, side_by_side(experts.gate_up))
     if (bias := experts.gate_up_bias) is None:
@@ -128,9 +128,10 @@ def project_down(
     experts: Experts,
     products: Products | None = None,
 ) -> Float[Array, "... rows model"]:
-    """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
+    """Return weighted outputs in float32. The hidden rows carry the weight, so its gradient does not need the
+    outputs."""
     products = products or batched(experts.quantization)
-    # Halved before they are widened: XLA would write both down in float32.
+    # Split before converting: otherwise XLA would materialize both halves in float32.
     gate, up = (half.astype(jnp.float32) for half in jnp.split(gate_up, 2, axis=-1))
     hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
     y = products.matmul(hidden, experts.down).astype(jnp.float32)
@@ -140,7 +141,7 @@ def project_down(
 
 
 LayoutWith = Callable[[int], Layout]
-"""From a number of empty rows behind the last assignment to the layout by expert with as many."""
+"""Function from a number of empty trailing rows to the layout by expert."""
 
 
 def reference(
@@ -151,9 +152,9 @@ def reference(
     *,
     tokens_per_expert: int,
 ) -> Float[Array, "tokens model"]:
-    """Each token's sum of its experts' outputs, times their weights: the other kernels fuse some of these steps.
+    """Return each token's weighted sum of its experts' outputs; other kernels fuse some of these steps.
 
-    ``tokens_per_expert`` is the number of an expert's assignments in balance.
+    ``tokens_per_expert`` is an expert's number of assignments in a balanced load.
     """
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
@@ -166,12 +167,12 @@ def reference(
 
 
 def with_backward(forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Any]) -> Callable[..., Array]:
-    """``outputs(static, rows, weight, offsets, experts)`` of two functions of experts and their rows.
+    """Return ``outputs(static, rows, weight, offsets, experts)``, differentiable, from a forward and a backward
+    function.
 
-    ``forward(static, is_saving, rows, weight, offsets, experts)`` returns the weighted outputs and, if
-    ``is_saving``, the gate and up projections. From the same arrays, those and the outputs' gradient,
-    ``backward(static, ...)`` returns the gradients of rows, weights and experts. The activation is computed again
-    rather than saved.
+    ``forward(static, is_saving, rows, weight, offsets, experts)`` returns the weighted outputs and, if ``is_saving``,
+    the gate and up projections. ``backward(static, ...)`` receives the same arrays, these projections and the outputs'
+    gradient, and returns the gradients of rows, weights and experts. The activation is recomputed rather than saved.
     """
 
     @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -1,8 +1,9 @@
-"""Grouped experts as a loop over experts and blocks of rows: nothing dropped, hardly anything padded.
+"""Compute grouped experts in a loop over experts and blocks of rows, with no dropped tokens and little padding.
 
-For a processor that runs one thing at a time, a CPU core. Rows lie in the order of their experts. An expert's rows
-are cut into full blocks and one head, possibly shorter, which comes first and is computed in the smallest of a few
-fixed sizes that holds it; what it computes beyond its end, the expert's next block or the next expert overwrites.
+This kernel is for processors that run one operation at a time, such as a CPU core. Rows are sorted by expert. An
+expert's rows are split into full blocks and one head, possibly shorter, which comes first. The head is computed in the
+smallest of a few fixed sizes that holds it. Results beyond its end are overwritten by the expert's next block or the
+next expert.
 
 Shapes: R rows (a full block more than there are assignments), E experts, D model, F hidden.
 """
@@ -26,7 +27,7 @@ F32 = jnp.float32
 
 
 class RowBlock(NamedTuple):
-    """``size`` rows of one expert from ``start``, of which the first ``rows`` are its own."""
+    """``size`` rows from ``start``, of which the first ``rows`` belong to the expert."""
 
     expert: Any
     start: Any
@@ -45,11 +46,11 @@ class RowBlock(NamedTuple):
 
 
 def block_sizes(rows_per_expert: int, model: int, hidden: int) -> tuple[int, ...]:
-    """Sizes of a head, ascending; the last is that of a full block.
+    """Return the sizes of a head, ascending; the last is the size of a full block.
 
-    Found by timing on one core, balanced and under Zipf loads (``benchmarks/dispatch.py``). In balance an expert is
-    one block of the mean or a little more; where it has many rows, full blocks and a short head. Each size is one
-    more body to compile and one more loop to pass by, which only matrices that are not small repay.
+    The sizes were timed on one core, with balanced and Zipf loads (``benchmarks/dispatch.py``). With a balanced load,
+    an expert is one block of about the mean size. An expert with many rows has full blocks and a short head. Each size
+    adds one loop body to compile and one loop to skip, which pays off only for larger matrices.
     """
     is_small = model * hidden <= 128 * 128
     if rows_per_expert >= 384:
@@ -68,7 +69,7 @@ def _each_block(
         start, stop = offsets[expert], offsets[expert + 1]
         head = jnp.where(stop > start, (stop - start - 1) % full + 1, 0)
         for shorter, size in zip((0, *sizes), sizes, strict=False):
-            # A loop that runs once or not at all: unlike a conditional, it copies nothing.
+            # A loop with zero or one iterations copies nothing, unlike a conditional.
             runs = ((head > shorter) & (head <= size)).astype(jnp.int32)
             carry = lax.fori_loop(
                 0, runs, lambda i, c, size=size: body(RowBlock(expert, start + i * size, head, size, True), c), carry
@@ -92,14 +93,14 @@ def experts_blocks(
     *,
     tokens_per_expert: int,
 ) -> Float[Array, "tokens model"]:
-    """Each token's weighted sum of its experts' outputs, block by block."""
+    """Return each token's weighted sum of its experts' outputs, block by block."""
     sizes = block_sizes(tokens_per_expert, *experts.gate_up.shape[2:])
     layout = layout_with(sizes[-1])
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
     return unpermute(_outputs(sizes, rows, weight, layout.offsets, experts), layout)
 
 
-# Side by side, loops of different lengths would copy all they carry at each turn: a population's members take turns.
+# Vmapped loops of different lengths would copy all carried values at each iteration, so runs execute sequentially.
 
 
 def _forward(sizes: tuple[int, ...], is_saving: bool, *arguments: Any) -> tuple[Array, ...]:
@@ -121,7 +122,8 @@ def forward(
     offsets: Int[Array, " experts_and_one"],
     experts: Experts,
 ) -> tuple[Array, ...]:
-    """Weighted outputs [R, D] and, for the backward pass if ``is_saving``, the gate and up projections [R, twice_F]."""
+    """Return weighted outputs [R, D] and, if ``is_saving``, the gate and up projections [R, twice_F] for the backward
+    pass."""
 
     def body(block: RowBlock, carry):
         own = block.weights(experts)
@@ -142,7 +144,7 @@ def backward(
     gate_up: Float[Array, "R twice_F"],
     dy: Float[Array, "R D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
-    """Gradients of the rows, of their weights and of the experts, the last summed in float32."""
+    """Return the gradients of the rows, their weights and the experts; the last are summed in float32."""
 
     def body(block: RowBlock, carry):
         dx, dweight, dexperts = carry

@@ -1,4 +1,5 @@
-"""Experts by grouped products, for accelerators with a kernel for these. Shapes are those of ``experts_blocks``."""
+"""Compute experts by grouped matrix products, for accelerators with such a kernel. Shapes are those of
+``experts_blocks``."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from moejax.platform import platform
 
 
 def supports(x: Any, combine_weight: Any, layout_with: Any, experts: Experts) -> bool:
-    """Return whether a kernel computes the products: on TPUs, and on GPUs from Ampere on whose library is installed."""
+    """Return whether a kernel computes the products: on TPUs, and on GPUs since Ampere with an installed library."""
     if platform() != "gpu":
         return True
     kernels = [select("grouped_matmul", x, experts.down)]
@@ -37,7 +38,7 @@ def experts_grouped_matmul(
     *,
     tokens_per_expert: int,
 ) -> Float[Array, "tokens model"]:
-    """Each token's weighted sum of its experts' outputs, by the platform's grouped products."""
+    """Return each token's weighted sum of its experts' outputs, by the platform's grouped products."""
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
     return unpermute(_outputs(_backend(rows, experts), rows, weight, layout.offsets, experts), layout)
@@ -76,14 +77,14 @@ def _backward(
     dy: Float[Array, "R D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
     products = grouped(backend, offsets, x.shape[0])
-    # Biases reach nobody's rows too, so these may bring no gradient.
+    # Biases are also added to unused rows, so these must not contribute gradients.
     is_valid = (jnp.arange(x.shape[0]) < offsets[-1])[:, None]
     dy = jnp.where(is_valid, dy, 0).astype(jnp.float32)
     if experts.gate_up_bias is not None:
         gate_up = gate_up.astype(jnp.float32)
     first, second = partial(project_up, products=products), partial(project_down, products=products)
     dgate_up, dweight, from_down = jax.vjp(second, gate_up, weight, experts)[1](dy)
-    # On GPUs XLA would sum a row's products where the sum is scattered to its expert, by one thread for each row.
+    # Otherwise XLA would fuse this sum into the scatter on GPUs, with one thread per row.
     dweight = lax.optimization_barrier(dweight)
     dx, from_up = jax.vjp(first, x, experts)[1](jnp.where(is_valid, dgate_up, 0))
     return dx, dweight, jax.tree.map(jnp.add, from_down, from_up)

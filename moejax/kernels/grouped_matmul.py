@@ -1,7 +1,8 @@
-"""Products of groups of rows, each with a matrix of its own: the operation, what a backend is, and the reference.
+"""Define grouped matrix products, one matrix per group of rows: the operation, the backend interface, and the
+reference.
 
-``jax.lax.ragged_dot`` is no backend: it computes every group for every row, on a TPU in one of its gradients, elsewhere
-everywhere.
+``jax.lax.ragged_dot`` is not a backend, because it computes every group for every row: on a TPU in one of its
+gradients, and on other platforms always.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from jaxtyping import Float, Int
 
 
 class GroupedMatmul(NamedTuple):
-    """A backend. Rows [R, D or F] lie in the order of their groups; those behind the last group's hold anything."""
+    """Backend of grouped products. Rows [R, D or F] are sorted by group; rows after the last group have arbitrary
+    values."""
 
     forward: Callable[[Array, Array, Array], Array]
     """``(rows, matrices [groups, D, F], group_sizes) -> [R, F]``"""
@@ -34,8 +36,8 @@ def grouped_matmul(
     matrices: Float[Array, "groups D F"],
     group_sizes: Int[Array, " groups"],
 ) -> Float[Array, "R F"]:
-    """Each group's rows by its matrix. Sums are made in float32 and come out in the type of the rows, and so do
-    gradients: products of float32 with bfloat16 would move and hold twice the bytes."""
+    """Multiply each group's rows by its matrix. Products are summed in float32 and returned in the type of the rows,
+    like gradients: float32 outputs would move and store twice the bytes."""
     return backend.forward(rows, matrices, group_sizes)
 
 
@@ -56,7 +58,7 @@ grouped_matmul.defvjp(_save, _gradients)
 
 
 def _groups(rows: int, group_sizes: Array) -> Array:
-    """Each row's group as a row of 0 and 1, of zeros behind the last group."""
+    """Return each row's group as a one-hot row; zeros after the last group."""
     ends = jnp.cumsum(group_sizes)
     group = jnp.searchsorted(ends, jnp.arange(rows, dtype=ends.dtype), side="right")
     return jax.nn.one_hot(group, group_sizes.shape[0], dtype=jnp.float32)

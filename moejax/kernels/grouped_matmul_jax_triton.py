@@ -1,8 +1,8 @@
-"""The grouped products of ``grouped_matmul_triton``, written in Triton's own language and called by ``jax_triton``.
+"""Implement the grouped products of ``grouped_matmul_triton`` in Triton's own language, called by ``jax_triton``.
 
-JAX deprecated Pallas's Triton backend in 0.11 and will remove it. Without it these kernels are what Ampere has, and
-Blackwell's gradient of the matrices, and any NVIDIA GPU for float32 and for widths that no Mosaic tile divides. They
-have the tiles of the Pallas kernels. No GPU has run them: tests interpret them and compile them.
+JAX deprecated Pallas's Triton backend in 0.11 and will remove it. These kernels then serve Ampere, Blackwell's gradient
+of the matrices, float32 on any NVIDIA GPU, and widths that no Mosaic tile divides. They use the tile sizes of the
+Pallas kernels. They have not been run on a GPU: tests interpret and compile them.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -57,8 +57,8 @@ def rows_by_matrices_kernel(
     first, end = tl.load(start + place), tl.load(stop + place)
     if first < end:
         matrix = tl.load(group + place).to(tl.int64)
-        # A tile that would end behind the last row begins earlier: it reads and computes rows of others, and does not
-        # write them. So the loop needs no mask.
+        # A tile that would extend beyond the last row starts earlier. It computes other groups' rows too, but does not
+        # write them. Thus the loop needs no mask.
         row = tl.minimum(first, max(COUNT - ROWS, 0)) + tl.arange(0, ROWS)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         a = rows + row.to(tl.int64)[:, None] * INTO
@@ -105,7 +105,7 @@ def rows_by_rows_kernel(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_row, is_column = row < INTO, column < OUT_OF
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    # All turns but the last are whole, and load without a mask where tiles divide the widths.
+    # All steps except the last are complete. They load without a mask if tiles divide the widths.
     whole = first + (end - first) // INNER * INNER
     for step in range(first, whole, INNER):
         inner = (step + tl.arange(0, INNER)).to(tl.int64)
@@ -140,7 +140,7 @@ def _call(
         grid=grid,
         num_warps=tile.warps,
         num_stages=tile.stages,
-        # A GPU of this machine states its own; one that is only compiled for is not there to be asked.
+        # A local GPU reports its capability; a compile-only target cannot be queried.
         compute_capability=None if jax.default_backend() == "gpu" else 10 * gpu_generation(),
         **{result: out},
         **sizes,
@@ -173,7 +173,7 @@ def _rows_by_matrices(
         tile,
         (-(-out_of // tile.columns), tiles.group.shape[0]),
         *(rows, matrices, tiles.group, tiles.start, tiles.stop),
-        # Without scales the kernel reads neither.
+        # Without scales, the kernel does not read these two arguments.
         *(scales or (tiles.stop, tiles.stop)),
         COUNT=count,
         INTO=into,
@@ -185,7 +185,7 @@ def _rows_by_matrices(
 
 
 def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """Return each group's rows, transposed, by its gradients: [G, D, F]."""
+    """Multiply each group's rows, transposed, by its gradients: [G, D, F]."""
     (count, into), out_of, groups = x.shape, dy.shape[1], group_sizes.shape[0]
     tile = triton_tile(gpu_generation(), "matrices", count, groups, into, out_of, x.dtype.itemsize)
     stops = jnp.cumsum(group_sizes).astype(jnp.int32)
@@ -203,13 +203,13 @@ def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: 
 def in_8_bits(
     rows: Float[Array, "R D"], matrices: Float[Array, "G F D"], group_sizes: Int[Array, " G"], quantization: str
 ) -> Float[Array, "R F"]:
-    """Compute ``moejax.kernels.quantization.reference``, multiplying the scales in before a sum is written."""
+    """Compute ``moejax.kernels.quantization.reference``; the scales are applied before a sum is written."""
     x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
     product = partial(_rows_by_matrices, transposed=True, dtype=rows.dtype)
     return sequential_vmap(product)(x.values, w.values, group_sizes, x.scale[:, 0], w.scale[..., 0])
 
 
-# ``triton_call`` has no rule for ``jax.vmap``; the runs of a population are computed one after the other.
+# ``triton_call`` has no rule for ``jax.vmap``, so vmapped runs execute sequentially.
 JAX_TRITON = GroupedMatmul(
     forward=sequential_vmap(partial(_rows_by_matrices, transposed=False)),
     rows_gradient=sequential_vmap(partial(_rows_by_matrices, transposed=True)),

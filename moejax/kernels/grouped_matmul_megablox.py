@@ -1,11 +1,11 @@
-"""Grouped products on a TPU, by JAX's own Pallas kernels (megablox), forwards and backwards.
+"""Compute grouped products on a TPU, forward and backward, with JAX's Pallas kernels (megablox).
 
-``jax.lax.ragged_dot`` has a kernel there forwards, but its gradient of the matrices is a dense product of every row
-with every group, masked; that of the rows first writes all matrices down transposed. These kernels do neither.
+``jax.lax.ragged_dot`` has a forward kernel on TPUs. Its gradient of the matrices, however, is a masked dense product of
+every row with every group. Its gradient of the rows first transposes all matrices in memory. These kernels avoid both.
 
-A kernel walks tiles of rows. One in which a group ends and the next begins is computed once for each, so tiles are no
-more than a quarter of a balanced group where groups are large. None of it was timed on a TPU. Off TPU the
-kernels are interpreted, for tests.
+A kernel iterates over tiles of rows. A tile at the boundary of two groups is computed once for each. Therefore tiles
+have at most a quarter of the rows of a balanced group if groups are large. The kernels have not been timed on a TPU. On
+other platforms they are interpreted, for tests.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.platform import platform
 
 LANES = 128
-"""Tiles of what is not taken whole are multiples of this."""
+"""Divisor of tile sizes that do not cover a whole axis."""
 ROWS = (512, 256, LANES)
-"""Rows of a tile: the most that leave four to a group."""
+"""Candidate tile heights: the largest that gives four tiles per group is used."""
 WIDTH = 1024
-"""Most columns of a tile, on either side of a product."""
+"""Maximum tile width, on either side of a product."""
 
 
 def _tiles(rows: int, groups: int, into: int, out_of: int) -> tuple[int, int, int]:
-    """Rows of a tile, and its columns on both sides of a product."""
+    """Return a tile's rows, and its columns on both sides of a product."""
     return row_tile(rows, groups), tile_width(into), tile_width(out_of)
 
 
 def row_tile(rows: int, groups: int) -> int:
-    """Rows of a tile."""
+    """Return the number of rows of a tile."""
     return next((size for size in ROWS if 4 * size * groups <= rows), ROWS[-1])
 
 
 def tile_width(size: int) -> int:
-    """All columns, or parts as equal as multiples of ``LANES`` can be."""
+    """Return the whole width, or a multiple of ``LANES`` that splits it as equally as possible."""
     parts = -(-size // WIDTH)
     return size if parts == 1 else -(-size // (parts * LANES)) * LANES
 
 
 def whole_tiles(rows: Array, height: int) -> Array:
-    """Rows with zeros behind them, so that tiles divide them."""
+    """Pad rows with zeros to a multiple of the tile height."""
     return jnp.pad(rows, ((0, -rows.shape[0] % height), (0, 0)))
 
 
@@ -78,7 +78,7 @@ def _rows_by_rows(x: Array, dy: Array, group_sizes: Array) -> Array:
         return tgmm(x.swapaxes(0, 1), dy, group_sizes, x.dtype, tiles, interpret=platform() != "tpu")
 
 
-# The kernels know no ``jax.vmap``; a population's members take turns.
+# The kernels do not support ``jax.vmap``, so vmapped runs execute sequentially.
 MEGABLOX = GroupedMatmul(
     forward=sequential_vmap(partial(_rows_by_matrices, transposed=False)),
     rows_gradient=sequential_vmap(partial(_rows_by_matrices, transposed=True)),

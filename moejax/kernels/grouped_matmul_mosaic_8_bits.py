@@ -1,11 +1,11 @@
-"""Grouped products in float8 on Hopper, by a Mosaic kernel of our own.
+"""Compute grouped products in float8 on Hopper with our own Mosaic kernel.
 
-Triton takes Hopper's matrix units for float8 only where sums may be kept in fewer bits than float32's, which Pallas
-cannot ask for, and multiplies in float16 instead, by the instructions of an A100; products of int8, and on Blackwell of
-both, it makes in 8 bits. No kernel that JAX brings along writes a wider type than it reads. An H200 found this one
-right, and no faster than products in bfloat16 (docs/benchmarks.md); no CPU can interpret it: tests compile it. The
-units keep sums in about 14 bits and cut off what is below (DeepSeek-V3, 2024, Sec. 3.3.2), so each sums ``INNER``
-products alone, as there, and float32 adds these up.
+Triton uses Hopper's float8 matrix units only if sums may have lower precision than float32, which Pallas cannot
+request. Otherwise it multiplies in float16 with the A100's instructions. It does compute int8 products, and on
+Blackwell both types, in 8 bits. JAX's own kernels cannot write a wider type than they read. On an H200, this kernel was
+correct, but no faster than bfloat16 products (docs/benchmarks.md). It cannot be interpreted on a CPU; tests compile it.
+The units sum in about 14 bits and truncate the rest (DeepSeek-V3, 2024, Sec. 3.3.2). As in that paper, each unit sums
+only ``INNER`` products, and these sums are added in float32.
 
 Shapes: R rows, G groups, K summed over, F columns of the products.
 """
@@ -28,26 +28,26 @@ from moejax.platform import gpu_generation
 
 HOPPER = 9
 ROWS, COLUMNS, INNER = 128, 64, 128
-"""Of a tile: sums in float32 and those of the matrix units in the registers of one group of warps; a line of 128 bytes
-of both factors at once."""
+"""Tile sizes. The float32 sums and those of the matrix units fit into the registers of one warpgroup. ``INNER`` is a
+128-byte line of both factors."""
 LINES = 8
-"""Rows that the matrix units read together, 1 kB: a tile that started between two would be read with rows missing."""
+"""Rows that the matrix units read together, 1 kB. A tile that started between two such groups would miss rows."""
 STAGES = 4
-"""Pieces of both factors that are fetched ahead."""
+"""Number of prefetched pieces of both factors."""
 RESIDENT = 2
-"""Tiles that a multiprocessor works on at once, each by a group of warps, so that its matrix units have products of one
-while the other adds up; each holds some 100 of its 228 kB."""
+"""Tiles per multiprocessor at the same time, one per warpgroup, so that its matrix units compute one while the other
+accumulates. Each uses about 100 of its 228 kB."""
 
 
 def supports(rows: Any, matrices: Any, *, quantization: str) -> bool:
-    """Whether the program is for Hopper and float8, and tiles divide both widths."""
+    """Return whether the program is for Hopper and float8, and tiles divide both widths."""
     return quantization == "fp8" and gpu_generation() == HOPPER and not any(w % INNER for w in matrices.shape[1:])
 
 
 def in_8_bits(
     rows: Float[Array, "R K"], matrices: Float[Array, "G F K"], group_sizes: Int[Array, " G"], quantization: str
 ) -> Float[Array, "R F"]:
-    """``moejax.kernels.quantization.reference``: the scales are multiplied in before a sum is written."""
+    """Compute ``moejax.kernels.quantization.reference``; the scales are applied before a sum is written."""
     dtype = rows.dtype
 
     @sequential_vmap
@@ -65,17 +65,17 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
 
     (count, into), out_of = x.values.shape, w.values.shape[1]
     tiles = row_tiles(count, group_sizes, ROWS, LINES)
-    # A tile is read whole, also where the rows end within it.
+    # A tile is read completely, even if the rows end within it.
     values = jnp.pad(x.values, ((0, -count % LINES), (0, 0)))
     row_scale = jnp.pad(x.scale[:, 0], (0, ROWS))
     across = out_of // COLUMNS
     turns = tiles.group.shape[0] * across
 
-    # JAX 0.10 wants an index, 0.12 takes none.
+    # JAX 0.10 needs an index; 0.12 accepts none.
     whole = ((),) if jax.__version_info__ < (0, 11) else ()
     load = partial(lambda ref, **options: plgpu.load(ref, *whole, **options), optimized=False)
 
-    # As matrix units read 8-bit numbers: in tiles of lines of 128 bytes, whose pieces of 16 bytes are exchanged.
+    # The matrix units read 8-bit numbers in tiles of 128-byte lines with swizzled 16-byte pieces.
     swizzled = (plgpu.TilingTransform((LINES, INNER)), plgpu.SwizzleTransform(INNER))
     block = partial(plgpu.BlockSpec, transforms=swizzled)
 
@@ -85,7 +85,7 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
         def write(total: Array, shared: Any, start: Any, before: Any, held: Any, column: Any) -> None:
             shared[...] = total.astype(dtype)
             plgpu.commit_smem()
-            # What is copied has a length that is known when it is compiled: the powers of two that ``held`` is made of.
+            # Copies need a static length: ``held`` is decomposed into powers of two.
             done, length = before, ROWS
             while length:
 
@@ -99,7 +99,7 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
 
         @plgpu.nd_loop((turns,), collective_axes="block")
         def _(turn: Any) -> None:
-            # The tiles of columns of the same rows one after the other.
+            # Column tiles of the same rows are consecutive.
             tile, column = lax.div(turn.index[0], across), lax.rem(turn.index[0], across)
             matrix, place = group[tile], pl.multiple_of(start[tile], LINES)
             before = first[tile] - place
@@ -143,4 +143,4 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Arra
 
 
 MULTIPROCESSORS = 132
-"""Of an H100 or H200."""
+"""Number of multiprocessors of an H100 or H200."""

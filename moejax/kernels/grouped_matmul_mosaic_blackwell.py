@@ -1,7 +1,7 @@
-"""Grouped products on Blackwell, by the Mosaic kernel that JAX brings along.
+"""Compute grouped products on Blackwell with JAX's Mosaic kernel.
 
-For the gradient of the rows the matrices are first transposed in memory. JAX has no Mosaic kernel of Blackwell for the
-gradient of the matrices; that one is Triton's. None of these was timed by us.
+For the gradient of the rows, the matrices are first transposed in memory. JAX has no Mosaic kernel for the gradient of
+the matrices on Blackwell, so Triton computes it. We have not timed these kernels.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -57,5 +57,5 @@ def _matrices_gradient(rows: Array, dy: Array, group_sizes: Array) -> Array:
     return triton_backend().matrices_gradient(rows, dy, group_sizes)
 
 
-# The kernel has no rule for ``jax.vmap``; the runs of a population are computed one after the other.
+# The kernel has no rule for ``jax.vmap``, so vmapped runs execute sequentially.
 MOSAIC_BLACKWELL = GroupedMatmul(_forward, _rows_gradient, _matrices_gradient)

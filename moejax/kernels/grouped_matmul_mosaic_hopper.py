@@ -1,7 +1,7 @@
-"""Grouped products on Hopper, by the Mosaic kernels that JAX brings along.
+"""Compute grouped products on Hopper with JAX's Mosaic kernels.
 
-On an H200 a training step took 431 ms with them and 413 with our Triton kernels (docs/benchmarks.md), so they compute
-what is left once JAX has no Triton backend for Pallas.
+On an H200, a training step took 431 ms with them and 413 ms with our Triton kernels (docs/benchmarks.md). They are
+therefore used only if JAX has no Triton backend for Pallas.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -58,10 +58,10 @@ def _rows_by_matrices(
 
 
 def _matrices_gradient(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """Return each group's rows, transposed, by its gradients: [G, D, F]."""
+    """Multiply each group's rows, transposed, by its gradients: [G, D, F]."""
     from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
 
-    # The kernel masks rows of other groups by multiplying them by zero, which keeps a NaN.
+    # The kernel masks rows of other groups by multiplying them by zero, which keeps NaN.
     mine = (jnp.arange(x.shape[0]) < group_sizes.sum())[:, None]
     x, dy = (jnp.where(mine, rows, jnp.zeros((), rows.dtype)) for rows in (x, dy))
     tile = _tile(x.shape[0], group_sizes.shape[0], x.shape[1], dy.shape[1])
@@ -78,7 +78,7 @@ def _matrices_gradient(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_si
         )
 
 
-# The kernels have no rule for ``jax.vmap``; the runs of a population are computed one after the other.
+# The kernels have no rule for ``jax.vmap``, so vmapped runs execute sequentially.
 MOSAIC_HOPPER = GroupedMatmul(
     forward=sequential_vmap(partial(_rows_by_matrices, transposed=False)),
     rows_gradient=sequential_vmap(partial(_rows_by_matrices, transposed=True)),

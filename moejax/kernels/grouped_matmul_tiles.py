@@ -1,12 +1,12 @@
-"""Tiles of grouped products on NVIDIA GPUs: which kernel and which sizes for which shape, and who measured it.
+"""Choose kernels and tile sizes of grouped products on NVIDIA GPUs from measurements.
 
-On Hopper all sizes of our Triton kernels are alike: eight were timed by us on an H200, in bfloat16, at OLMoE's, Qwen3's
-and DeepSeek-V3's widths with 512 to 4,096 rows of an expert (``HOPPER``). For Blackwell, ``RECORDS`` are measurements
-of tokamax 0.0.12's kernels on a B200 by its authors, from the files that it is installed with (read on 2026-11-25): of
-each shape in bfloat16 with equal groups the faster of its two kernels, at the sizes found best, with the median of five
-times; without those whose sizes this release refuses, as they need more memory than a multiprocessor has. A shape that
-is not among them takes the sizes of the nearest, and ``Choice.is_measured`` says so; of JAX's own Mosaic kernels nobody
-has published a measurement, and their sizes follow from what one multiprocessor holds. A GB200 has the multiprocessors
+On Hopper all tile sizes of our Triton kernels perform similarly. We timed eight on an H200, in bfloat16, at the widths
+of OLMoE, Qwen3 and DeepSeek-V3 with 512 to 4,096 rows per expert (``HOPPER``). For Blackwell, ``RECORDS`` are
+measurements of tokamax 0.0.12's kernels on a B200 by its authors, from its installed files (read on 2026-11-25). Each
+record is the faster of its two kernels for one shape in bfloat16 with equal groups, at the best sizes, as the median of
+five runs. Records with sizes that this release rejects are omitted, because they need more memory than a multiprocessor
+has. Other shapes use the sizes of the nearest record, and ``Choice.is_measured`` is False. No measurements of JAX's
+Mosaic kernels are published; their sizes follow from the memory of one multiprocessor. A GB200 has the multiprocessors
 of a B200.
 """
 
@@ -17,20 +17,20 @@ from typing import NamedTuple
 
 
 class TritonTile(NamedTuple):
-    """Sizes of a kernel that Triton compiles."""
+    """Tile sizes of a Triton kernel."""
 
     rows: int
     """Rows of a tile of the product."""
     columns: int
     inner: int
-    """Length of the piece of both factors that is multiplied at once."""
+    """Length of the pieces of both factors that are multiplied at once."""
     warps: int
     stages: int
-    """Pieces that are fetched ahead."""
+    """Number of prefetched pieces."""
 
 
 class MosaicTile(NamedTuple):
-    """Sizes of tokamax's Mosaic kernels."""
+    """Tile sizes of tokamax's Mosaic kernels."""
 
     rows: int
     columns: int
@@ -39,32 +39,33 @@ class MosaicTile(NamedTuple):
     split_rows: int
     is_persistent: bool
     is_collective: bool
-    """Whether two multiprocessors share a tile."""
+    """True if two multiprocessors share a tile."""
     minor: str
-    """Which side of the product the next tile is taken along: ``M`` rows, ``N`` columns."""
+    """Side of the product along which tiles advance first: ``M`` rows, ``N`` columns."""
     width: int
-    """Tiles that are taken along it before the other side is gone along."""
+    """Number of tiles along that side before advancing along the other one."""
 
 
 class MeasuredTile(NamedTuple):
     """A measurement."""
 
     part: str
-    """``forward``, or the gradient of ``rows`` or of ``matrices``."""
+    """Measured part: ``forward``, or the gradient of ``rows`` or of ``matrices``."""
     matrices: tuple[int, int, int]
-    """Their number, and what a product goes into and comes out of."""
+    """Number of matrices, and their input and output widths."""
     rows: int
     tile: TritonTile | MosaicTile
     teraflops: float
-    """10¹² floating point operations per second."""
+    """Speed, in 10¹² floating-point operations per second."""
 
 
 class Choice(NamedTuple):
-    """What a shape gets."""
+    """Tile sizes for a shape, and their source."""
 
     tile: TritonTile | MosaicTile
     is_measured: bool
-    """Whether a record has this part and matrix, with the same rows for each within a factor of two."""
+    """True if a record has this part and these widths, with the same number of rows per group within a factor of
+    two."""
     record: MeasuredTile
     """The nearest record."""
 
@@ -115,17 +116,17 @@ RECORDS: tuple[MeasuredTile, ...] = (
     MeasuredTile("rows", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1251),
     MeasuredTile("rows", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 1), 1227),
 )
-"""Of a B200, from the best kernel alone."""
+"""Measurements on a B200, for the best kernel only."""
 
 HOPPER = TritonTile(128, 128, 64, 4, 3)
-"""Of 8 sizes on an H200, one of the three that are within 1.4 % of the best on average over 30 products, and within
-4.3 % for each; all are within 3.2 % on average (docs/benchmarks.md)."""
+"""Best choice on an H200: one of three sizes, of 8, within 1.4 % of the best on average over 30 products, and within
+4.3 % for each. All are within 3.2 % on average (docs/benchmarks.md)."""
 
 
 def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice:
-    """The tokamax kernel and sizes on Blackwell for one part of a product, from the nearest record.
+    """Return the tokamax kernel and sizes on Blackwell for one part of a product, from the nearest record.
 
-    ``into`` and ``out_of`` are those of the matrices, in every part.
+    ``into`` and ``out_of`` are the widths of the matrices, for every part.
     """
     per_group = rows / groups
 
@@ -141,19 +142,19 @@ def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice
 
 
 def _fitting(size: int, width: int) -> int:
-    """A side of a tile: a power of two of at least 16, no larger than a width needs."""
+    """Return one side of a tile: a power of two of at least 16, limited by the width."""
     return min(size, max(16, 1 << (width - 1).bit_length()))
 
 
 def triton_tile(
     generation: int, part: str, rows: int, groups: int, into: int, out_of: int, item_bytes: int
 ) -> TritonTile:
-    """Sizes for our own Triton kernels: on Hopper those of our measurements; on Blackwell, as they are built as
-    tokamax's are, those of the nearest record if it is of such a kernel, else those that are best in most of its
-    records. On other GPUs none was measured.
+    """Return tile sizes for our Triton kernels. On Hopper they come from our measurements. On Blackwell they come from
+    the nearest record if it is of a Triton kernel, because tokamax's are similar to ours. Otherwise they are the best
+    sizes in most records. Other GPUs were not measured.
 
-    Float32 takes the smallest: its pieces are twice as large, and are multiplied in several steps. In 8 bits, pieces of
-    as many bytes are twice as long.
+    Float32 uses the smallest tiles: its pieces are twice as large and are multiplied in several steps. In 8 bits,
+    pieces with the same number of bytes are twice as long.
     """
     sides = (into, out_of) if part == "matrices" else (rows, out_of if part == "forward" else into)
     inner = rows if part == "matrices" else into if part == "forward" else out_of
@@ -161,7 +162,7 @@ def triton_tile(
         tile = TritonTile(64, 64, 32, 4, 2)
     elif generation == 10:
         recorded = nearest(part, rows, groups, into, out_of).tile
-        # Sums lie in the tensor memory that these GPUs alone have; elsewhere, in few registers.
+        # Only these GPUs keep sums in tensor memory; others have few registers.
         tile = recorded if isinstance(recorded, TritonTile) else TritonTile(256, 256, 32, 4, 3)
     else:
         tile = HOPPER if generation == 9 else TritonTile(128, 128, 32, 4, 4)
@@ -172,27 +173,27 @@ def triton_tile(
 
 
 class JaxTile(NamedTuple):
-    """Sizes of JAX's own Mosaic kernels."""
+    """Tile sizes of JAX's Mosaic kernels."""
 
     rows: int
     columns: int
     inner: int
     stages: int
     width: int
-    """Tiles that are taken along the columns before the rows are gone along."""
+    """Number of tiles along the columns before advancing along the rows."""
 
 
 HOPPER_SIDES = (128, 64)
-"""Columns of a tile on Hopper: the registers of one group of 128 threads hold a float32 sum of 128 by 128 at most."""
+"""Columns of a tile on Hopper: the registers of one group of 128 threads hold a float32 sum of at most 128 by 128."""
 SHARED_BYTES = 232_448 - 4096
-"""Shared memory of a block of threads, without some for barriers."""
+"""Shared memory of a thread block, in bytes, minus some for barriers."""
 
 
 def jax_tile(generation: int, rows: int, groups: int, into: int, out_of: int) -> JaxTile | None:
-    """Return sizes for a product in 16 bits, or None if the kernels cannot compute it or its gradients. Not measured.
+    """Return sizes for a product in 16 bits, or None if the kernels do not support it or its gradients. Not measured.
 
-    Both widths are multiples of a tile's columns, as they change places in the gradient. On Blackwell two
-    multiprocessors share a tile of twice the rows and columns.
+    Both widths must be multiples of a tile's columns, because the gradient exchanges them. On Blackwell, two
+    multiprocessors share a tile with twice the rows and columns.
     """
     shared_by = 2 if generation == 10 else 1
     sides = {9: HOPPER_SIDES, 10: (128,)}.get(generation, ())

@@ -1,10 +1,9 @@
-"""Grouped products on Blackwell, by tokamax's Mosaic kernel where its records have that as the fastest.
+"""Compute grouped products on Blackwell with tokamax's Mosaic kernel if its records list that as the fastest.
 
-Elsewhere, and for the gradient of the matrices, by our Triton kernels (of Pallas, or of ``jax_triton``): tokamax's
-Triton kernel for that gradient gives a group without rows the product of the rows before it (0.0.12: its last turn is
-taken though there is none). Tokamax looks sizes up by the exact shape, and has poor ones for all others, so sizes are
-named here. On Hopper its kernel was slower than our Triton kernels in a training step (docs/benchmarks.md), and is not
-used.
+Otherwise, and for the gradient of the matrices, our Triton kernels are used (in Pallas or ``jax_triton``). For that
+gradient, tokamax's Triton kernel gives an empty group the product of the previous rows (0.0.12: it runs the last
+iteration unconditionally). Tokamax looks up sizes by the exact shape and has slow defaults, so sizes are specified
+here. On Hopper its kernel was slower than our Triton kernels in a training step (docs/benchmarks.md) and is not used.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from moejax.platform import gpu_generation
 
 
 def supports(rows: Any, matrices: Any, *sizes: Any) -> bool:
-    """Whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
+    """Return whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
     if rows.dtype not in (jnp.bfloat16, jnp.float16) or rows.dtype != matrices.dtype:
         return False
     return gpu_generation() == 10 and not any(width % 64 for width in matrices.shape[1:])
 
 
 def _tile(part: str, rows: Array, matrices: Array) -> MosaicTile | None:
-    """Sizes for tokamax's kernel, or None where ours is as fast."""
+    """Return tile sizes for tokamax's kernel, or None if ours is as fast."""
     tile = nearest(part, rows.shape[0], *matrices.shape).tile
     return tile if isinstance(tile, MosaicTile) else None
 
@@ -39,9 +38,9 @@ def _tile(part: str, rows: Array, matrices: Array) -> MosaicTile | None:
 def _mosaic(tile: MosaicTile, rows: Array, matrices: Array, group_sizes: Array) -> Array:
     flags = importlib.import_module("absl.flags").FLAGS
     if not flags.is_parsed():
-        # Tokamax would read its settings from this process's arguments, and refuse all that are ours.
+        # Tokamax would parse this process's arguments and reject ours.
         flags.mark_as_parsed()
-    # Only there can sizes be named, in this release.
+    # In this release, sizes can be specified only in these private modules.
     kernels = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu")
     sides = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_common").MatmulDimension
     config = kernels.Config(

@@ -1,6 +1,6 @@
-"""Grouped products in 8 bits on a TPU, by tokamax's Pallas kernel: the one that JAX brings along knows no such types.
+"""Compute grouped products in 8 bits on a TPU with tokamax's Pallas kernel; JAX's own kernel does not support 8 bits.
 
-It multiplies the scales in before a sum is written. None of it was timed by us. Off TPU the kernel is interpreted, for
+The scales are applied before a sum is written. We have not timed the kernel. On other platforms it is interpreted, for
 tests.
 """
 
@@ -20,14 +20,14 @@ from moejax.platform import platform
 
 
 def supports(rows: Any, matrices: Any, **options: Any) -> bool:
-    """Whether both widths fill the lanes of a TPU, as the kernel asks."""
+    """Return whether both widths are at least the number of lanes of a TPU, as the kernel requires."""
     return min(matrices.shape[1:]) >= LANES
 
 
 def in_8_bits(
     rows: Float[Array, "R K"], matrices: Float[Array, "G F K"], group_sizes: Int[Array, " G"], quantization: str
 ) -> Float[Array, "R F"]:
-    """``moejax.kernels.quantization.reference``."""
+    """Compute ``moejax.kernels.quantization.reference``."""
     kernel = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_tpu_kernel")
     quantized_array = importlib.import_module("qwix").QArray
     groups, into, out_of = matrices.shape[0], rows.shape[1], matrices.shape[1]

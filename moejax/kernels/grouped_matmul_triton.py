@@ -1,8 +1,9 @@
-"""Grouped products on any NVIDIA GPU from Ampere on, by Pallas kernels of our own that Triton compiles.
+"""Compute grouped products on NVIDIA GPUs since Ampere with our own Pallas kernels, compiled by Triton.
 
-On Hopper for everything: 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md), in training steps faster than
-the Mosaic kernels of JAX and tokamax. On Blackwell for the gradient of the matrices, and on all for widths that are no
-multiples of anything and for float32. Off a GPU the kernels are interpreted, for tests.
+On Hopper they compute everything, at 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md); in training steps
+they are faster than the Mosaic kernels of JAX and tokamax. On Blackwell they compute the gradient of the matrices. On
+all GPUs they compute float32 and widths that other kernels do not support. On other platforms the kernels are
+interpreted, for tests.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -27,28 +28,28 @@ from moejax.platform import gpu_generation, platform
 F32 = jnp.float32
 
 NUMBERS = 2**31
-"""JAX counts places of an array in 64 bits from 2^32 bytes on, and in signed 32 before: of numbers of 8 bits, half of
-those fall outside."""
+"""Limit of elements. JAX indexes arrays with 64 bits from 2^32 bytes on, and with signed 32 bits below. For 8-bit
+numbers, half of the latter overflow."""
 
 
 def supports(*arguments: Any, quantization: str = "none") -> bool:
-    """Whether the program's GPUs are of Ampere or later, as Triton asks for; for float8 of Hopper or later."""
+    """Return whether the program's GPUs are supported by Triton: Ampere or later; for float8, Hopper or later."""
     return gpu_generation() >= (9 if quantization == "fp8" else 8)
 
 
 class RowTiles(NamedTuple):
-    """Tiles of rows, each of one group: as many as there can be, the last of them empty."""
+    """Tiles of rows, each of one group: the maximum possible number, with empty ones at the end."""
 
     group: Int[Array, " tiles"]
     start: Int[Array, " tiles"]
     first: Int[Array, " tiles"]
-    """Of the group's rows in the tile: its start, unless that was moved before the group."""
+    """First row of the group in the tile: the tile's start, unless that was aligned to before the group."""
     stop: Int[Array, " tiles"]
-    """Behind the last of the group's rows."""
+    """End of the group's rows (exclusive)."""
 
 
 def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int, multiple: int = 1) -> RowTiles:
-    """Tiles of a height that start at multiples of a number of rows."""
+    """Return tiles of a height that start at multiples of a number of rows."""
     groups = group_sizes.shape[0]
     ends = jnp.cumsum(group_sizes)
     firsts = ends - group_sizes
@@ -63,7 +64,7 @@ def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int, multiple: i
 
 
 def _part(start: Any, length: int, whole: int) -> tuple[Any, Array | None]:
-    """A slice of an axis, and which of it exists; None where all of it does."""
+    """Return a slice of an axis and its validity mask; None as the mask if all of it exists."""
     from jax.experimental import pallas as pl
 
     exists = None if whole % length == 0 else start + jnp.arange(length, dtype=jnp.int32) < whole
@@ -107,9 +108,9 @@ def _rows_by_matrices(
     transposed: bool,
     dtype: Any = None,
 ) -> Float[Array, "R F"]:
-    """Of matrices [G, D, F], or [G, F, D] if ``transposed``; in the type of the rows, or in ``dtype``.
+    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; in the type of the rows, or in ``dtype``.
 
-    ``scales`` are none, or of numbers in 8 bits those of the rows [R] and of the columns of each matrix [G, F].
+    ``scales`` are empty, or for 8-bit numbers those of the rows [R] and of the columns of each matrix [G, F].
     """
     from jax.experimental import pallas as pl
 
@@ -126,8 +127,8 @@ def _rows_by_matrices(
 
         @pl.when(first < end)
         def _() -> None:
-            # A tile that would end behind the last row begins earlier: rows of others are read and computed, as each
-            # by itself, and not written. So nothing is to be masked in the loop.
+            # A tile that would extend beyond the last row starts earlier. It computes other groups' rows too,
+            # independently, but does not write them. Thus the loop needs no mask.
             top = jnp.minimum(first, max(count - tile.rows, 0))
             are_rows = None if count >= tile.rows else jnp.arange(tile.rows, dtype=jnp.int32) < count
             columns, are_columns = _part(column * tile.columns, tile.columns, out_of)
@@ -163,10 +164,10 @@ def _rows_by_matrices(
 def in_8_bits(
     rows: Float[Array, "R D"], matrices: Float[Array, "G F D"], group_sizes: Int[Array, " G"], quantization: str
 ) -> Float[Array, "R F"]:
-    """``moejax.kernels.quantization.reference``: the scales are multiplied in before a sum is written.
+    """Compute ``moejax.kernels.quantization.reference``; the scales are applied before a sum is written.
 
     Raises:
-      UserError: an array has numbers that the kernel would look for elsewhere.
+      UserError: an array has a size for which JAX computes wrong indices.
     """
     for name, array, remedy in (("rows", rows, "recipe.microbatches"), ("matrices", matrices, "mesh.expert")):
         if platform() == "gpu" and NUMBERS < array.size <= 2 * NUMBERS:
@@ -180,7 +181,7 @@ def in_8_bits(
 
 
 def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """Each group's rows, transposed, by its gradients: [G, D, F]."""
+    """Multiply each group's rows, transposed, by its gradients: [G, D, F]."""
     from jax.experimental import pallas as pl
 
     (into, out_of), groups = (x.shape[1], dy.shape[1]), group_sizes.shape[0]
@@ -201,7 +202,7 @@ def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: 
             b = _load(dy.at[pl.ds(start, tile.inner), columns], mine, are_columns)
             return total + _product(a.T, b)
 
-        # All turns but the last are whole, and load without a mask. An empty group has one turn, with nothing in it.
+        # All iterations except the last are complete and load without a mask. An empty group has one empty iteration.
         last = jnp.maximum(pl.cdiv(end - first, jnp.int32(tile.inner)) - 1, 0)
         total = lax.fori_loop(0, last, add, jnp.zeros((tile.rows, tile.columns), F32))
         total = add(last, total, is_last=True)
@@ -223,7 +224,7 @@ def _compiler_params(tile: TritonTile) -> Any:
     return triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages)
 
 
-# The kernels know no ``jax.vmap`` of group sizes; a population's members take turns.
+# The kernels do not support ``jax.vmap`` of group sizes, so vmapped runs execute sequentially.
 TRITON = GroupedMatmul(
     forward=sequential_vmap(partial(_rows_by_matrices, transposed=False)),
     rows_gradient=sequential_vmap(partial(_rows_by_matrices, transposed=True)),

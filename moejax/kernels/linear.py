@@ -1,4 +1,4 @@
-"""Linear maps of tokens: projections of attention and of dense layers, and the router; and their gradients."""
+"""Define linear maps of tokens and their gradients: projections of attention and dense layers, and the router."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moejax.platform import gpu_generation
 
 
 class ProductTypes(NamedTuple):
-    """What a projection is computed in, beside the type of its rows."""
+    """Types of a projection's computation, apart from the type of its rows."""
 
     reduce_dtype: str = "float32"
     """``Runtime.reduce_dtype``."""
@@ -31,20 +31,20 @@ def project(
     precision: Any = None,
     types: ProductTypes | None = None,
 ) -> Float[Array, "*of_y"]:
-    """``jnp.einsum(equation, x, matrix)`` in the type of x; the axes of tokens come first in x and in the result.
+    """Compute ``jnp.einsum(equation, x, matrix)`` in the type of x; token axes come first in x and in the result.
 
-    The matrix is the master copy: it is cast in here, so that its gradient, a sum over tokens, is made in
-    ``types.reduce_dtype`` before devices add theirs up and before anything rounds it (``Runtime.reduce_dtype``).
+    The matrix is the float32 master copy and is cast inside. Thus its gradient, a sum over tokens, has
+    ``types.reduce_dtype`` before it is reduced over devices or rounded (``Runtime.reduce_dtype``).
     """
     return _project(equation, on_matrix_units(precision), types or ProductTypes(), x, matrix)
 
 
 def on_matrix_units(precision: Any) -> Any:
-    """How a product of the highest precision is computed here: on a GPU as six products in bfloat16.
+    """Return the algorithm for products of the highest precision: on a GPU six bfloat16 products.
 
-    Of three pieces of 8 bits each in both factors, it leaves out what is below float32's last bit, so it is as exact
-    as float32 (``tests/kernels/test_linear.py``), for which NVIDIA's matrix units have no product. TPUs do so by
-    themselves, and a CPU has float32.
+    Each factor is split into three pieces of 8 bits, and terms below float32's last bit are omitted. The result is as
+    exact as float32 (``tests/kernels/test_linear.py``), which NVIDIA's matrix units do not support. TPUs use this
+    algorithm themselves, and CPUs support float32.
     """
     if precision is lax.Precision.HIGHEST and gpu_generation() >= 8:
         return lax.DotAlgorithmPreset.BF16_BF16_F32_X6
@@ -52,8 +52,8 @@ def on_matrix_units(precision: Any) -> Any:
 
 
 def add_bias(x: Float[Array, "*tokens n"], bias: Float[Array, "*of_bias"]) -> Float[Array, "*tokens n"]:
-    """x and a vector of every token, added in the vector's type: its gradient is a sum over tokens, and sums in
-    bfloat16 stop growing after some hundreds of them."""
+    """Add a bias to every token in the bias's type. Its gradient is a sum over tokens, and sums in bfloat16 stop
+    growing after some hundreds of them."""
     return (x.astype(bias.dtype) + bias).astype(x.dtype)
 
 
@@ -73,7 +73,7 @@ def _product(
 def _save(
     equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    # The type of the master copy, without its numbers.
+    # An empty array records the type of the master copy.
     cast, empty = matrix.astype(x.dtype), jnp.zeros((0,), matrix.dtype)
     return _product(equation, precision, types, x, cast), (x, cast, empty)
 
@@ -81,7 +81,7 @@ def _save(
 def _gradients(
     equation: str, precision: Any, types: ProductTypes, saved: tuple[Array, Array, Array], dy: Array
 ) -> tuple[Array, Array]:
-    """As JAX has them, but for the types."""
+    """Compute the gradients as JAX does, but with other types."""
     x, matrix, master = saved
     of_inputs, of_y = equation.split("->")
     of_x, of_matrix = of_inputs.split(",")
@@ -98,15 +98,15 @@ _project.defvjp(_save, _gradients)
 def reference(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """The gradient of a matrix, a sum over tokens: ``jnp.einsum(equation, x, dy)``, in a type."""
+    """Return the gradient of a matrix, a sum over tokens: ``jnp.einsum(equation, x, dy)``, in a given type."""
     return jnp.einsum(equation, x, dy, precision=precision, preferred_element_type=dtype)
 
 
 def over_one_axis(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """The same for a CPU, where a sum over two axes makes XLA write a transposed copy of an array as long as the
-    tokens: all axes of tokens as one."""
+    """Return the same gradient on a CPU, with all token axes merged. For a sum over two axes, XLA would write a
+    transposed copy of an array of all tokens."""
     tokens = token_axes(equation)
     product = partial(jnp.einsum, "tx,ty->xy", precision=precision, preferred_element_type=dtype)
     dmatrix = product(*(a.reshape(math.prod(a.shape[:tokens]), -1) for a in (x, dy)))
@@ -114,6 +114,6 @@ def over_one_axis(
 
 
 def token_axes(equation: str) -> int:
-    """How many axes of tokens the operands of a gradient have, which come first in both."""
+    """Return the number of token axes of a gradient's operands, which come first in both."""
     of_x, of_y = equation.split("->")[0].split(",")
     return sum(name in of_y for name in of_x)

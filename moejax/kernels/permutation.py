@@ -1,7 +1,7 @@
-"""Rows of tokens in the order in which experts compute them, and back.
+"""Permute rows of tokens into the order of experts, and back.
 
-Both moves are gathers, and so are their gradients: where each token has the same number of slots, the gradient of a
-gather is a gather by the inverse permutation instead of a scatter.
+Both operations and their gradients are gathers. If each token has the same number of slots, the gradient of a gather is
+a gather by the inverse permutation instead of a scatter.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from jaxtyping import Float, Int
 from moejax.pytree import pytree
 
 MOST_TERMS = 8
-"""Most slots of a token that are gathered and added one by one."""
+"""Maximum number of slots per token that are gathered and added one by one."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A one-to-one map between assignments and rows; rows may be empty, and invalid slots have none."""
+    """One-to-one map between assignments and rows; rows may be empty, and invalid slots have no row."""
 
     source: Any
     """Int32[rows]: assignment of each row, or the number of assignments if the row is empty."""
     row: Any
     """Int32[assignments]: row of each assignment, or the number of rows for an invalid slot."""
     offsets: Any
-    """Int32[experts + 1]: places of the experts' first assignments in the order of experts, then of invalid slots."""
+    """Int32[experts + 1]: index of each expert's first assignment in the order of experts, then of the invalid
+    slots."""
     token: Any
-    """Int32[rows]: token of each row, or the number of tokens if none is to be read; None if ``top_k`` says it."""
+    """Int32[rows]: token of each row, or the number of tokens for unused rows; None if ``top_k`` determines it."""
     num_tokens: int = field(metadata={"static": True})
     top_k: int | None = field(metadata={"static": True})
-    """Slots of each token, if all have as many and they lie token after token; None if they lie otherwise."""
+    """Number of slots of each token, if equal for all tokens and ordered by token; otherwise None."""
 
 
 def permute(x: Float[Array, "tokens n"], layout: Layout) -> Float[Array, "rows n"]:
-    """Each row's token; zeros in empty rows."""
+    """Return each row's token; zeros in empty rows."""
     if layout.top_k is None:
-        # Through float32, in which the gradient adds up a token's rows.
+        # The gather is in float32, so that its gradient sums a token's rows in float32.
         rows = x.astype(jnp.float32).at[layout.token].get(mode="fill", fill_value=0)
         return rows.astype(x.dtype)
     return _permute(layout.top_k, x, layout.source, layout.row)
 
 
 def unpermute(rows: Float[Array, "rows n"], layout: Layout) -> Float[Array, "tokens n"]:
-    """Each token's sum over its rows: the transpose of ``permute``."""
+    """Return each token's sum over its rows: the transpose of ``permute``."""
     if layout.top_k is None:
         total = jnp.zeros((layout.num_tokens, rows.shape[1]), jnp.float32)
         return total.at[layout.token].add(rows.astype(jnp.float32), mode="drop").astype(rows.dtype)
@@ -56,12 +57,12 @@ def unpermute(rows: Float[Array, "rows n"], layout: Layout) -> Float[Array, "tok
 
 
 def permute_weights(values: Float[Array, " assignments"], layout: Layout) -> Float[Array, " rows"]:
-    """The value of each row's assignment; 0 in empty rows."""
+    """Return the value of each row's assignment; 0 in empty rows."""
     return _permute(1, values[:, None], layout.source, layout.row)[:, 0]
 
 
 def token_of_rows(layout: Layout) -> Int[Array, " rows"]:
-    """Each row's token; the number of tokens for empty rows."""
+    """Return each row's token; the number of tokens for empty rows."""
     return layout.token if layout.top_k is None else layout.source // layout.top_k
 
 
@@ -76,7 +77,8 @@ def _gather_and_sum(top_k: int, rows: Array, source: Array, row: Array) -> Array
     by_token = row.reshape(-1, top_k)
     if top_k > MOST_TERMS:
         return gathered(by_token).sum(1).astype(rows.dtype)
-    # A sum of few gathers is one loop over the tokens; a gather of all rows would be written down and read again.
+    # A sum of a few gathers is one loop over the tokens; a gather of all rows would be written to memory and read
+    # again.
     total = gathered(by_token[:, 0])
     for slot in range(1, top_k):
         total = total + gathered(by_token[:, slot])

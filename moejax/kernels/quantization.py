@@ -1,15 +1,15 @@
-"""Products of 8-bit numbers with a scale for each row and each column, float8 or int8, from arrays of 16 or 32 bits.
+"""Compute products of 8-bit numbers (float8 or int8) from 16- or 32-bit arrays, with one scale per row and per column.
 
-What is quantized is a product's two factors, each along what the product sums over: a scale for every token and for
-every output channel of a matrix. The product is summed in float32 (int32), and multiplied by both scales. Forward
-products and gradients of rows are computed so; gradients of matrices, sums over tokens, keep their type.
+Both factors of a product are quantized along the summed axis: one scale per token and per output channel of a matrix.
+The product is summed in float32 (int32) and multiplied by both scales. This applies to forward products and gradients
+of rows. Gradients of matrices, which are sums over tokens, keep their type.
 
-For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``) but for gradients
-of rows, where torchao scales a matrix as a whole, and for fast sums: E4M3 everywhere, as scales of rows leave gradients
-no need of E5M2's range, and scales that are powers of two. For int8 it is AQT's ``config_v4(fwd_bits=8, dlhs_bits=8,
-drhs_bits=None)``: gradients are rounded at random, up as often as a number is near the upper neighbour, as what is
-small beside the largest of its row would else always become 0. No scale, and no random number, is of more than one
-token, so results do not depend on how a batch is cut.
+For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``), except for
+gradients of rows, where torchao uses one scale per matrix, and for fast accumulation. The type is E4M3 everywhere,
+because with scales per row gradients do not need E5M2's range, and scales are powers of two. For int8 this is AQT's
+``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``. Gradients use stochastic rounding, because otherwise values much
+smaller than the largest of their row would always become 0. Scales and random numbers depend on only one token, so
+results do not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from moejax.platform import platform
 from moejax.sharding import TENSOR, on_many_devices
 
 TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}
-"""Types by the choices of ``Runtime.matmul_quantization`` that quantize."""
+"""Types of the quantizing choices of ``Runtime.matmul_quantization``."""
 
 QUANTIZATIONS = ("none", *TYPES)
 
@@ -38,19 +38,20 @@ F32 = jnp.float32
 
 
 class Quantized(NamedTuple):
-    """``values * scale`` is the array, rounded."""
+    """A quantized array: ``values * scale`` is the array, rounded."""
 
     values: Array
     scale: Array
-    """Float32, of size 1 along the axes that share a scale."""
+    """Float32, with size 1 along the axes that share a scale."""
 
 
 def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantization: str) -> Quantized:
-    """An array with one scale for all numbers along ``axes``: the largest of them becomes the largest of the type.
+    """Quantize an array with one scale for all numbers along ``axes``; the largest absolute value maps to the type's
+    maximum.
 
-    Scales of float8 are rounded up to powers of two, which changes no digit of a number: it is rounded to 4 bits
-    whatever it shares its scale with, unless that is 2^14 times as large. Numbers that are not finite make their scale
-    and so the product not finite.
+    Scales of float8 are rounded up to powers of two and do not change the digits of a number. It is rounded to 4 bits
+    whatever shares its scale, unless that is 2^14 times larger. Non-finite numbers make their scale, and thus the
+    product, non-finite.
     """
     dtype = TYPES[quantization]
     is_float = jnp.issubdtype(dtype, jnp.floating)
@@ -69,20 +70,20 @@ def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantizatio
 def rounded_at_random(
     gradient: Float[Array, "*shape"], axes: int | tuple[int, ...], quantization: str
 ) -> Float[Array, "*shape"]:
-    """A gradient whose nearest numbers of 8 bits (``quantize``) are either neighbour of its own, each as often as that
-    is near, so that sums over tokens are right; as it is for float8, which has small numbers.
+    """Apply stochastic rounding to 8 bits (``quantize``) to a gradient, so that sums over tokens are unbiased. Float8
+    gradients are returned unchanged, because the type has small numbers.
 
-    Int8's 7 bits survive bfloat16. What decides is a hash of a number, its place along ``axes`` and a sum of the bits
-    of all numbers there, each times a number of its place: the same in every run, whatever devices and batches the
-    tokens are cut over. Those of bfloat16 are 16: added up as they are, they would tell 65,536 rows apart, and over
-    more tokens than that each place would have an error of its own that no further token or step takes away.
+    Int8's 7 bits are exact in bfloat16. The random number is a hash of three values: the number, its index along
+    ``axes``, and a sum of all numbers' bits there, weighted by index. It is the same in every run, for any split of the
+    tokens over devices and batches. An unweighted sum of bfloat16's 16 bits would distinguish only 65,536 rows. With
+    more tokens, each index would have a fixed error that does not average out over tokens or steps.
     """
     if quantization != "int8":
         return gradient
     axes = (axes,) if isinstance(axes, int) else axes
     wide = gradient.astype(F32)
     scale = jnp.maximum(jnp.max(jnp.abs(wide), axes, keepdims=True) / jnp.iinfo(jnp.int8).max, jnp.finfo(F32).tiny)
-    # Of its own type: of what XLA keeps in float32 between two kernels the last bits would be another program's.
+    # Use the gradient's own type: XLA may keep float32 between two kernels, and its last bits depend on the program.
     own, of_its_size = (gradient, jnp.uint16) if gradient.dtype.itemsize == 2 else (wide, jnp.uint32)
     bits = lax.bitcast_convert_type(own, of_its_size).astype(jnp.uint32)
     sizes = [size if axis in {one % wide.ndim for one in axes} else 1 for axis, size in enumerate(wide.shape)]
@@ -93,7 +94,7 @@ def rounded_at_random(
 
 
 def _hashed(x: Array) -> Array:
-    """The finalizer of MurmurHash3 (Appleby 2011): every bit of 32 changes half of those of the result."""
+    """Apply the finalizer of MurmurHash3 (Appleby 2011): each input bit changes half of the 32 output bits."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         x = (x ^ (x >> shift)) * jnp.uint32(factor)
     return x ^ (x >> 16)
@@ -108,13 +109,13 @@ def einsum(
     *,
     is_gradient: bool = False,
 ) -> Float[Array, "*of_y"]:
-    """``jnp.einsum`` of two arrays in 8 bits, in the type of x, which may be a gradient.
+    """Compute ``jnp.einsum`` of two arrays in 8 bits, in the type of x, which may be a gradient.
 
-    Products of float8 come out in that type too: scales that are powers of two round nothing.
+    Float8 products are returned in that type too; scales that are powers of two cause no rounding.
 
-    Every letter of the result is one of x or of the matrix, in the order that it has there. Where a mesh splits what is
-    summed over along ``tensor`` (``SPLIT``), every part has scales of its own, and devices add up products in the type
-    of x: with scales of the whole they would agree on these first, and then add up integers of 32 bits.
+    Every letter of the result belongs to x or to the matrix, in the same order. If a mesh splits the summed axis along
+    ``tensor`` (``SPLIT``), every part has its own scales, and devices reduce products in the type of x. With global
+    scales, they would first have to agree on these and then reduce 32-bit integers.
     """
     inputs, of_y = equation.split("->")
     of_x, of_matrix = inputs.split(",")
@@ -124,18 +125,18 @@ def einsum(
         x, matrix = (_in_parts(a, of.index(summed), parts) for a, of in ((x, of_x), (matrix, of_matrix)))
         of_parts = f"{PART}{of_x},{PART}{of_matrix}->{PART}{of_y}"
         products = _einsum(of_parts, x, matrix, quantization, precision, is_gradient)
-        # As it is; ``jnp.sum`` would add up in float32, and devices send that.
+        # ``jnp.sum`` would reduce in float32, which devices would then send.
         return lax.reduce(products, jnp.zeros((), products.dtype), lax.add, (0,))
     return _einsum(equation, x, matrix, quantization, precision, is_gradient)
 
 
 SPLIT = "hgf"
-"""Letters that equations of projections have for what ``tensor`` splits: heads, key-value heads, hidden units."""
+"""Letters for axes that ``tensor`` splits in equations of projections: heads, key-value heads, hidden units."""
 PART = "P"
 
 
 def _parts(size: int) -> int:
-    """Parts of an axis of such a letter that lie on devices of their own, as ``moejax.sharding`` splits it."""
+    """Return the number of parts of such an axis on separate devices, as split by ``moejax.sharding``."""
     mesh = jax.sharding.get_abstract_mesh()
     if not on_many_devices() or dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[TENSOR] is not AxisType.Auto:
         return 1
@@ -162,7 +163,7 @@ def _einsum(equation: str, x: Array, matrix: Array, quantization: str, precision
         scales.append(one.scale.reshape([sizes.get(name, 1) for name in of_y]))
     dtype = jnp.int32 if quantization == "int8" else x.dtype
     if quantization == "fp8" and platform() == "gpu":
-        # Otherwise Hopper's matrix units keep sums in fewer bits than float32's, which gradients do not bear.
+        # Otherwise Hopper's matrix units sum with fewer bits than float32, which is not exact enough for gradients.
         precision = lax.Precision.HIGHEST
     product = jnp.einsum(equation, *factors, precision=precision, preferred_element_type=dtype)
     return (product.astype(F32) * scales[0] * scales[1]).astype(x.dtype)
@@ -172,7 +173,7 @@ def _einsum(equation: str, x: Array, matrix: Array, quantization: str, precision
 def matmul(
     quantization: str, rows: Float[Array, "*batch rows model"], matrix: Float[Array, "*of_matrix model hidden"]
 ) -> Float[Array, "*batch_of_both rows hidden"]:
-    """``jnp.matmul`` of rows and matrices whose leading axes broadcast, in 8 bits; in float32."""
+    """Compute ``jnp.matmul`` of rows and matrices with broadcasting leading axes in 8 bits; return float32."""
     x, w = quantize(rows, -1, quantization), quantize(matrix, -2, quantization)
     product = jnp.matmul(x.values, w.values, preferred_element_type=jnp.int32 if quantization == "int8" else F32)
     return product.astype(F32) * x.scale * w.scale
@@ -185,7 +186,7 @@ def _save(quantization: str, rows: Array, matrix: Array) -> tuple[Array, tuple[A
 def _gradients(quantization: str, saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
     rows, matrix = saved
     whole: Any = matmul(quantization, rounded_at_random(dy, -1, quantization), matrix.swapaxes(-1, -2))
-    # Rows that several matrices met have the sum of their gradients.
+    # Rows multiplied by several matrices get the sum of their gradients.
     (drows,) = jax.linear_transpose(lambda x: jnp.broadcast_to(x, whole.shape), rows.astype(F32))(whole)
     of_matrix = partial(jnp.matmul, rows, preferred_element_type=F32)
     (dmatrix,) = jax.linear_transpose(of_matrix, matrix)(dy)
@@ -196,7 +197,7 @@ matmul.defvjp(_save, _gradients)
 
 
 def in_8_bits(backend: GroupedMatmul, kernel: Callable[..., Array], quantization: str) -> GroupedMatmul:
-    """A backend whose products of rows by matrices are those of a kernel of "grouped_matmul_8_bits"."""
+    """Return a backend that multiplies rows by matrices with a kernel of "grouped_matmul_8_bits"."""
     return GroupedMatmul(
         forward=lambda rows, matrices, sizes: kernel(rows, matrices.swapaxes(1, 2), sizes, quantization),
         rows_gradient=lambda dy, matrices, sizes: kernel(
@@ -212,9 +213,9 @@ def reference(
     group_sizes: Int[Array, " groups"],
     quantization: str,
 ) -> Float[Array, "R F"]:
-    """Each group's rows by the transpose of its matrix, in 8 bits; in the type of the rows.
+    """Multiply each group's rows by the transpose of its matrix, in 8 bits; return the type of the rows.
 
-    Both are read along what is summed over, the one order in which Hopper's matrix units take 8-bit numbers.
+    The summed axis is last in both, the only order in which Hopper's matrix units accept 8-bit numbers.
     """
     x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
     exact = REFERENCE.rows_gradient(x.values.astype(F32) * x.scale, w.values.astype(F32) * w.scale, group_sizes)

@@ -1,8 +1,9 @@
-"""Rows that travel between the devices of a mesh axis, as many to each as needed, without gaps between them.
+"""Exchange variable numbers of rows between the devices of a mesh axis, without gaps.
 
-A TPU has this as one collective, ``jax.lax.ragged_all_to_all``. Elsewhere all rows are gathered, and each device takes
-those that are for it: the same result and gradients, at the price of a gather. XLA has the collective for GPUs
-too, where it reached 2 % of NVLink's bandwidth on 8 B200 (openxla/xla issue 33386, October 2025); for CPUs it has none.
+A TPU has a collective for this, ``jax.lax.ragged_all_to_all``. On other platforms all rows are gathered, and each
+device selects its own: the results and gradients are the same, at the cost of a gather. XLA also has the collective for
+GPUs, where it reached 2 % of NVLink's bandwidth on 8 B200 (openxla/xla issue 33386, October 2025). It has none for
+CPUs.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from moejax.kernels.table import select
 def ragged_all_to_all(
     rows: Float[Array, "rows ..."], sizes: Int[Array, "devices devices"], buffer_rows: int, axis: str
 ) -> Float[Array, "buffer_rows ..."]:
-    """The rows sent here, in the order of the devices they come from, and zeros behind them.
+    """Return the rows sent to this device, in the order of their source devices, padded with zeros.
 
-    ``sizes[i, j]`` says how many device i sends to device j, on all devices alike; those that leave lie in the order of
-    the devices they go to, without gaps. At most ``buffer_rows`` may arrive. With ``sizes`` transposed, the rows that
-    come back lie as those that left.
+    ``sizes[i, j]`` is the number of rows that device i sends to device j, and is the same on all devices. Sent rows are
+    ordered by target device, without gaps. At most ``buffer_rows`` may arrive. With ``sizes`` transposed, rows return
+    to their original order.
     """
     here = lax.axis_index(axis)
     starts, places = jnp.cumsum(sizes, axis=1) - sizes, jnp.cumsum(sizes, axis=0) - sizes
@@ -40,7 +41,7 @@ def collective(
     *,
     axis_name: str,
 ) -> Float[Array, "buffer_rows ..."]:
-    """``jax.lax.ragged_all_to_all``."""
+    """Call ``jax.lax.ragged_all_to_all``."""
     offsets_and_sizes = input_offsets, send_sizes, output_offsets, recv_sizes
     return lax.ragged_all_to_all(operand, output, *offsets_and_sizes, axis_name=axis_name)
 
@@ -55,8 +56,8 @@ def reference(
     *,
     axis_name: str,
 ) -> Float[Array, "buffer_rows ..."]:
-    """The same from a gather of all rows."""
-    # Each device's offsets are the senders' words; here are those of all senders for this device.
+    """Compute the same from a gather of all rows."""
+    # Offsets on each device are those for its targets; exchange them to get all senders' offsets for this device.
     starts, places = (lax.all_to_all(o, axis_name, 0, 0, tiled=True) for o in (input_offsets, output_offsets))
     slot = jnp.arange(output.shape[0])[:, None]
     arrives = (slot >= places) & (slot < places + recv_sizes)

@@ -1,7 +1,7 @@
 """Names of the values that a layer may save for its backward pass while it recomputes the others.
 
-Each value is named (``jax.ad_checkpoint.checkpoint_name``) where its kernel hands it to the backward pass, so that
-saving it spares the kernel. A name has no effect unless a remat policy saves it.
+Each value is named (``jax.ad_checkpoint.checkpoint_name``) where its kernel passes it to the backward pass, so saving
+it avoids running the kernel again. A name has no effect unless a remat policy saves it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 CHOICE = "choice"
-"""Discrete choices, such as the experts of a token. Every remat policy saves them: a recomputation rounds otherwise and
-may choose other experts, whose rows would not match those that were saved."""
+"""Discrete choices, such as the experts of a token. Every remat policy saves them: a recomputation may round
+differently and choose other experts, whose rows would not match the saved ones."""
 ATTN_QKV = "attn_qkv"
-"""Queries, keys and values, before they are normed and rotated, which has to be known of them again."""
+"""Queries, keys and values before normalization and rotation, which are recomputed."""
 ATTN_OUT = "attn_out"
-"""Means of values and, where the kernel has them, logarithms of the sums of scores, of which attention's backward pass
-is made; the kernel "reference" keeps none, and computes its own again."""
+"""Attention outputs and, for kernels that return it, the logsumexp of scores; attention's backward pass uses both. The
+kernel "reference" saves none and recomputes its own."""
 MOE_GATE_UP = "moe_gate_up"
 """Gate and up projections of the rows of routed experts."""
 FFN_GATE_UP = "ffn_gate_up"
@@ -30,11 +30,11 @@ SAVED_NAMES = (ATTN_QKV, ATTN_OUT, MOE_GATE_UP, FFN_GATE_UP)
 """Names that ``Runtime.remat`` accepts."""
 
 _OF_CUDNN = "dot_product_attention_fwd_wrapper"
-"""JAX's primitive of cuDNN's kernel, whose results it gives no names."""
+"""JAX's primitive for cuDNN's kernel; JAX does not name its results."""
 
 
 def choice(values: Array) -> Array:
-    """Mark integers or booleans that were derived from floats, so that the backward pass never derives them again."""
+    """Mark integers or booleans derived from floats, so that the backward pass does not recompute them."""
     return checkpoint_name(values, CHOICE)
 
 

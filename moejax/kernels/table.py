@@ -1,9 +1,9 @@
-"""Operation × platform: all kernels, and which one a program gets.
+"""Register all kernels by operation and platform, and select one for a program.
 
-A kernel is a function of its operation's signature, which is that of the operation's reference. ``select`` decides
-once, when a program is traced: the first kernel of the operation that is for the program's platform, whose library
-works here, and whose module's ``supports``, if it has one, accepts the arguments. The last kernel of an operation is
-its reference: it computes anything anywhere, and ``tests/kernels/test_kernel_table.py`` holds the others to it.
+A kernel is a function with the signature of its operation's reference. ``select`` decides once, when a program is
+traced. It takes the operation's first kernel that is for the program's platform, has an available library, and is
+accepted by its module's ``supports``, if defined. The last kernel of an operation is its reference: it supports all
+inputs on all platforms. ``tests/kernels/test_kernel_table.py`` compares the others with it.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from moejax.platform import platform
 
 
 class Kernel(NamedTuple):
-    """A row of the table."""
+    """One kernel in the table."""
 
     platform: str
     """``cpu``, ``gpu`` or ``tpu``; ``any`` for plain JAX."""
     function: str
-    """Module below ``moejax.kernels``, and the function in it; imported when it is first used."""
+    """Module below ``moejax.kernels`` and the function in it; imported at first use."""
     is_available: Callable[[], bool] = lambda: True
-    """Whether the library that the module needs works here."""
+    """Return whether the library that the module needs is available here."""
     dtype: str | None = None
-    """The only floating type that it computes with; None for any."""
+    """The only supported floating type; None for any."""
     is_default: bool = True
-    """Whether ``select`` may choose it; otherwise it is used by name alone."""
+    """True if ``select`` may choose it; otherwise it must be named."""
 
     def works_on(self, platform: str) -> bool:
-        """Whether it is for programs of ``cpu``, ``gpu`` or ``tpu``, and its library works here."""
+        """Return whether it supports programs for ``cpu``, ``gpu`` or ``tpu``, and its library is available here."""
         return self.platform in ("any", platform) and self.is_available()
 
 
 TOKAMAX = "0.0.17" if jax.__version_info__ >= (0, 11) else "0.0.12"
-"""The release for this JAX whose kernels take their sizes as ``grouped_matmul_tokamax`` names them; no public function
-does. JAX 0.11 changed what Mosaic kernels are made of."""
+"""Release of tokamax for this JAX version whose kernels take the sizes of ``grouped_matmul_tokamax``; no public
+function does. JAX 0.11 changed the format of Mosaic kernels."""
 
 
 def has_tokamax() -> bool:
-    """Whether the release of tokamax that is known is installed."""
+    """Return whether the supported release of tokamax is installed."""
     try:
         return importlib.metadata.version("tokamax") == TOKAMAX
     except importlib.metadata.PackageNotFoundError:
@@ -76,12 +76,12 @@ def has_jax_triton() -> bool:
 
 
 def has_any_triton() -> bool:
-    """Return whether one of the two is there."""
+    """Return whether either Triton backend is available."""
     return has_pallas_triton() or has_jax_triton()
 
 
 def triton_backend() -> Any:
-    """Return the ``grouped_matmul`` backend of our Triton kernels, by way of Pallas where JAX still has that."""
+    """Return the ``grouped_matmul`` backend of our Triton kernels, through Pallas if JAX still supports it."""
     return load("grouped_matmul", "triton" if has_pallas_triton() else "jax_triton")
 
 
@@ -142,34 +142,34 @@ TABLE: dict[str, dict[str, Kernel]] = {
         "reference": Kernel("any", "ragged_all_to_all:reference"),
     },
 }
-"""Kernels by operation and name, the preferred ones first."""
+"""Kernels by operation and name, in order of preference."""
 
 
 def load(operation: str, name: str) -> Any:
-    """The kernel of a name."""
+    """Return the kernel with a name."""
     module, _, function = TABLE[operation][name].function.partition(":")
     return getattr(importlib.import_module(f"moejax.kernels.{module}"), function)
 
 
 def preferred(operation: str, platform: str) -> str:
-    """Name of the kernel that programs for a platform get, where it accepts the arguments."""
+    """Return the name of a platform's preferred kernel, if it supports the arguments."""
     return next(name for name, one in TABLE[operation].items() if one.is_default and one.works_on(platform))
 
 
 def accepts(operation: str, name: str, *arguments: Any, **options: Any) -> bool:
-    """Whether a kernel is for this program's platform, works here and can compute the operation of the arguments."""
+    """Return whether a kernel is for this program's platform, is available here and supports the arguments."""
     kernel = TABLE[operation][name]
     types = {leaf.dtype for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)}
     floats = {dtype.name for dtype in types if jnp.issubdtype(dtype, jnp.floating)}
     if not kernel.works_on(platform()) or (kernel.dtype and floats - {kernel.dtype}):
         return False
-    # Only now is its module imported: numba compiles what it finds there.
+    # The module is imported only now, because numba compiles its kernels at import.
     module = importlib.import_module(f"moejax.kernels.{kernel.function.partition(':')[0]}")
     return not hasattr(module, "supports") or module.supports(*arguments, **options)
 
 
 def select(operation: str, *arguments: Any, **options: Any) -> Any:
-    """The kernel for the operation of these arguments, in the program that is being traced."""
+    """Return the kernel for an operation with these arguments, in the program that is being traced."""
     for name, kernel in TABLE[operation].items():
         if kernel.is_default and accepts(operation, name, *arguments, **options):
             return load(operation, name)

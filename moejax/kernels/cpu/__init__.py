@@ -1,9 +1,9 @@
-"""Kernels for the cores of a CPU: Python that numba compiles, called by XLA as custom calls.
+"""Kernels for CPU cores: Python functions compiled by numba, which XLA calls as custom calls.
 
-XLA computes such a piece of a model as dozens of small programs, each of which reads and writes main memory; a kernel
-keeps a block of it in a core's cache from beginning to end. ``custom_call.py`` is how XLA reaches a kernel and how its
-parts are spread over XLA's threads; kernels share ``product.py``, products of matrices out of ``tile.py``, and
-``arithmetic.py``, exponentials. The other files hold the kernels, each named after the operation.
+XLA computes such a part of a model as dozens of small programs, each of which reads and writes main memory. A kernel
+keeps a block of the data in a core's cache from beginning to end. ``custom_call.py`` connects XLA with the kernels and
+distributes their parts over XLA's threads. Kernels share ``product.py``, matrix products based on ``tile.py``, and
+``arithmetic.py``, exponentials. The other files contain the kernels, each named after its operation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from moejax.wording import says
 
 @functools.cache
 def available() -> bool:
-    """Whether numba is installed and works here."""
+    """Return whether numba is installed and works here."""
     if sys.platform == "win32":
         return False
     try:

@@ -1,4 +1,4 @@
-"""Exponentials and maxima of float32 that fill a core's vectors."""
+"""Define vectorized float32 exponentials and maxima."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from moejax.kernels.cpu.compiled import FAST
 
 ZERO, ONE = np.float32(0), np.float32(1)
 MASK_VALUE = np.float32(-1e30)
-"""A logit that takes no part in a softmax: what is left of it overflows nowhere."""
+"""Logit of a masked key in a softmax: differences to it do not overflow."""
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
 
 
 @intrinsic
 @no_type_check
 def fill_vectors(typingctx) -> Any:
-    """Have the loops of the function that calls this use a core's whole vectors: of those with 16 numbers LLVM takes
-    half by itself, as programs that use few lose more by a slower clock."""
+    """Make loops of the calling function use a core's full vector width. LLVM uses half of 16-number vectors by
+    default, because programs that use few of them lose more by a lower clock rate."""
 
     def generate(context, builder, signature, arguments):
-        # llvmlite's own `add` knows no attributes with values.
+        # llvmlite's own `add` does not support attributes with values.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -34,7 +34,7 @@ def fill_vectors(typingctx) -> Any:
 @intrinsic
 @no_type_check
 def _of_bits(typingctx, bits) -> Any:
-    """The float32 of 32 bits."""
+    """Reinterpret 32 bits as a float32."""
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], FLOAT)
@@ -45,7 +45,7 @@ def _of_bits(typingctx, bits) -> Any:
 @intrinsic
 @no_type_check
 def larger(typingctx, a, b) -> Any:
-    """The larger of two float32, in a form of which maxima of many are taken with vectors."""
+    """Return the larger of two float32, in a form that LLVM can vectorize in reductions."""
 
     def generate(context, builder, signature, arguments):
         largest = builder.module.declare_intrinsic("llvm.maxnum", [FLOAT], ir.FunctionType(FLOAT, [FLOAT, FLOAT]))
@@ -57,7 +57,7 @@ def larger(typingctx, a, b) -> Any:
 @intrinsic
 @no_type_check
 def _or_nan(typingctx, y, x) -> Any:
-    """y, or x if that is not a number: a choice without a branch, which no reordering can take away."""
+    """Return y, or x if x is NaN: a branch-free choice that fast-math reordering cannot remove."""
 
     def generate(context, builder, signature, arguments):
         y, x = arguments
@@ -66,9 +66,9 @@ def _or_nan(typingctx, y, x) -> Any:
     return types.float32(types.float32, types.float32), generate
 
 
-# exp(x) = 2^n·exp(r) with n whole and |r| ≤ ln(2)/2. ln(2) is taken off in two parts, the first exact in n's range, and
-# exp(r) by the polynomial of Cephes' expf (Moshier, 1989): within a unit in the last place, and within five (3e-7) at
-# the ends of the range, where sums may be reordered.
+# exp(x) = 2^n·exp(r) with integer n and |r| ≤ ln(2)/2. ln(2) is subtracted in two parts, the first exact in n's range,
+# and exp(r) is the polynomial of Cephes' expf (Moshier, 1989). The error is one unit in the last place, and up to five
+# (3e-7) at the ends of the range, where sums may be reordered.
 _PER_LN2 = np.float32(1.44269504)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
@@ -79,7 +79,7 @@ _LOWEST, _HIGHEST, _BIAS, _MANTISSA_BITS = np.float32(-87.0), np.float32(88.0), 
 @njit(inline="always", **FAST)
 @no_type_check
 def exp(x: np.float32) -> np.float32:
-    """e^x; 0 below -87 and that of 88 above it, where float32 ends; NaN of NaN."""
+    """Return e^x: 0 below -87, e^88 above 88, where float32 ends, and NaN for NaN."""
     inside = min(larger(x, _LOWEST), _HIGHEST)
     n = np.rint(inside * _PER_LN2)
     r = inside - n * _LN2_HIGH - n * _LN2_LOW
@@ -91,5 +91,5 @@ def exp(x: np.float32) -> np.float32:
 @njit(inline="always", **FAST)
 @no_type_check
 def sigmoid(x: np.float32) -> np.float32:
-    """1 / (1 + e^-x)"""
+    """Return 1 / (1 + e^-x)."""
     return ONE / (ONE + exp(-x))

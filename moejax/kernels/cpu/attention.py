@@ -1,8 +1,8 @@
-"""Causal attention by a kernel for CPU cores: head by head, and all scores of a few queries at once.
+"""Compute causal attention on CPU cores, head by head, with all scores of a few queries at once.
 
-A tile of queries meets the keys it can see in one product, so that its softmax needs no running sums; the backward
-pass computes a tile's scores again from their logsumexp. A tile's scores are all that is held of queries × keys, and
-keys that nobody in a tile sees, above the diagonal or outside the window, are never met.
+A tile of queries is multiplied with all its visible keys in one product, so the softmax needs no running sums. The
+backward pass recomputes a tile's scores from their logsumexp. Only one tile's scores are stored at a time. Keys that no
+query of a tile sees, above the diagonal or outside the window, are skipped.
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value.
 """
@@ -43,23 +43,23 @@ FORWARD, BACKWARD = "moejax_attention_forward", "moejax_attention_backward"
 
 
 class Inputs(NamedTuple):
-    """What the kernels read, in their order."""
+    """Inputs of the kernels, in order."""
 
     query: Float[Array, "B T H K"]
     key: Float[Array, "B T G K"]
     value: Float[Array, "B T G V"]
     sinks: Float[Array, " H"]
-    """MASK_VALUE where there are none."""
+    """MASK_VALUE for no sinks."""
     slopes: Float[Array, " H"]
     segments: Int[Array, "B T"]
-    """All 0 where a row is one document."""
+    """All 0 if each row is one document."""
     scale: Float[Array, " 1"]
     rule: Int[Array, " 2"]
-    """The window, 0 for none, and whether there are several documents in a row."""
+    """The window, 0 for none, and whether rows have several documents."""
 
 
 def supports(query: Array, key: Array, value: Array, mask: AttentionMask, **options: Any) -> bool:
-    """Whether the devices that share tokens can have equally many sequences each."""
+    """Return whether the sequences can be divided equally among the devices that share tokens."""
     return can_split(query.shape[0])
 
 
@@ -73,7 +73,7 @@ def attention(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """The reference in float32, for queries and keys of the same tokens, without its scores in memory.
+    """Compute attention in float32 without storing its scores, for queries and keys of the same tokens.
 
     Raises:
       UserError: the program is not for a CPU.
@@ -96,7 +96,7 @@ def attention(
     if not on_many_devices():
         return _attend(inputs)
     tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
-    # The heads are split only where every device gets the keys of its own queries.
+    # Heads are split only if every device gets the keys of its own queries.
     split = "tensor" if tensor > 1 and heads % tensor == key.shape[2] % tensor == 0 else None
     rows = P(TOKEN_AXES, None, split, None)
     specs = Inputs._make((rows, rows, rows, P(split), P(split), P(TOKEN_AXES, None), P(None), P(None)))
@@ -107,14 +107,15 @@ def attention(
 @njit(inline="always")
 @no_type_check
 def _tile(length: int) -> int:
-    """Queries of a tile: few where the keys are few, as half of what it computes of its own keys nobody sees."""
+    """Return the number of queries per tile: fewer for short sequences, because half of the scores within a tile are
+    masked."""
     return 32 if length <= 128 else 64
 
 
 @njit(inline="always", **FAST)
 @no_type_check
 def _score(scores, scale, segments, slope, first, query, window, has_segments) -> None:
-    """Products of a query with the keys from ``first`` on as scores: with ALiBi, and the unseen ones hidden."""
+    """Convert products of a query with the keys from ``first`` on to scores: scale, ALiBi and masking."""
     keys = scores.shape[0]
     for j in range(keys):
         scores[j] *= scale
@@ -136,7 +137,7 @@ def _score(scores, scale, segments, slope, first, query, window, has_segments) -
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, part: int) -> int:
-    """One head of one sequence: its outputs, and the logsumexp of each query's scores."""
+    """Compute one head of one sequence: outputs, and the logsumexp of each query's scores."""
     fill_vectors()
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
     sinks, slopes = floats1(argument(frame, 3)), floats1(argument(frame, 4))
@@ -184,8 +185,8 @@ def _forward_part(frame: int, part: int) -> int:
 @kernel(BACKWARD)
 @no_type_check
 def _backward_part(frame: int, part: int) -> int:
-    """One key-value head of one sequence, with all query heads that share it: gradients of queries, keys, values, and
-    each query's mean gradient of its weights."""
+    """Compute one key-value head of one sequence, with all query heads that share it: gradients of queries, keys and
+    values, and each query's weighted mean gradient of its weights."""
     fill_vectors()
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
     slopes, segments = floats1(argument(frame, 4)), integers2(argument(frame, 5))
@@ -217,7 +218,7 @@ def _backward_part(frame: int, part: int) -> int:
             for r in range(rows):
                 weight, dscore = weights[r, :keys], dscores[r, :keys]
                 _score(weight, scale, segments[b], slopes[h], first, start + r, rule[0], rule[1])
-                # Softmax: the gradient of a score is its weight times (gradient of the weight - their weighted mean).
+                # Softmax gradient: dscore = weight * (dweight - weighted mean of dweight).
                 mean, total = ZERO, logsumexp[b, h, start + r]
                 for v in range(deep):
                     mean += dmixed[b, start + r, h, v] * mixed[b, start + r, h, v]

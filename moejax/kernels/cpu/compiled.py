@@ -1,7 +1,7 @@
-"""Compile kernels with numba, and keep them in the user's cache.
+"""Compile kernels with numba and cache them for the user.
 
-Loading a file of numba's cache unpickles it and runs its machine code, and numba checks neither. So the folder belongs
-to the user alone, and a file that is not what was written there is removed and compiled again.
+Loading a file of numba's cache unpickles it and runs its machine code, and numba checks neither. Therefore only the
+user may write to the folder. A file that differs from its recorded hash is removed and compiled again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from moejax.folder import note, noted, sha256, user_cache
 from moejax.wording import says
 
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
-"""Sums may be reordered, as vectors need; what is not a number stays so."""
+"""Numba options: sums may be reordered, as vectorization requires, but NaN is preserved."""
 
 config: Any = importlib.import_module("numba.core.config")
 
 SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
-"""Changes with all that kernels share."""
+"""Checksum of all code in this folder, which kernels may share."""
 
 
 def compiled(kind: Any, function: Any, **options: Any) -> Any:
-    """Return a function that XLA can call, compiled or out of the cache."""
-    # Numba compiles again what is kept on disk if its own file has changed, but not if what it calls has.
+    """Return a function that XLA can call, compiled or loaded from the cache."""
+    # Numba recompiles a cached function if its own file has changed, but not if code that it calls has changed.
     function.__qualname__ += f"-{SHARED_CODE:08x}"
     try:
         with _cached():
@@ -51,7 +51,7 @@ def compiled(kind: Any, function: Any, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def _cached() -> Iterator[None]:
-    """Have numba read and write its files in our folder, and note what it writes."""
+    """Use our folder for numba's cache files inside the context, and record the hashes of new ones."""
     before = config.CACHE_DIR
     folder = _checked(Path(before) if before else user_cache() / "kernels")
     config.CACHE_DIR, there = str(folder), _files(folder)
@@ -66,10 +66,10 @@ def _cached() -> Iterator[None]:
 
 @functools.cache
 def _checked(folder: Path) -> Path:
-    """Create the folder of the cache, or remove what is not as it was noted there.
+    """Create the cache folder, and remove files that differ from their recorded hashes.
 
     Raises:
-      OSError: it is somebody else's, or others may write to it, or the system refuses.
+      OSError: another user owns the folder or can write to it, or the system denies access.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
@@ -83,5 +83,5 @@ def _checked(folder: Path) -> Path:
 
 
 def _files(folder: Path) -> dict[Path, int]:
-    """Return numba's indexes and machine code, with the times of their last change."""
+    """Return numba's index and machine-code files, with their modification times."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("*/*.nb[ic]") if path.is_file()}

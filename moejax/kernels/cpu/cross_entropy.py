@@ -1,4 +1,4 @@
-"""Cross-entropy and its gradients by a kernel for CPU cores: logits of a few tokens, which stay in the core's cache.
+"""Compute cross-entropy and its gradients on CPU cores, with the logits of a few tokens in the core's cache.
 
 Shapes: N tokens, D model_dim, V vocabulary, P parts.
 """
@@ -19,20 +19,21 @@ from moejax.sharding import on_many_devices
 
 KERNEL = "moejax_cross_entropy"
 PARTS = 8
-"""Each has a sum of the matrix's gradient of its own."""
+"""Number of parts, each with its own sum of the matrix's gradient."""
 ROWS = 256
-"""Tokens whose logits are held at once."""
+"""Number of tokens with logits in memory at the same time."""
 MOST_NUMBERS = 2**20
-"""Of a matrix: larger ones are no work for a cache, and eight sums of their gradients too much memory."""
+"""Maximum size of a matrix: larger ones do not fit into a cache, and eight sums of their gradients take too much
+memory."""
 
 NOT_A_NUMBER = np.float32(np.nan)
-"""Loss of a token that is not in the vocabulary."""
+"""Loss of an out-of-vocabulary id."""
 
 
 @kernel(KERNEL)
 @no_type_check
 def _part(frame: int, part: int) -> int:
-    """Losses and gradients of a part's tokens, and its share of the matrix's gradient."""
+    """Compute losses and gradients of a part's tokens, and its share of the matrix's gradient."""
     fill_vectors()
     hidden, matrix = floats2(argument(frame, 0)), floats2(argument(frame, 1))
     targets, weights = integers1(argument(frame, 2)), floats1(argument(frame, 3))
@@ -55,7 +56,7 @@ def _part(frame: int, part: int) -> int:
                 row[v] = exp(row[v] - highest)
                 total += row[v]
             loss[start + r] = highest + np.log(total) - of_target
-            # Softmax less the target: the gradient of a loss by its logits.
+            # The gradient of a loss by its logits is softmax minus one-hot target.
             weight = weights[start + r]
             scale = weight * ONE / total
             for v in range(vocab):
@@ -70,7 +71,7 @@ def _part(frame: int, part: int) -> int:
 
 
 def supports(hidden: Array, matrix: Array, targets: Array, weights: Array) -> bool:
-    """Whether every device holds a whole matrix, of moderate size."""
+    """Return whether every device holds a whole matrix of moderate size."""
     whole = not on_many_devices() or jax.sharding.get_abstract_mesh().shape["tensor"] == 1
     return whole and matrix.size <= MOST_NUMBERS
 
@@ -78,7 +79,7 @@ def supports(hidden: Array, matrix: Array, targets: Array, weights: Array) -> bo
 def loss_and_gradients(
     hidden: Float[Array, "N D"], matrix: Float[Array, "D V"], targets: Int[Array, " N"], weights: Float[Array, " N"]
 ) -> tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, "D V"]]:
-    """The loss of each target, and the gradients of the weighted sum of those."""
+    """Return the loss of each target, and the gradients of their weighted sum."""
     shapes = targets.shape, hidden.shape, (PARTS, *matrix.shape)
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     loss, dhidden, dmatrix = custom_call(KERNEL, PARTS, results, hidden, matrix, targets, weights)

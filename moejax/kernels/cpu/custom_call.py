@@ -1,7 +1,7 @@
-"""XLA's custom calls as numba sees them.
+"""Connect numba-compiled kernels to XLA's custom calls.
 
-A kernel is a function ``part(frame, i)`` of the call and the number of one of its parts, which may be computed in any
-order on any threads::
+A kernel is a function ``part(frame, i)`` of the call frame and a part's index. Parts may be computed in any order on
+any threads::
 
     @kernel("moejax_double")
     @no_type_check
@@ -11,10 +11,11 @@ order on any threads::
 
     y = custom_call("moejax_double", x.shape[0], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-XLA hands its handler, which is one for all kernels, the address of a call frame (``XLA_FFI_CallFrame`` of
-``xla/ffi/api/c_api.h``, which jaxlib ships in ``jax.ffi.include_dir()``), from which buffers and attributes are read.
-Offsets here are those of that header's structures, of API 0.3, which XLA keeps binary-compatible. Numba keeps what it
-compiled on disk, so nothing compiled may hold an address: functions find each other by name, or in a table.
+XLA passes the address of a call frame to the handler, which is the same for all kernels. Buffers and attributes are
+read from this frame (``XLA_FFI_CallFrame`` of ``xla/ffi/api/c_api.h``, which jaxlib ships in
+``jax.ffi.include_dir()``). The offsets here are those of that header's structures in API 0.3, which XLA keeps
+binary-compatible. Numba caches compiled code on disk, so compiled code must not contain addresses: functions are found
+by name or in a table.
 """
 
 from __future__ import annotations
@@ -38,35 +39,36 @@ from numba.extending import intrinsic
 from moejax.kernels.cpu.compiled import FAST, compiled
 
 HANDLER = types.intp(types.intp)
-"""From the address of a call frame to that of an error: 0 for none."""
+"""Signature of the handler: from the address of a call frame to that of an error, 0 for none."""
 PART = types.intp(types.intp, types.intp)
-"""A kernel: from the address of a call frame and a part's number to nothing, which is 0."""
+"""Signature of a kernel: from the address of a call frame and a part's index to 0."""
 
 INT64, INT32, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 
-# Where fields lie, in bytes. Structures begin with their size and extensions, 8 bytes each.
+# Offsets of fields, in bytes. Structures begin with their size and extensions, 8 bytes each.
 EXTENSION, API, CONTEXT = 8, 16, 24
 ARGUMENTS, RESULTS, ATTRIBUTES = 40 + 32, 80 + 32, 120 + 40
-"""Of the call frame: the arrays of addresses of buffers and attributes."""
+"""Offsets in the call frame: arrays of the addresses of buffers and attributes."""
 SCALAR_DATA = 8
 BUFFER_DATA, BUFFER_DIMENSIONS = 24, 40
 EXTENSION_TYPE, METADATA = 8, 24
 METADATA_VERSION = 8
 METADATA_EXTENSION = 1
 VERSION_MAJOR, VERSION_MINOR, VERSION_SIZE = 16, 20, 24
-# Of the table of XLA's functions, which follow its version and a private address.
+# Offsets in XLA's API table, whose functions follow its version and a private address.
 FUNCTIONS = 16 + VERSION_SIZE + 8
 ERROR_DESTROY, SCHEDULE, NUM_THREADS = FUNCTIONS + 8 * 2, FUNCTIONS + 8 * 11, FUNCTIONS + 8 * 12
 
-# A call whose parts are shared: six whole numbers.
+# Shared state of a call's threads: six integers.
 FRAME, KERNEL, PARTS, NEXT, DONE, HOLDERS = 0, 8, 16, 24, 32, 40
 SHARED_BYTES = 48
-# The process's kernels: how many, and of each its number and address.
+# Table of the process's kernels: their number, then the id and address of each.
 MOST_KERNELS = 64
 TABLE = (ctypes.c_int64 * (1 + 2 * MOST_KERNELS))()
 binding.add_symbol("moejax_kernels", ctypes.addressof(TABLE))
 DEVICES, CORES = ctypes.c_int64(1), ctypes.c_int64(1)
-"""Devices that share XLA's threads, and the cores that run these: more helpers than cores would only be in the way."""
+"""Number of devices that share XLA's threads, and of cores that run them: more helpers than cores would slow the
+call."""
 binding.add_symbol("moejax_native_devices", ctypes.addressof(DEVICES))
 binding.add_symbol("moejax_native_cores", ctypes.addressof(CORES))
 
@@ -76,7 +78,7 @@ def _address(builder: Any, value: Any, pointed: Any) -> Any:
 
 
 def _memory(kind: Any, pointed: Any) -> tuple[Any, Any]:
-    """``load(address)`` and ``store(address, value)`` of whole numbers of a kind."""
+    """Return ``load(address)`` and ``store(address, value)`` for integers of a type."""
 
     @no_type_check
     def load(typingctx: Any, address: Any) -> Any:
@@ -103,7 +105,7 @@ load32, store32 = _memory(types.int32, INT32)
 @intrinsic
 @no_type_check
 def add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the number at an address, undisturbed by other threads; the number there before."""
+    """Add to the number at an address atomically, and return its previous value."""
 
     def generate(context, builder, signature, arguments):
         return builder.atomic_rmw("add", _address(builder, arguments[0], INT64), arguments[1], "seq_cst")
@@ -114,7 +116,7 @@ def add(typingctx: Any, address: Any, value: Any) -> Any:
 @intrinsic(prefer_literal=True)
 @no_type_check
 def room(typingctx: Any, size: Any) -> Any:
-    """The address of so many bytes, which last as long as the function that asks for them; a constant size."""
+    """Stack-allocate ``size`` bytes, a constant, in the calling function, and return their address."""
 
     def generate(context, builder, signature, arguments):
         place = cgutils.alloca_once(builder, ir.ArrayType(BYTE, size.literal_value), zfill=True)
@@ -127,7 +129,7 @@ def room(typingctx: Any, size: Any) -> Any:
 @intrinsic
 @no_type_check
 def call(typingctx: Any, function: Any, argument: Any) -> Any:
-    """Call the function at an address with one number; what it returns."""
+    """Call the function at an address with one number, and return its result."""
 
     def generate(context, builder, signature, arguments):
         pointed = ir.FunctionType(INT64, [INT64])
@@ -139,7 +141,7 @@ def call(typingctx: Any, function: Any, argument: Any) -> Any:
 @intrinsic
 @no_type_check
 def call2(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
-    """Call the function at an address with two numbers; what it returns."""
+    """Call the function at an address with two numbers, and return its result."""
 
     def generate(context, builder, signature, arguments):
         pointed = ir.FunctionType(INT64, [INT64, INT64])
@@ -156,7 +158,8 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 @intrinsic(prefer_literal=True)
 @no_type_check
 def address_of(typingctx: Any, name: Any) -> Any:
-    """The address that ``binding.add_symbol`` gave a name: not a constant, so that the caller can be kept on disk."""
+    """Return the address that ``binding.add_symbol`` assigned to a name. It is not a constant, so the caller can be
+    cached on disk."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), [INT64])
@@ -177,42 +180,42 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 @njit(inline="always")
 @no_type_check
 def argument(frame: int, index: int) -> int:
-    """The address of an argument's buffer."""
+    """Return the address of an argument's buffer."""
     return load(load(frame + ARGUMENTS) + 8 * index)
 
 
 @njit(inline="always")
 @no_type_check
 def result(frame: int, index: int) -> int:
-    """The address of a result's buffer."""
+    """Return the address of a result's buffer."""
     return load(load(frame + RESULTS) + 8 * index)
 
 
 @njit(inline="always")
 @no_type_check
 def size(buffer: int, axis: int) -> int:
-    """One dimension of a buffer."""
+    """Return one dimension of a buffer."""
     return load(load(buffer + BUFFER_DIMENSIONS) + 8 * axis)
 
 
 @njit(inline="always")
 @no_type_check
 def floats1(buffer: int) -> Any:
-    """A buffer as a NumPy array: float32 of one axis."""
+    """Return a buffer as a NumPy array: float32 with one axis."""
     return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0),), numba.float32)
 
 
 @njit(inline="always")
 @no_type_check
 def floats2(buffer: int) -> Any:
-    """Of two axes."""
+    """Return a buffer as a NumPy array: float32 with two axes."""
     return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0), size(buffer, 1)), numba.float32)
 
 
 @njit(inline="always")
 @no_type_check
 def floats3(buffer: int) -> Any:
-    """Of three axes."""
+    """Return a buffer as a NumPy array: float32 with three axes."""
     shape = (size(buffer, 0), size(buffer, 1), size(buffer, 2))
     return numba.carray(_pointer(load(buffer + BUFFER_DATA)), shape, numba.float32)
 
@@ -220,7 +223,7 @@ def floats3(buffer: int) -> Any:
 @njit(inline="always")
 @no_type_check
 def floats4(buffer: int) -> Any:
-    """Of four axes."""
+    """Return a buffer as a NumPy array: float32 with four axes."""
     shape = (size(buffer, 0), size(buffer, 1), size(buffer, 2), size(buffer, 3))
     return numba.carray(_pointer(load(buffer + BUFFER_DATA)), shape, numba.float32)
 
@@ -228,21 +231,22 @@ def floats4(buffer: int) -> Any:
 @njit(inline="always")
 @no_type_check
 def integers1(buffer: int) -> Any:
-    """A buffer as a NumPy array: int32 of one axis."""
+    """Return a buffer as a NumPy array: int32 with one axis."""
     return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0),), numba.int32)
 
 
 @njit(inline="always")
 @no_type_check
 def integers2(buffer: int) -> Any:
-    """Of two axes."""
+    """Return a buffer as a NumPy array: int32 with two axes."""
     return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0), size(buffer, 1)), numba.int32)
 
 
 @njit
 @no_type_check
 def announced(frame: int) -> bool:
-    """Whether XLA only asks, when a handler is registered, which version of the interface it was written for."""
+    """Answer XLA's query for the API version, made when a handler is registered; return whether this is such a
+    query."""
     extension = load(frame + EXTENSION)
     if extension == 0 or load32(extension + EXTENSION_TYPE) != METADATA_EXTENSION:
         return False
@@ -256,7 +260,7 @@ def announced(frame: int) -> bool:
 @njit
 @no_type_check
 def leave(shared: int) -> int:
-    """Hold what is shared no longer."""
+    """Release the shared state; the last holder frees it."""
     if add(shared + HOLDERS, -1) == 1:
         free(shared)
     return 0
@@ -265,7 +269,7 @@ def leave(shared: int) -> int:
 @njit
 @no_type_check
 def _threads(frame: int) -> int:
-    """How many threads XLA has for a call, at least this one."""
+    """Return the number of XLA's threads for a call, at least 1."""
     arguments, count = room(32), room(8)
     store(arguments, 32)
     store(arguments + 16, load(frame + CONTEXT))
@@ -301,7 +305,7 @@ def _succeeds(frame: int, function: int, arguments: int) -> bool:
 @njit
 @no_type_check
 def _attribute(frame: int, index: int) -> int:
-    """A whole number that a call was given by name; names are sorted."""
+    """Return an integer attribute of a call; attributes are sorted by name."""
     return load(load(load(load(frame + ATTRIBUTES) + 8 * index) + SCALAR_DATA))
 
 
@@ -318,7 +322,7 @@ def _address_of_kernel(number: int) -> int:
 @partial(compiled, HANDLER)
 @no_type_check
 def _work(shared: int) -> int:
-    """What a thread does for a call: take parts until none is left."""
+    """Process parts of a call on one thread until none is left."""
     part = add(shared + NEXT, 1)
     while part < load(shared + PARTS):
         call2(load(shared + KERNEL), load(shared + FRAME), part)
@@ -333,11 +337,11 @@ binding.add_symbol("moejax_work", _work.address)
 @partial(compiled, HANDLER)
 @no_type_check
 def _handler(frame: int) -> int:
-    """Compute all parts of a call, on this thread and on those of XLA's that come to help.
+    """Compute all parts of a call, on this thread and on helper threads of XLA.
 
-    Nobody waits for a thread that has not begun, so that calls of several devices cannot wait for each other: threads
-    take parts until none is left, and only parts that were taken are waited for. A helper that comes too late finds no
-    part; whoever leaves last frees what was shared.
+    The call never waits for a thread that has not started, so calls of several devices cannot deadlock. Threads take
+    parts until none is left, and the call waits only for parts that were taken. A helper that starts too late finds no
+    part. The last thread to leave frees the shared state.
     """
     if announced(frame):
         return 0
@@ -366,7 +370,7 @@ def _handler(frame: int) -> int:
 
 
 def kernel(name: str) -> Callable[[Any], Any]:
-    """Compile a function ``part(frame, i)`` as the kernel of a name."""
+    """Compile a function ``part(frame, i)`` and register it as the kernel with this name."""
 
     def registered(part: Any) -> Any:
         function = compiled(PART, part, **FAST)
@@ -379,7 +383,7 @@ def kernel(name: str) -> Callable[[Any], Any]:
 
 
 def custom_call(name: str, parts: int, results: Any, *arguments: jax.Array) -> Any:
-    """What a kernel computes in ``parts``; shapes and types of the results are given."""
+    """Call a kernel in ``parts`` parts; ``results`` gives the shapes and types of its results."""
     DEVICES.value = jax.local_device_count("cpu")
     CORES.value = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     call = jax.ffi.ffi_call("moejax_kernel", results, vmap_method="sequential")
@@ -387,7 +391,7 @@ def custom_call(name: str, parts: int, results: Any, *arguments: jax.Array) -> A
 
 
 def _number(name: str) -> int:
-    """The same in every process: compiled programs hold it."""
+    """Return a kernel's id, the same in every process, because compiled programs contain it."""
     return zlib.crc32(name.encode())
 
 

@@ -1,9 +1,9 @@
-"""Grouped experts by a kernel for CPU cores: blocks of an expert's rows, each through all three of its matrices.
+"""Compute grouped experts on CPU cores: blocks of an expert's rows, each through all three of its matrices.
 
-What ``experts_blocks`` computes, without its copies: a block's rows are fetched from their tokens when they are needed,
-and stay in a core's cache with its hidden rows; products add to gradients where those lie; nothing is padded; while one
-matrix is used, the next is on its way from memory, as experts with few rows need each for a short time. Experts are
-shared out among XLA's threads.
+The result equals that of ``experts_blocks``, without its copies. A block's rows are gathered from their tokens when
+they are needed, and stay in a core's cache with their hidden rows. Products accumulate into gradients in place, and
+nothing is padded. While one matrix is used, the next one is prefetched, because experts with few rows use each matrix
+only briefly. Experts are distributed over XLA's threads.
 
 Shapes: N tokens, R rows, E experts, D model, F hidden.
 """
@@ -38,17 +38,17 @@ from moejax.kernels.saved_names import MOE_GATE_UP
 F32 = np.float32
 FORWARD, BACKWARD, SUMS = "moejax_experts_forward", "moejax_experts_backward", "moejax_sums_of_rows"
 BLOCK = 256
-"""Most rows of a block."""
+"""Maximum number of rows per block."""
 TOKENS = 256
-"""Tokens of a part that adds up rows."""
+"""Number of tokens per part of the kernel that sums rows."""
 AHEAD = 4
-"""Rows that are on their way from memory while one is read."""
+"""Number of rows to prefetch ahead of the current one."""
 
 
 @njit(inline="always")
 @no_type_check
 def _copy_tokens(tokens, numbers, start, rows, into) -> None:
-    """The tokens of ``rows`` rows from ``start`` on."""
+    """Copy the tokens of ``rows`` rows from ``start`` on."""
     for r in range(rows):
         if r + AHEAD < rows:
             fetch_row(tokens[numbers[start + r + AHEAD]].ctypes.data, tokens.shape[1])
@@ -58,7 +58,7 @@ def _copy_tokens(tokens, numbers, start, rows, into) -> None:
 @njit(inline="always")
 @no_type_check
 def _block(rows: int) -> int:
-    """Rows of a block of an expert that has so many: equally many in each, at least one."""
+    """Return the block size for an expert with this number of rows: equal blocks of at least one row."""
     blocks = max((rows + BLOCK - 1) // BLOCK, 1)
     return max((rows + blocks - 1) // blocks, 1)
 
@@ -66,7 +66,8 @@ def _block(rows: int) -> int:
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, e: int) -> int:
-    """Expert e's outputs, gate and up projections; after the last expert, zeros in the rows that are nobody's."""
+    """Compute expert e's outputs and gate and up projections; the part after the last expert sets unused rows to
+    zero."""
     fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
@@ -99,7 +100,7 @@ def _forward_part(frame: int, e: int) -> int:
 @kernel(BACKWARD)
 @no_type_check
 def _backward_part(frame: int, e: int) -> int:
-    """Gradients of expert e's rows, of their weights and of its matrices."""
+    """Compute the gradients of expert e's rows, their weights and its matrices."""
     fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
@@ -131,7 +132,7 @@ def _backward_part(frame: int, e: int) -> int:
             g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
             dg, du, total = dgate[r], dup[r], ZERO
             for f in range(deep):
-                # silu(g) = g·s has the slope s + silu(g)·(1 - s), where s is the sigmoid.
+                # The derivative of silu(g) = g·s is s + silu(g)·(1 - s), with s = sigmoid(g).
                 s = sigmoid(g[f])
                 silu, dh = g[f] * s, du[f]
                 total += dh * silu * u[f]
@@ -153,7 +154,7 @@ def _backward_part(frame: int, e: int) -> int:
 @kernel(SUMS)
 @no_type_check
 def _sum_part(frame: int, part: int) -> int:
-    """Each token's sum over its rows, of which some are nobody's."""
+    """Compute each token's sum over its rows; some rows are absent."""
     fill_vectors()
     rows, row, sums = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats2(result(frame, 0))
     tokens = sums.shape[0]
@@ -174,7 +175,7 @@ def _sum_part(frame: int, part: int) -> int:
 
 
 def supports(x: Array, combine_weight: Array, layout_with: LayoutWith | None, experts: Experts) -> bool:
-    """Whether the experts are SwiGLU without biases, in float32."""
+    """Return whether the experts are unquantized SwiGLU without biases."""
     is_plain = experts.activation is swiglu and experts.gate_up_bias is experts.down_bias is None
     return is_plain and experts.quantization == "none"
 
@@ -187,13 +188,13 @@ def swiglu_experts(
     *,
     tokens_per_expert: int,
 ) -> Float[Array, "N D"]:
-    """Each token's weighted sum of its experts' outputs."""
+    """Return each token's weighted sum of its experts' outputs."""
     layout = layout_with(0)
     return _outputs(x, permute_weights(combine_weight, layout), layout, experts)
 
 
 def _unpermute(rows: Float[Array, "R D"], layout: Layout) -> Float[Array, "N D"]:
-    """``unpermute``, where tokens have equally many rows without writing them down."""
+    """Compute ``unpermute``, without materializing gathered rows if tokens have equal numbers of rows."""
     if layout.top_k is None:
         return unpermute(rows, layout)
     sums = jax.ShapeDtypeStruct((layout.num_tokens, rows.shape[1]), rows.dtype)
@@ -204,12 +205,12 @@ def _unpermute(rows: Float[Array, "R D"], layout: Layout) -> Float[Array, "N D"]
 def _outputs(
     x: Float[Array, "N D"], weight: Float[Array, " R"], layout: Layout, experts: Experts
 ) -> Float[Array, "N D"]:
-    """For each token the sum over its rows of their expert's outputs, times the row's weight."""
+    """Return each token's sum of its rows' expert outputs, times the rows' weights."""
     return _outputs_and_save(x, weight, layout, experts)[0]
 
 
 def _outputs_and_save(x: Array, weight: Array, layout: Layout, experts: Experts):
-    # Gate and up of one expert after those of the other.
+    # Gate and up matrices alternate, expert by expert.
     matrices = experts.gate_up.reshape(-1, *experts.gate_up.shape[2:]), experts.down
     hidden = jax.ShapeDtypeStruct((*weight.shape, experts.down.shape[1]), x.dtype)
     results = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype), hidden, hidden

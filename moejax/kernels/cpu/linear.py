@@ -1,4 +1,4 @@
-"""Gradients of linear maps by a kernel for CPU cores: products over tokens of two arrays as they lie, not transposed.
+"""Compute gradients of linear maps on CPU cores: products over tokens of two arrays, without transposing them.
 
 Shapes: N tokens, D inputs, F outputs.
 """
@@ -19,14 +19,13 @@ from moejax.sharding import can_split, on_many_devices, over_tokens
 
 KERNEL = "moejax_linear_gradient"
 TOKENS = 1024
-"""Tokens of a part, which has a sum of its own, up to ``MOST_PARTS`` parts."""
+"""Number of tokens per part, which has its own sum, up to ``MOST_PARTS`` parts."""
 MOST_PARTS = 8
 
 
 @kernel(KERNEL)
 @no_type_check
 def _part(frame: int, part: int) -> int:
-    """The sum over a part's tokens."""
     x, dy, sums = floats2(argument(frame, 0)), floats2(argument(frame, 1)), floats3(result(frame, 0))
     tokens, wide = x.shape
     deep = dy.shape[1]
@@ -39,7 +38,7 @@ def _part(frame: int, part: int) -> int:
 
 
 def supports(equation: str, x: Array, dy: Array) -> bool:
-    """Whether every device holds whole matrices and equally many sequences."""
+    """Return whether every device holds whole matrices and equal numbers of sequences."""
     mesh = jax.sharding.get_abstract_mesh()
     whole = not on_many_devices() or mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
     return whole and can_split(x.shape[0])
@@ -48,7 +47,7 @@ def supports(equation: str, x: Array, dy: Array) -> bool:
 def linear_gradient(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """``jnp.einsum(equation, x, dy)``: each device's sum over its own tokens, then the sum over devices."""
+    """Compute ``jnp.einsum(equation, x, dy)``: each device sums over its own tokens, then devices are summed."""
     tokens = token_axes(equation)
 
     def local(x: Array, dy: Array) -> Array:
@@ -59,7 +58,7 @@ def linear_gradient(
 
 
 def _matrix_gradient(x: Float[Array, "N D"], dy: Float[Array, "N F"]) -> Float[Array, "D F"]:
-    """x'·dy"""
+    """Return x'·dy."""
     parts = min(-(-x.shape[0] // TOKENS), MOST_PARTS)
     sums = jax.ShapeDtypeStruct((parts, x.shape[1], dy.shape[1]), jnp.float32)
     found = custom_call(KERNEL, parts, sums, x, dy)

@@ -1,7 +1,7 @@
-"""Products of matrices.
+"""Compute matrix products.
 
-What a BLAS does, for matrices that are small or used once, as experts' are: only the second one is copied, a panel at
-a time, so that few rows cost little more than their arithmetic, and what is needed next is fetched from memory
+This is a small BLAS for matrices that are small or used only once, such as those of experts. Only the second factor is
+copied, one panel at a time, so few rows cost little more than their arithmetic. The next data is prefetched from memory
 meanwhile.
 """
 
@@ -33,12 +33,13 @@ from moejax.kernels.cpu.tile import (
 )
 
 APART = 16
-"""Numbers between rows of working memory: rows a power of two apart would fall into the same lines of a cache."""
+"""Padding between rows of working memory, in numbers: rows a power of two apart would map to the same cache lines."""
 FEW = 3
-"""Tiles above one another whose arithmetic is over before memory answers: no panel is fetched meanwhile."""
+"""Number of vertically adjacent tiles below which no panel is prefetched, because their arithmetic is faster than
+memory."""
 ROOM = 1 << 16
-"""Numbers of the largest matrix that is fetched whole while the product before it is computed: a quarter of a cache
-of 1 MiB. Of a larger one the next panel is fetched while one is in use."""
+"""Numbers in the largest matrix that is prefetched whole during the previous product: a quarter of a cache of 1 MiB.
+For larger ones, the next panel is prefetched while one is in use."""
 
 _panel_there, _corner_there = scratch(DEPTH * PANEL), scratch(TILE * PANEL)
 
@@ -46,8 +47,8 @@ _panel_there, _corner_there = scratch(DEPTH * PANEL), scratch(TILE * PANEL)
 @njit
 @no_type_check
 def _copy_panel(b, stride, is_transposed, depth, width, panel) -> None:
-    """The panel of a matrix of ``depth`` rows and ``width`` columns, which lies as [width, depth] if transposed; zeros
-    in what is left of its last vector."""
+    """Copy a panel with ``depth`` rows and ``width`` columns, stored as [width, depth] if transposed; pad its last
+    vector with zeros."""
     full, square = width // LANES * LANES, depth // LANES * LANES
     if is_transposed:
         for j in range(0, full, LANES):
@@ -71,7 +72,7 @@ def _copy_panel(b, stride, is_transposed, depth, width, panel) -> None:
 @njit(inline="always")
 @no_type_check
 def fetch_row(address: int, length: int) -> None:
-    """Have so many numbers fetched from memory, and do not wait for them."""
+    """Prefetch a row of ``length`` numbers from memory without waiting."""
     for number in range(0, length, LINE):
         fetch(address + 4 * number)
 
@@ -79,7 +80,7 @@ def fetch_row(address: int, length: int) -> None:
 @njit
 @no_type_check
 def _fetch_panel(b, stride, is_transposed, depth, width, part, parts) -> None:
-    """Have one of ``parts`` parts of what a panel will be copied from fetched."""
+    """Prefetch one of ``parts`` parts of a panel's source."""
     rows, length = (width, depth) if is_transposed else (depth, width)
     for row in range(part * rows // parts, (part + 1) * rows // parts):
         fetch_row(b + 4 * row * stride, length)
@@ -88,7 +89,7 @@ def _fetch_panel(b, stride, is_transposed, depth, width, part, parts) -> None:
 @njit
 @no_type_check
 def _corner_tile(height, vectors, width, a_transposed, a, a_stride, panel, depth, c, c_stride, add) -> None:
-    """A tile that is wider than what is left of the product."""
+    """Compute a tile that is wider than the remaining columns of the product."""
     corner = _corner_there()
     tile(height, vectors, a_transposed, a, a_stride, panel, depth, corner, PANEL, 0, panel)
     for i in range(height):
@@ -102,7 +103,7 @@ def _corner_tile(height, vectors, width, a_transposed, a, a_stride, panel, depth
 def _product(
     m, n, k, a, a_stride, a_transposed, b, b_stride, b_transposed, c, c_stride, add, ahead, numbers_ahead
 ) -> None:
-    """``multiply_before`` of addresses; conditions are whole numbers, 0 or 1."""
+    """Compute ``multiply_before`` for addresses; conditions are integers, 0 or 1."""
     panel = _panel_there()
     end = ahead + (4 * numbers_ahead if numbers_ahead <= ROOM else 0)
     tiles = (m + TILE - 1) // TILE
@@ -146,10 +147,10 @@ _product_there = types.ExternalFunction("moejax_product", types.void(*[types.int
 @njit(inline="always")
 @no_type_check
 def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any, add: bool) -> None:
-    """c[m, n] = a[m, k]·b[k, n], or added to c if ``add``.
+    """Compute c[m, n] = a[m, k]·b[k, n], or add it to c if ``add``.
 
-    Arrays are given by views that begin where the matrices do; ``lengths`` are m, n, k, ``strides`` the elements from a
-    row to the next of each matrix as it lies, ``transposed`` whether a and b lie as [k, m] and [n, k].
+    Arrays are views that begin where the matrices do. ``lengths`` are m, n, k. ``strides`` are the row strides of the
+    matrices as stored, in elements. ``transposed`` states whether a and b are stored as [k, m] and [n, k].
     """
     multiply_before(a[:0], a, b, c, lengths, strides, transposed, add)
 
@@ -159,7 +160,7 @@ def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any
 def multiply_before(
     following: Any, a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any, add: bool
 ) -> None:
-    """``multiply``, and meanwhile have what is ``following``, a whole array, fetched from memory if it has ``ROOM``."""
+    """Compute ``multiply`` and prefetch the whole array ``following`` meanwhile if it has at most ``ROOM`` numbers."""
     _product_there(
         lengths[0],
         lengths[1],

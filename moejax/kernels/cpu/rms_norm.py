@@ -1,4 +1,4 @@
-"""RMSNorm by a kernel for CPU cores: a row is read once, while it lies in the core's cache.
+"""Compute RMSNorm on CPU cores, reading each row from memory once.
 
 Shapes: N rows, D width, P parts.
 """
@@ -18,13 +18,13 @@ from moejax.sharding import can_split, over_tokens
 
 FORWARD, BACKWARD = "moejax_norm_forward", "moejax_norm_backward"
 ROWS = 128
-"""Rows of a part."""
+"""Number of rows per part."""
 
 
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, part: int) -> int:
-    """Normalised rows, and what each was multiplied by."""
+    """Compute normalized rows and the factor of each."""
     fill_vectors()
     x, weight, epsilon = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))[0]
     y, scale = floats2(result(frame, 0)), floats1(result(frame, 1))
@@ -43,7 +43,7 @@ def _forward_part(frame: int, part: int) -> int:
 @kernel(BACKWARD)
 @no_type_check
 def _backward_part(frame: int, part: int) -> int:
-    """Gradients of rows, and a part's share of the weight's."""
+    """Compute gradients of rows, and a part's share of the weight's gradient."""
     fill_vectors()
     x, weight, scale = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))
     dy = floats2(argument(frame, 3))
@@ -54,7 +54,7 @@ def _backward_part(frame: int, part: int) -> int:
         row, up, out, s, along = x[n], dy[n], dx[n], scale[n], ZERO
         for d in range(width):
             along += row[d] * up[d] * weight[d]
-        # RMSNorm is scale-invariant: the gradient's radial component is projected out.
+        # RMSNorm is scale-invariant, so the radial component of the gradient is projected out.
         along *= s * s / np.float32(width)
         for d in range(width):
             out[d] = s * (up[d] * weight[d] - along * row[d])
@@ -63,12 +63,12 @@ def _backward_part(frame: int, part: int) -> int:
 
 
 def supports(x: Array, weight: Array, epsilon: float) -> bool:
-    """Whether x is of sequences, which the devices that share tokens can have equally many of."""
+    """Return whether x consists of sequences that can be divided equally among the devices that share tokens."""
     return x.ndim == 3 and can_split(x.shape[0])
 
 
 def rms_norm(x: Float[Array, "B T D"], weight: Float[Array, " D"], epsilon: float) -> Float[Array, "B T D"]:
-    """Each token divided by its root mean square, times the weight, on each device's tokens."""
+    """Divide each token by its root mean square and multiply by the weight, on each device's tokens."""
 
     def local(x: Array, weight: Array) -> Array:
         return _normalise(x.reshape(-1, x.shape[-1]), weight, jnp.full(1, epsilon, jnp.float32)).reshape(x.shape)
@@ -78,7 +78,7 @@ def rms_norm(x: Float[Array, "B T D"], weight: Float[Array, " D"], epsilon: floa
 
 @jax.custom_vjp
 def _normalise(x: Float[Array, "N D"], weight: Float[Array, " D"], epsilon: Float[Array, " 1"]) -> Float[Array, "N D"]:
-    """Each row divided by its root mean square, times the weight."""
+    """Divide each row by its root mean square and multiply by the weight."""
     return _save(x, weight, epsilon)[0]
 
 

@@ -1,7 +1,7 @@
-"""What products of matrices are made of: tiles, which stay in a core's registers, and panels, which stay in its cache.
+"""Define the building blocks of matrix products: tiles, kept in a core's registers, and panels, kept in its cache.
 
-A panel is a copy of ``PANEL`` columns of the second matrix, row after row; a tile is a few rows of the product by a
-panel's columns. Everything is given by addresses, and by the numbers from one row of a matrix to the next as it lies.
+A panel is a copy of ``PANEL`` columns of the second matrix, row by row. A tile is a few rows of the product by a
+panel's columns. Arrays are given by addresses and row strides as stored.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numba.extending import intrinsic
 
 
 class Registers(NamedTuple):
-    """How a core's vector registers are used: all of them, for a tile's sums, one row of a panel and one factor."""
+    """Allocation of a core's vector registers: all of them, for a tile's sums, one row of a panel and one factor."""
 
     lanes: int
-    """Numbers of a vector."""
+    """Numbers per vector."""
     vectors: int
-    """Vectors of a panel's row."""
+    """Vectors per row of a panel."""
     height: int
-    """Rows of a tile."""
+    """Rows per tile."""
 
 
 def registers(features: str) -> Registers:
-    """Those of a processor with such features, as LLVM calls them."""
+    """Return the allocation for a processor with these LLVM features."""
     if "+avx512f" in features:
         return Registers(lanes=16, vectors=2, height=14)  # of 32
     if "+avx" in features:
@@ -40,17 +40,17 @@ CONTEXT: Any = cpu_target.target_context
 LANES, VECTORS, TILE = registers(CONTEXT.codegen().magic_tuple()[2])
 PANEL = LANES * VECTORS
 LINE = 16
-"""Numbers of a line of a cache."""
+"""Numbers per cache line."""
 DEPTH = 256
-"""Rows of a panel, which then takes 32 of the 48 kB of a cache, or 16 of 32."""
+"""Rows per panel, which then takes 32 of the 48 kB of a cache, or 16 of 32."""
 UNROLLED = 4
-"""Rows of a panel that a turn of a tile's loop takes."""
+"""Rows of a panel per iteration of a tile's loop."""
 FETCHED = 2
-"""Lines of the cache that such a turn fetches: measured; three of them delay the tile, and what a core can't take at
-once it drops."""
+"""Cache lines prefetched per iteration. This was measured: three delay the tile, and a core drops prefetches beyond its
+capacity."""
 HEIGHTS = [TILE, *(height for height in (8, 4, 2, 1) if height < TILE)]
 WIDTHS = [1, VECTORS]
-"""Rows and vectors of the tiles there are: what a matrix has left is served by smaller ones."""
+"""Available heights and widths (in vectors) of tiles: smaller tiles handle the rest of a matrix."""
 
 FLOAT, INT32, INT64, BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
 VECTOR, POINTER = ir.VectorType(FLOAT, LANES), FLOAT.as_pointer()
@@ -82,12 +82,12 @@ def _in_all_lanes(builder: Any, number: Any) -> Any:
 def _prefetch(builder: Any, address: Any) -> None:
     kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), INT32, INT32, INT32])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    # To be read (0), into the second cache (2 of 3), which has room for what the first is not done with; data (1).
+    # Arguments: read (0); into the second-level cache (2 of 3), because the first-level cache is in use; data (1).
     builder.call(prefetch, [address, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
 
 class _Loop:
-    """A loop of LLVM's, which carries values from turn to turn; afterwards ``values`` are what they have become."""
+    """An LLVM loop that carries values between iterations; afterwards ``values`` are their final values."""
 
     def __init__(self, builder: Any, first: Any, last: Any, step: int, values: list[Any]) -> None:
         self.builder, self.first, self.last, self.step, self.given = builder, first, last, step, [first, *values]
@@ -117,9 +117,9 @@ class _Loop:
 
 
 def _write_tile(function: Any, height: int, vectors: int, is_transposed: bool) -> None:
-    """c = a·panel, or c + a·panel if ``add``, for so many rows of a, of which ``depth`` columns are used.
+    """Generate c = a·panel, or c + a·panel if ``add``, for ``height`` rows of a and ``depth`` of its columns.
 
-    Meanwhile ``fetched(depth)`` numbers from ``ahead`` on are fetched from memory.
+    The code also prefetches ``fetched(depth)`` numbers from ``ahead`` on.
     """
     a, a_stride, panel, depth, c, c_stride, add, ahead = function.args
     builder: Any = ir.IRBuilder(function.append_basic_block())
@@ -168,10 +168,11 @@ def _tile_function(module: Any, height: int, vectors: int, is_transposed: bool) 
 @intrinsic
 @no_type_check
 def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add, ahead) -> Any:
-    """So many rows and vectors of a product: a's ``depth`` columns times the panel, with c added to it if ``add``.
+    """Compute ``height`` rows and ``vectors`` vectors of a product: a's ``depth`` columns times the panel, plus c if
+    ``add``.
 
-    Meanwhile ``fetched(depth)`` numbers from ``ahead`` on are fetched from memory. a lies as [depth, height] if
-    ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; conditions are whole numbers, 0 or 1.
+    ``fetched(depth)`` numbers from ``ahead`` on are prefetched meanwhile. a is stored as [depth, height] if
+    ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; conditions are integers, 0 or 1.
     """
 
     def generate(context, builder, signature, arguments):
@@ -199,14 +200,14 @@ def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c
 @intrinsic
 @no_type_check
 def transpose_square(typingctx, source, source_stride, target, target_stride) -> Any:
-    """Transpose LANES rows of as many numbers."""
+    """Transpose a block of LANES rows and LANES columns."""
 
     def generate(context, builder, signature, arguments):
         source, source_stride, target, target_stride = arguments
         source, target = builder.inttoptr(source, POINTER), builder.inttoptr(target, POINTER)
         rows = [_load(builder, _at(builder, source, builder.mul(source_stride, _int(i)))) for i in range(LANES)]
         lanes, mask = range(LANES), ir.VectorType(INT32, LANES)
-        # Each turn exchanges one bit of a row's number for that of a lane's.
+        # Each step exchanges one bit of the row index with one bit of the lane index.
         bit = LANES // 2
         while bit:
             low = ir.Constant(mask, [j if not j & bit else LANES + j - bit for j in lanes])
@@ -239,7 +240,7 @@ def copy_vector(typingctx, source, target) -> Any:
 @intrinsic
 @no_type_check
 def get(typingctx, address) -> Any:
-    """The number at an address."""
+    """Return the number at an address."""
 
     def generate(context, builder, signature, arguments):
         return builder.load(builder.inttoptr(arguments[0], POINTER), align=4)
@@ -262,7 +263,7 @@ def put(typingctx, address, value) -> Any:
 @intrinsic
 @no_type_check
 def fetch(typingctx, address) -> Any:
-    """Have a line of the cache fetched from memory, and do not wait for it."""
+    """Prefetch a cache line from memory without waiting."""
 
     def generate(context, builder, signature, arguments):
         _prefetch(builder, builder.inttoptr(arguments[0], BYTE.as_pointer()))
@@ -274,12 +275,12 @@ def fetch(typingctx, address) -> Any:
 @njit(inline="always")
 @no_type_check
 def fetched(depth: int) -> int:
-    """Numbers that a tile of such a depth fetches."""
+    """Return the number of numbers that a tile of this depth prefetches."""
     return depth // UNROLLED * FETCHED * LINE
 
 
 def scratch(numbers: int) -> Any:
-    """A function that returns the address of so many numbers, which last as long as the function that calls it."""
+    """Return a function that stack-allocates this many numbers in its caller and returns their address."""
 
     @no_type_check
     def place(typingctx):
