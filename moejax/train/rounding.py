@@ -113,6 +113,6 @@ def _threads() -> int:
     for name in Path("/proc/self/task").glob("*/comm"):
         try:
             found += name.read_text().strip().endswith("XLAEigen")
-        except OSError:  # a thread that has ended meanwhile
+        except OSError:  # The thread has ended meanwhile.
             continue
     return found or int(os.environ.get(_NPROC) or os.cpu_count() or 1)

@@ -259,7 +259,7 @@ class RunCheckpoints:
             at_most = min(step for step in found if step is not None)
 
     def last_step(self) -> int | None:
-        """Return a step that is not after the runs' newest committed steps, or None; no file is read."""
+        """Return the smallest of the runs' newest committed steps, or None if a run has none; no file is read."""
         found = [manager.last_step() for _, manager in self._active()]
         return None if None in found else min(step for step in found if step is not None)
 

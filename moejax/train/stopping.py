@@ -39,7 +39,7 @@ class Stop:
         self._between_steps = False
         self._agreed = False
         self.number = 0
-        """Number of the first signal received."""
+        """Number of the signal received; 0 without one."""
 
     @property
     def has_stepped(self) -> bool:

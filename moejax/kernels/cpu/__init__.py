@@ -29,7 +29,7 @@ def available() -> bool:
         if missing.name == "numba":
             return False
         raise
-    except ImportError as problem:  # numba knows only NumPys older than itself
+    except ImportError as problem:  # numba rejects NumPy versions newer than itself.
         warnings.warn(
             f"numba does not work here ({says('numba', problem)}), so a CPU runs XLA's own programs.", stacklevel=2
         )

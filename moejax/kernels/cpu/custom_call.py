@@ -253,7 +253,7 @@ def announced(frame: int) -> bool:
     version = load(extension + METADATA) + METADATA_VERSION
     store32(version + VERSION_MAJOR, 0)
     store32(version + VERSION_MINOR, 3)
-    store32(version + VERSION_SIZE, 0)  # traits: none
+    store32(version + VERSION_SIZE, 0)  # No traits.
     return True
 
 
@@ -358,7 +358,7 @@ def _handler(frame: int) -> int:
     store(shared + PARTS, parts)
     store(shared + NEXT, 0)
     store(shared + DONE, 0)
-    store(shared + HOLDERS, 2)  # this thread, as the one who takes parts and as the one who waits
+    store(shared + HOLDERS, 2)  # This thread counts twice: it takes parts and waits.
     for _ in range(helpers):
         add(shared + HOLDERS, 1)
         if not _schedule(frame, work, shared):

@@ -30,10 +30,10 @@ class Registers(NamedTuple):
 def registers(features: str) -> Registers:
     """Return the allocation for a processor with these LLVM features."""
     if "+avx512f" in features:
-        return Registers(lanes=16, vectors=2, height=14)  # of 32
+        return Registers(lanes=16, vectors=2, height=14)  # 32 registers
     if "+avx" in features:
-        return Registers(lanes=8, vectors=2, height=6)  # of 16
-    return Registers(lanes=4, vectors=4, height=6)  # of ARM's 32
+        return Registers(lanes=8, vectors=2, height=6)  # 16 registers
+    return Registers(lanes=4, vectors=4, height=6)  # ARM: 32 registers
 
 
 CONTEXT: Any = cpu_target.target_context
@@ -285,7 +285,7 @@ def scratch(numbers: int) -> Any:
     @no_type_check
     def place(typingctx):
         def generate(context, builder, signature, arguments):
-            with builder.goto_entry_block():  # `cgutils.alloca_once` would fill it with zeros
+            with builder.goto_entry_block():  # `cgutils.alloca_once` would fill it with zeros.
                 numbers_there = builder.alloca(ir.ArrayType(FLOAT, numbers))
             numbers_there.align = 64
             return builder.ptrtoint(numbers_there, INT64)
