@@ -1,6 +1,6 @@
-"""The command line: a command's words in ``parsers/NAME.py``, without JAX, and what it does in ``commands/NAME.py``.
+"""Define the command line: options in ``parsers/NAME.py``, without JAX, and the implementation in ``commands/NAME.py``.
 
-A command is imported once its words are understood.
+The module of a command is imported after its arguments are parsed.
 """
 
 COMMANDS = {
@@ -29,4 +29,4 @@ COMMANDS = {
     "laws": "the laws, their papers and constants",
     "reproduce": "every computable number of five papers, recomputed and held to what is printed",
 }
-"""Every command with its one line of help, in the order of ``moejax --help``."""
+"""Commands with their one-line help, in the order of ``moejax --help``."""

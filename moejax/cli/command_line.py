@@ -1,6 +1,6 @@
-"""Words after ``moejax``: finds the command, and turns mistakes into sentences.
+"""Parse the command line, run the command, and turn user errors into sentences.
 
-Exit status: 0 done, 2 the user's mistake, 1 ours or a check that failed, 75 interrupted and to be started again, 130
+Exit status: 0 success, 2 user error, 1 bug in moejax or failed check, 75 interrupted and to be started again, 130
 stopped by Ctrl-C.
 """
 
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """What reads the words after a command's name."""
+    """Return the parser of a command's arguments."""
     module = _parser_module(name)
     parser = _Parser(
         prog=f"moejax {name}",
@@ -69,17 +69,17 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def _parser_module(name: str) -> Any:
-    """The module of a command's words: ``HELP``, ``EXAMPLE`` and ``add_arguments``.
+    """Return the module of a command's options: ``HELP``, ``EXAMPLE`` and ``add_arguments``.
 
-    It may also have ``OUTPUTS``, files that it writes to ``--out``; ``check``, which refuses what needs no
-    computing; ``command``, the module of ``moejax.cli.commands`` that does it, if there are several; and ``prepare``,
-    what a process must settle before JAX is imported.
+    It may also have ``OUTPUTS``, the files that it writes to ``--out``; ``check``, which validates arguments without
+    computation; ``command``, which names the module of ``moejax.cli.commands`` if there are several; and ``prepare``,
+    which configures the process before JAX is imported.
     """
     return importlib.import_module(f"moejax.cli.parsers.{name}")
 
 
 def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
-    """Words without, and the words that are, overrides: ``--config.a.b=value`` or ``--config.a.b value``."""
+    """Split arguments into others and overrides: ``--config.a.b=value`` or ``--config.a.b value``."""
     rest, overrides = [], []
     words = list(words)
     while words:
@@ -97,17 +97,17 @@ def run(words: Sequence[str]) -> int:
     """Run one command and return its exit status."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal's encoding has no letter for (–, µ, a name that is no UTF-8) is written as \\u2013.
+        # Characters that the terminal's encoding lacks (–, µ, names that are not UTF-8) are written as \\u2013.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(list(words))
         finally:
-            # Here, and not as the process ends, when nobody could say what is wrong.
+            # Flush here to report errors. At the end of the process this would not be possible.
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output went away (as in `moejax laws | head`).
+        # The reader of the output has exited, as in `moejax laws | head`.
         discard(sys.stdout)
         return DONE
     except OSError as error:
@@ -119,9 +119,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """What a command says to a stream that its caller closed (``>&-``) is dropped, and its work and status stand.
+    """Discard output to a stream that the caller closed (``>&-``), so that work and exit status are unaffected.
 
-    Descriptors 1 and 2 are taken too: a file that the command opens would get the free number, and be written to.
+    Descriptors 1 and 2 are taken too. Otherwise a file that the command opens would get the free number and receive the
+    output.
     """
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -149,7 +150,7 @@ CONDITIONS = {
     errno.EMFILE: "too many files are open; raise the limit (ulimit -n), and give the command again",
     errno.EIO: "the disk does not answer; mend it, and give the command again",
 }
-"""What the operating system refuses for no fault of moejax, with the remedy."""
+"""Errors of the operating system that are no fault of moejax, with the remedy."""
 
 
 def _run(words: list[str]) -> int:
@@ -186,10 +187,10 @@ def _run(words: list[str]) -> int:
 
 
 def _arguments(name: str, words: list[str]) -> argparse.Namespace:
-    """The words after a command's name as its parser reads them, with what every command is given."""
+    """Parse the arguments of a command, and add the attributes that every command gets."""
     given, overrides = split_overrides(words)
     if empty := next((word for word in given if word.startswith("--") and word.endswith("=--")), None):
-        # argparse takes this -- for the end of the options, and then has no value.
+        # argparse treats this -- as the end of the options, and then finds no value.
         raise UserError(f"{empty.removesuffix('=--')} is '--', which is no value; give one after the =.")
     arguments = parser_of(name).parse_args(given)
     if overrides and not getattr(arguments, "config", None):
@@ -205,7 +206,7 @@ def _help() -> str:
 
 
 def _fail(message: str, status: int = USERS) -> int:
-    # A line of a list, as a sentence of ours may end in, begins with two blanks.
+    # Items of a list at the end of a message are indented by two spaces.
     sentence, *items = f"moejax: {message}".split("\n  ")
     say(sentence, *(f"  {item}" for item in items))
     return status

@@ -1,4 +1,4 @@
-"""Config files by name, the reader's and moejax's own, and the words ``--config.a.b=VALUE`` that change a setting."""
+"""Find config files of the user and of moejax, and apply overrides ``--config.a.b=VALUE``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from moejax.errors import UserError
 from moejax.quantities import parse
 
 FOLDER = "configs"
-"""The folder of configs beside a reader's work, in a checkout and in the installed package."""
+"""Name of the folder of configs in the working directory, in a checkout and in the installed package."""
 
 
 def find(config: str) -> Path:
-    """The file of ``FILE.py`` or ``FILE.py:arg``: the reader's or, where there is none, moejax's own of this name.
+    """Return the file of ``FILE.py`` or ``FILE.py:arg``: the user's, or else moejax's own of this name.
 
     Raises:
-      UserError: there is neither, with those that there are.
+      UserError: neither exists; the message lists the existing ones.
     """
     name = config.partition(":")[0]
     path = Path(name)
@@ -34,24 +34,26 @@ def find(config: str) -> Path:
 
 
 def packaged_folder() -> Path:
-    """Where moejax's own configs are: in the installed package, or beside it in a checkout."""
+    """Return the folder of moejax's own configs: in the installed package, or next to it in a checkout."""
     package = Path(moejax.__file__).parent
     return next((path for path in (package / FOLDER, package.parent / FOLDER) if path.is_dir()), package / FOLDER)
 
 
 def packaged_files() -> list[PurePosixPath]:
-    """Paths of all of them below ``packaged_folder()``."""
+    """Return the paths of moejax's own configs, relative to ``packaged_folder()``."""
     here = packaged_folder()
     return sorted(PurePosixPath(path.relative_to(here).as_posix()) for path in here.rglob("*.py"))
 
 
 def packaged_names() -> list[str]:
-    """All of them by the names that help and pages show."""
+    """Return the names of moejax's own configs as help and pages show them."""
     return [f"{FOLDER}/{path}" for path in packaged_files()]
 
 
 def find_packaged(name: str) -> Path | None:
-    """The file of a config by its name: ``configs/studies/zhao.py``, ``studies/zhao`` or ``zhao``; None for others."""
+    """Return the file of one of moejax's configs by name (``configs/studies/zhao.py``, ``studies/zhao`` or ``zhao``),
+    or None.
+    """
     asked = PurePosixPath(name)
     asked = asked.with_suffix("") if asked.suffix == ".py" else asked
     for path in packaged_files():
@@ -61,7 +63,7 @@ def find_packaged(name: str) -> Path | None:
 
 
 def override(settings: dict[str, Any], word: str) -> None:
-    """Apply ``--config.a.b=value``: the new value is read as the type of the one it replaces."""
+    """Apply ``--config.a.b=value``. The new value is parsed as the type of the old one."""
     path, equals, text = word.removeprefix("--").partition("=")
     if not equals:
         raise UserError(f"--{path} has no value; write --{path}=VALUE.")
@@ -75,7 +77,7 @@ def override(settings: dict[str, Any], word: str) -> None:
 
 def _known(group: Any, key: str, where: str) -> Any:
     if isinstance(group, list):
-        # Not int(key): that fails for other scripts' digits (²) and for thousands of them.
+        # int(key) would fail for digits of other scripts (²) and for thousands of digits.
         if key not in map(str, range(len(group))):
             raise UserError(f"{where}.{key} is not known; {where} is a list with items 0 to {len(group) - 1}.")
         return int(key)
@@ -103,7 +105,7 @@ def _value(text: str, old: Any, path: str) -> Any:
         return _number(text, old, path)
     if isinstance(old, list | tuple):
         words = [word for word in text.strip("[]()").split(",") if word.strip()]
-        # Of what kind the items of an empty list are, their look tells.
+        # The items of an empty list are typed by their text.
         like = old[0] if old else None
         return [_value(word.strip(), like, path) for word in words]
     if old is None:
@@ -132,5 +134,5 @@ def _literal(text: str) -> Any:
             warnings.simplefilter("ignore")
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        # What Python cannot read as a value, or only at the cost of its stack, is the text that it is.
+        # A text that Python cannot parse as a value, or only with excessive recursion, stays text.
         return text

@@ -1,7 +1,7 @@
-"""``docs/laws/NAME.md``: a page for every law, made from its docstring, its coefficients and its published constants.
+"""Write ``docs/laws/NAME.md``, a page for every law, from its docstring, coefficients and published constants.
 
-A page has nothing of its own: the formula is the docstring's, errata and figures are those of the two pages that other
-commands write, and what ``moejax predict`` says is computed.
+The formula is the docstring's, errata and figures come from the pages of two other commands, and the output of ``moejax
+predict`` is computed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from moejax.wording import listed
 FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
 
 FOOTER_END = "`; it is not edited by hand.*"
-"""What every page ends with."""
+"""Last text of every page."""
 
 ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
-"""What every page asks its law about."""
+"""Arguments of the example prediction on every page."""
 ASKED_INSTEAD = {"error_from_loss": ("--loss", "2.5"), "accuracy_from_loss": ("--loss", ".75")}
-"""What a page asks of a law that reads no design."""
+"""Arguments of the example prediction for laws that read no design."""
 ASKED_BESIDES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("data_constrained", "sparse_repeats"), ("--unique-tokens", "25B")
 )
-"""What a law must be told besides."""
+"""Additional arguments of the example prediction that a law requires."""
 
 DESIGNED = {
     "kaplan": "--flops 1e21",
@@ -61,7 +61,7 @@ DESIGNED = {
     "effective_params": "--flops 1e21 --params-total 30B",
     "leverage": "--flops 1e21 --sweep expert_expansion=2:128 --sweep granularity=1:16",
 }
-"""Limits under which ``moejax design`` decides by a law's published constants, for the laws that decide something."""
+"""Limits for ``moejax design`` with a law's published constants, for laws that decide something."""
 
 FITTED_HERE, NO_FIGURE = "fitted-here", ""
 RELATED = {
@@ -75,7 +75,7 @@ RELATED = {
     "step_law": "tian-2",
     "sparse_repeats": "data-constrained",
 }
-"""Figures of what a law describes that do not take its coefficients from one set; ``NO_FIGURE`` where there is none."""
+"""Figures related to a law that do not use one set of its coefficients; ``NO_FIGURE`` if there is none."""
 
 FITTED_OTHERWISE = {
     "hyperparameters": "moejax fit runs.csv --recipe tian",
@@ -83,14 +83,14 @@ FITTED_OTHERWISE = {
     "step_law": "moejax fit sweep.csv --form 'learning_rate = k*N^a*D^b' --best-by learning_rate,batch_tokens --smooth",
     "isoflop_surface": "moejax fit runs.csv --recipe abnar",
 }
-"""Laws that a whole procedure fits."""
+"""Commands for laws that only a procedure fits."""
 
 
 def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None) -> Path:
-    """Write every law's page; returns their folder.
+    """Write every law's page, and return their folder.
 
     Raises:
-      UserError: a page that they take errata or figures from is not in ``docs``.
+      UserError: a page with errata or figures is missing in ``docs``.
     """
     for name, command in ((ERRATA, "moejax reproduce --errata"), (GALLERY, "moejax plot --gallery")):
         if not (docs / name).exists():
@@ -102,7 +102,7 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
     for number, name in enumerate(LAWS):
         update(number / len(LAWS), name)
         pages[folder / f"{name}.md"] = page(name, known, gallery)
-    # Pages that say themselves that they are written from a law are written anew, also of laws that are no more.
+    # Generated pages are removed before writing, so that pages of removed laws disappear.
     for path in folder.glob("*.md"):
         if path.is_file() and path.read_text(encoding="utf-8").rstrip().endswith(FOOTER_END):
             path.unlink()
@@ -113,7 +113,7 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
 
 
 def page(name: str, known: str, gallery: str) -> str:
-    """A law's page, in Markdown, with what the pages of errata and of figures have about it."""
+    """Return a law's page in Markdown, with extracts from the pages of errata and figures."""
     law: Any = LAWS[name]
     said = formula(law)
     about = inspect.cleandoc(sys.modules[law.__module__].__doc__ or "").partition("\n")[0]
@@ -139,7 +139,7 @@ def page(name: str, known: str, gallery: str) -> str:
 
 
 def _prose(paragraph: str) -> str:
-    """A paragraph of a docstring as Markdown."""
+    """Return a paragraph of a docstring as Markdown."""
     pieces = re.split(r"``(.*?)``", " ".join(paragraph.split()))
     plain = {"*": "\\*", "<": "&lt;"}
     return "".join(
@@ -148,7 +148,7 @@ def _prose(paragraph: str) -> str:
 
 
 ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
-"""What a coefficient is by its sign; without one it is chosen."""
+"""Role of a coefficient by its sign; without a sign, it is chosen."""
 UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs", "loss": "nats"}
 
 
@@ -184,7 +184,7 @@ def _letter(f: dataclasses.Field[Any]) -> str:
 
 
 def _meaning(field: str) -> str:
-    """What a field or a property of a Design is, in words."""
+    """Return the meaning of a field or property of a Design, in words."""
     if field in FIELDS:
         return predict.DESIGN_OPTIONS[field]
     words = re.sub(r" \(.*?\)|[.;].*", "", _prose(inspect.cleandoc(getattr(Design, field).__doc__)))
@@ -192,7 +192,7 @@ def _meaning(field: str) -> str:
 
 
 def _dimension(law: Any, f: dataclasses.Field[Any]) -> str:
-    """The powers of units that a coefficient carries."""
+    """Return the powers of units of a coefficient."""
     symbols = {g.name: g.metadata["symbol"] for g in dataclasses.fields(law)}
 
     def power(kind: str, text: str) -> str:
@@ -306,7 +306,7 @@ def _use(name: str, law: Any) -> list[str]:
 
 
 def _fit(name: str, law: Any) -> str:
-    """The command that fits the law; empty for one that has nothing to fit."""
+    """Return the command that fits the law; empty if it has nothing to fit."""
     if name in FITTED_OTHERWISE:
         return FITTED_OTHERWISE[name]
     if law in NOT_SEARCHED or len(law.outputs) > 1:
@@ -320,7 +320,7 @@ def _asked(name: str) -> tuple[str, ...]:
 
 
 def _answer(name: str) -> str:
-    """What ``moejax predict`` says of the model that is asked about."""
+    """Return the prediction of ``moejax predict`` for the example."""
     arguments = parser_of("predict").parse_args(["--law", name, *_asked(name)])
     said = ask_law(name, predict.design_of_options(arguments))
     values = [f"`{output}` {format(value)}" for output, value in said.values.items()]

@@ -1,4 +1,4 @@
-"""Options' values: numbers as people write them, refused in a sentence, and repeated pairs ``NAME=VALUE``."""
+"""Parse option values: numbers with suffixes, within ranges, and repeated pairs ``NAME=VALUE``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moejax.wording import told
 
 
 def number(text: str) -> float:
-    """For ``add_argument(type=number)``: 30B, 1.5T, 1e22."""
+    """Parse a number for ``add_argument(type=number)``: 30B, 1.5T, 1e22."""
     try:
         return quantities.parse(text)
     except ValueError as error:
@@ -19,7 +19,7 @@ def number(text: str) -> float:
 
 
 def whole_number(text: str) -> int:
-    """For ``add_argument(type=whole_number)``: 4096, 4.096K."""
+    """Parse a whole number for ``add_argument(type=whole_number)``: 4096, 4.096K."""
     try:
         return quantities.parse_whole_number(text)
     except ValueError as error:
@@ -27,9 +27,9 @@ def whole_number(text: str) -> int:
 
 
 def count(least: int = 0, most: int = 1_000_000) -> Callable[[str], int]:
-    """For ``add_argument(type=count(1, 1024))``: a whole number of things that are made, so many at least and at most.
+    """Return a parser of counts for ``add_argument(type=count(1, 1024))``: whole numbers from ``least`` to ``most``.
 
-    What is only computed with (tokens, bytes) has no such limit; what a machine has to hold has.
+    Use it for things that a machine must hold. Numbers that only enter formulas (tokens, bytes) have no such limit.
     """
 
     def read(text: str) -> int:
@@ -44,7 +44,7 @@ def count(least: int = 0, most: int = 1_000_000) -> Callable[[str], int]:
 
 
 def resamples(text: str) -> int:
-    """For ``add_argument(type=resamples)``: as many as an interval can be made of, or 0 for none."""
+    """Parse a number of resamples for ``add_argument(type=resamples)``: enough for an interval, or 0 for none."""
     value = whole_number(text)
     if value and value not in ranges.RESAMPLES:
         raise argparse.ArgumentTypeError(f"{text!r} is out of range; give {ranges.RESAMPLES}, or 0 for none")
@@ -52,7 +52,7 @@ def resamples(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """For ``add_argument(type=share)``: a number above 0 and at most 1."""
+    """Parse a share for ``add_argument(type=share)``: a number above 0 and at most 1."""
     value = number(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is out of range; give a number above 0 and at most 1")
@@ -60,20 +60,20 @@ def share(text: str) -> float:
 
 
 SEEDS = count(0, 2**31 - 1)
-"""For ``add_argument("--seed", type=SEEDS)``."""
+"""Parser of seeds for ``add_argument("--seed", type=SEEDS)``."""
 MOST_STARTS = 1_000_000
-"""Points from which a search starts."""
+"""Maximum number of initial guesses of a search."""
 LENGTHS = count(1, 10**12)
-"""Tokens of a sequence, which is only computed with."""
+"""Parser of sequence lengths in tokens, which only enter formulas."""
 WORKERS = count(1, 1_024)
-"""Processes, or devices of a CPU, on this machine."""
+"""Parser of numbers of processes, or of CPU devices, on this machine."""
 
 
 def pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
-    """Names and values of ``texts``.
+    """Split ``texts`` into names and values.
 
     Raises:
-      UserError: one is of another form, or a name is given twice.
+      UserError: a text has another form, or a name is given twice.
     """
     found = []
     for text in texts:

@@ -1,6 +1,7 @@
-"""``--out``: where results are written. One rule for every command: it replaces no file that moejax did not write as it
-is now, and none that the command reads; one command at a time writes there, and files that belong together appear
-together.
+"""Write results to ``--out`` by one rule for every command.
+
+A command replaces no file that it reads, and none that moejax did not write or that was changed since. One command at a
+time writes to a folder. Files that belong together appear together.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from moejax.folder import check_replaceable, one_set, only_writer, outputs_of
 from moejax.wording import says
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says of a disk that takes no more, of a user's share of it, or of a file's largest size."""
+"""Error numbers for a full disk, an exceeded quota, and the maximum file size."""
 
 
 def local(text: str) -> Path:
-    """For ``add_argument("--out", type=local)``: a file or folder of this machine, where no store can be named."""
+    """Parse a local path for ``add_argument("--out", type=local)``, where a store is not supported."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; name a place of this machine, or leave it out")
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
@@ -35,15 +36,14 @@ _HELD: ContextVar[Path | None] = ContextVar("held", default=None)
 
 @contextlib.contextmanager
 def out_folder(folder: Path | None, *, shared: bool = False) -> Iterator[None]:
-    """The folder, made if it is not there, and its lock; what goes wrong while it is made or written to becomes a
-    sentence. Without a folder, nothing.
+    """Create the folder if needed, hold its lock, and convert errors of writing to ``UserError``; do nothing for None.
 
     Args:
-      shared: others may write there too, so no lock is taken.
+      shared: True if others may write there too, so that no lock is taken.
 
     Raises:
-      UserError: it cannot be made or written to, another command is writing to it, or a file in it would be replaced
-        that is not moejax's.
+      UserError: the folder cannot be created or written, another command is writing to it, or a file that moejax did
+        not write would be replaced.
     """
     if folder is None or _HELD.get() == folder:
         yield
@@ -60,17 +60,17 @@ def out_folder(folder: Path | None, *, shared: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def out_set(folder: Path | None) -> Iterator[None]:
-    """``out_folder``; what is written there while this lasts appears together at its end, or not at all."""
+    """Use ``out_folder``, and make all files written in this context appear together at its end, or not at all."""
     with out_folder(folder), one_set():
         yield
 
 
 @contextlib.contextmanager
 def out_file(path: Path) -> Iterator[Path]:
-    """A file to write; the same rule holds for it.
+    """Yield a file to write, by the same rule.
 
     Raises:
-      UserError: it cannot be written, or is there already and not moejax's.
+      UserError: it cannot be written, or exists already and was not written by moejax.
     """
     with _said(path), outputs_of(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +79,10 @@ def out_file(path: Path) -> Iterator[Path]:
 
 
 def check_outputs(folder: Path, names: tuple[str, ...]) -> None:
-    """Say at once, and not after the work, that a command's results may not replace what is in a folder.
+    """Check, before the work, that a command's results may replace the files in a folder.
 
     Raises:
-      UserError: one of the files is there and is not moejax's.
+      UserError: one of the files exists and was not written by moejax.
     """
     with _said(folder), outputs_of(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""What a process settles before JAX is imported: its platform and its core."""
+"""Configure a process before JAX is imported: platform, core, compilation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from moejax.errors import UserError
 from moejax.wording import says
 
 ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
-"""Below ``/dev``, what libtpu opens on machines with TPUs, and what drivers of GPUs make."""
+"""Patterns below ``/dev`` of devices that libtpu opens on TPU machines, and of GPU drivers."""
 
 GPU_MEMORY_SHARE = 0.94
-"""Of what CUDA sees, which leaves a data sheet's bytes; the rest is for CUDA and NCCL."""
+"""Share of the memory that CUDA reports, about the bytes of a data sheet; the rest is left to CUDA and NCCL."""
 
 
 def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, devices: Path = Path("/dev")) -> None:
-    """Have JAX compute on the CPU where libtpu is installed and there is nothing else; what the user has set stays.
+    """Let JAX use the CPU if libtpu is installed and there is no accelerator. Variables set by the user take
+    precedence.
 
-    Without a TPU, JAX is not let ask libtpu for one: libtpu then writes pages to stderr, and the command waits for it.
-    It is installed to compile for TPUs that nobody has (``moejax[plan]``), which needs none of this.
+    Otherwise JAX asks libtpu for a TPU, which writes pages to stderr and delays the command. Without a TPU, libtpu is
+    installed to compile for absent ones (``moejax[plan]``), which works without this request.
     """
     if "JAX_PLATFORMS" in environment or "JAX_FORCE_TPU_INIT" in environment:
         return
@@ -33,18 +34,18 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
 
 
 def take_gpu_memory(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have JAX take ``GPU_MEMORY_SHARE`` of a GPU's memory, where it takes 75 % by itself; what the user has set stays.
+    """Let JAX take ``GPU_MEMORY_SHARE`` of a GPU's memory instead of 75 %. Variables set by the user take precedence.
 
-    It is what plans count with. XLA refuses to start if both names are set.
+    Plans assume this share. XLA refuses to start if both names are set.
     """
     if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & environment.keys():
         environment["XLA_CLIENT_MEM_FRACTION"] = str(GPU_MEMORY_SHARE)
 
 
 def check_flags(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Raise ``UserError`` for ``XLA_FLAGS`` that are neither flags nor a file of them: XLA would end the process.
+    """Raise ``UserError`` if ``XLA_FLAGS`` holds neither flags nor a file of flags, since XLA would end the process.
 
-    Blanks around them are removed: XLA takes what begins with one for the name of a file.
+    Surrounding blanks are removed, since XLA treats a leading blank as a file name.
     """
     if "XLA_FLAGS" not in environment:
         return
@@ -54,7 +55,9 @@ def check_flags(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def refused_variable(error: Exception) -> str:
-    """The sentence for a variable of the environment with which JAX cannot start, if that is why a command failed."""
+    """Return a sentence about an environment variable with which JAX cannot start, if that caused the error; else
+    empty.
+    """
     named = [name for name in os.environ if name.startswith("JAX_") and name in str(error)]
     if not named and "JAX_PLATFORMS" in os.environ and "jax" in sys.modules and not _has_devices():
         named = ["JAX_PLATFORMS"]
@@ -68,16 +71,16 @@ def _has_devices() -> bool:
     try:
         return bool(sys.modules["jax"].devices())
     except Exception:
-        # Where no platform has a plugin, JAX fails an assertion of its own.
+        # If no platform has a plugin, JAX fails an internal assertion.
         return False
 
 
 def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimised: bool = True) -> None:
-    """Have XLA's CPU compile sooner, if JAX is to come; what the user has set stays.
+    """Reduce the compile time of XLA's CPU backend, if JAX is not imported yet. Flags set by the user take precedence.
 
-    Commands that fit or design compile programs that run for a second: without XLA's emitters of fused loops that takes
-    half as long, and half as long again without LLVM's optimisation (not ``optimised``), which many fits are worth.
-    Numbers differ from other programs' in the last digits.
+    Commands that fit or design compile programs that run for a second. Without XLA's fusion emitters, compilation takes
+    half the time, and without LLVM's optimization (``optimised=False``) half of that. Optimization pays off for many
+    fits. Numbers may differ from those of other programs in the last digits.
     """
     if "jax" not in sys.modules:
         environment["XLA_FLAGS"] = quick_flags(environment.get("XLA_FLAGS", ""), optimised=optimised)
@@ -85,16 +88,16 @@ def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optim
 
 
 def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have JAX keep what it compiles in the user's cache, so that the second fit of a table begins at once.
+    """Keep compiled programs in the user's cache, so that the second fit of a table starts at once.
 
-    Each processor has a folder of its own (``moejax.compilation_cache``). A program has some 20 KB, and a fit of a new
-    law or table about 16 of them. Nothing is kept where the folder cannot be written, and the oldest are removed when
-    there are many. A ``JAX_COMPILATION_CACHE_DIR`` that is set stays, and
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps nothing.
+    Each processor has its own folder (``moejax.compilation_cache``). A program has about 20 KB, and a fit of a new law
+    or table has about 16 programs. No program is kept if the folder is not writable, and the oldest are removed if
+    there are many. ``JAX_COMPILATION_CACHE_DIR`` takes precedence, and ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps
+    none.
     """
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
-    # Only here, as it takes a tenth of the time of --help.
+    # The import is local, since it would take a tenth of the time of --help.
     from moejax.compilation_cache import pass_over_damage, processor_mark, remove_oldest
     from moejax.folder import user_cache
 
@@ -103,7 +106,8 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         remove_oldest(folder)
     except (OSError, RuntimeError):
-        # No home, no right to write there, or another command removes the same: compiled as if nothing were kept.
+        # There is no home, no permission, or another command removes the same files. Programs are compiled without a
+        # cache.
         return
     if os.access(folder, os.W_OK):
         environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
@@ -113,23 +117,23 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def quick_flags(flags: str = "", *, optimised: bool = True) -> str:
-    """``XLA_FLAGS`` with those by which a CPU's programs are soonest compiled; what is set in ``flags`` stays.
+    """Return ``XLA_FLAGS`` for the fastest compilation of CPU programs. Flags already in ``flags`` take precedence.
 
-    Bits of large arrays may then depend on how many cores the process sees: not for trainings.
+    Bits of large arrays may then depend on the number of visible cores, so trainings do not use this.
     """
-    # Only here, as it takes a third of the time of --help.
+    # The import is local, since it would take a third of the time of --help.
     from importlib.metadata import version
 
     wanted = [] if optimised else ["xla_backend_optimization_level=0"]
-    # An unknown flag ends the process, and later XLAs have the emitters alone.
+    # An unknown flag ends the process, and later versions of XLA only have the emitters.
     if version("jaxlib").startswith("0.10."):
-        # Code in 32 parts, as XLA splits it otherwise, is 32 small modules of LLVM, most of whose time is their number.
+        # By default XLA splits code into 32 small LLVM modules, whose number dominates the time.
         wanted += ["xla_cpu_use_fusion_emitters=false", "xla_cpu_parallel_codegen_split_count=2"]
     added = [f"--{flag}" for flag in wanted if flag.partition("=")[0] not in flags]
     return " ".join([*flags.split(), *added])
 
 
 def stay_on(core: int | None) -> None:
-    """Keep this process on one core, so that XLA starts one thread and neighbours do not disturb each other."""
+    """Bind this process to one core, so that XLA starts one thread and processes do not disturb each other."""
     if core is not None and sys.platform == "linux":
         os.sched_setaffinity(0, {core})

@@ -1,5 +1,6 @@
-"""Progress of long work on stderr: a bar on a terminal, a line now and then elsewhere; stdout carries results alone.
-And a training in words and tables: speed, memory, where the time went, what the routers do.
+"""Show progress on stderr: a bar on a terminal, else occasional lines. Also format a training's values as text.
+
+stdout has only results. The values of a training are speed, memory, goodput and routing statistics.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ ROUTING = {
     "logit_rms": "logit RMS",
     "bias_range": "bias range",
 }
-"""Headings of ``moejax.routing.statistics``, so short that all fit into 80 columns."""
+"""Headings of ``moejax.routing.statistics``, short enough for 80 columns."""
 
 
 def speed_text(tokens_per_second: float, mfu: float | None) -> str:
-    """``41,200 tokens/s, MFU 38.1 %``."""
+    """Return speed as ``41,200 tokens/s, MFU 38.1 %``."""
     return f"{tokens_per_second:,.0f} tokens/s" + (f", MFU {mfu:.1%}" if mfu is not None else "")
 
 
 def training_text(values: Mapping[str, Any]) -> str:
-    """What is logged of a step, on one line: loss, speed, balance, memory, and what was skipped."""
+    """Return the logged values of a step on one line: loss, speed, balance, memory, skipped steps."""
     told = [f"loss {values['loss']:.3f}"] if "loss" in values else []
     if "validation_loss" in values:
         told.append(f"validation {values['validation_loss']:.3f}")
@@ -54,12 +55,12 @@ def training_text(values: Mapping[str, Any]) -> str:
 
 
 def memory_text(in_use: int | None, peak: int) -> str:
-    """``1.2 GB, at most 3.4 GB``."""
+    """Return memory as ``1.2 GB, at most 3.4 GB``."""
     return (f"{format_bytes(in_use, 3)}, " if in_use is not None else "") + f"at most {format_bytes(peak, 3)}"
 
 
 def goodput_text(seconds: Mapping[str, float]) -> str:
-    """``87.3% of 12:07 (starting 9.1%, checkpointing 3.6%)``, from seconds by cause."""
+    """Return goodput as ``87.3% of 12:07 (starting 9.1%, checkpointing 3.6%)``, from seconds by cause."""
     whole = sum(seconds.values()) or 1.0
     lost = sorted(((s / whole, cause) for cause, s in seconds.items() if cause != "training"), reverse=True)
     told = ", ".join(f"{cause} {part:.1%}" for part, cause in lost if part >= 0.0005)
@@ -67,7 +68,7 @@ def goodput_text(seconds: Mapping[str, float]) -> str:
 
 
 def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> list[Table]:
-    """A table with a row per mixture layer; none for a dense model."""
+    """Return a table with a row per mixture layer; none for a dense model."""
     if not layers:
         return []
     named = [name for name in ROUTING if name in layers]
@@ -80,7 +81,7 @@ def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> li
 
 
 def clock(seconds: float) -> str:
-    """Seconds as people read a clock: ``12:07``, ``3:12:07``, ``2 d 3:12:07``."""
+    """Return seconds as a clock time: ``12:07``, ``3:12:07``, ``2 d 3:12:07``."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if not hours:
@@ -91,14 +92,14 @@ def clock(seconds: float) -> str:
 
 SECONDS_BETWEEN_LINES = 15.0
 LEAST_SHARE = 0.01
-"""Share of a stage below which no time left is said: compiling takes minutes, and the first steps none."""
+"""Share of a stage below which no remaining time is shown, since compilation distorts the first estimates."""
 
 
 @contextlib.contextmanager
 def progress_display(begin: str = "") -> Iterator[ProgressCallback]:
-    """Yields ``update(share, text)`` for one piece of work; until then, a terminal shows ``begin``.
+    """Yield ``update(share, text)`` for one piece of work; until its first call, a terminal shows ``begin``.
 
-    A share that falls begins another stage, whose time left is reckoned from there on.
+    A decreasing share starts a new stage with its own estimate of the remaining time.
     """
     if not sys.stderr.isatty():
         yield _lines()
@@ -126,7 +127,7 @@ def progress_display(begin: str = "") -> Iterator[ProgressCallback]:
         def update(share: float, text: str) -> None:
             nonlocal last
             if share < last:
-                # Another stage has begun: its pace is its own, and so is the time it still takes.
+                # A new stage has its own pace and remaining time.
                 bar.reset(task)
             last = share
             bar.update(task, completed=share, description=text)
@@ -136,14 +137,14 @@ def progress_display(begin: str = "") -> Iterator[ProgressCallback]:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields ``show(stage, done, total)`` for work in stages, such as a fit."""
+    """Yield ``show(stage, done, total)`` for work in stages, such as a fit."""
     with progress_display() as update:
         yield lambda stage, done, total: update(done / max(total, 1), stage)
 
 
 @contextlib.contextmanager
 def waiting(text: str, *, every: float = 60.0) -> Iterator[None]:
-    """Show that one piece of work of unknown length goes on; without a terminal, by a line now and every minute."""
+    """Show that work of unknown length continues; without a terminal, by a line now and every minute."""
     with progress_display() as update:
         if not sys.stderr.isatty():
             say(text)
@@ -163,7 +164,7 @@ def waiting(text: str, *, every: float = 60.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, dict[str, Any]], None]]:
-    """Yields the ``progress`` of ``moejax.train.loop.train``."""
+    """Yield the ``progress`` callback of ``moejax.train.loop.train``."""
     if quiet:
         yield lambda steps, values: None
         return

@@ -1,8 +1,8 @@
-"""The settings that a config file may have, as data: names and kinds, for ``--config.a.b=VALUE``, without JAX.
+"""List the settings of config files as data, with names and kinds, for ``--config.a.b=VALUE`` without JAX.
 
 ``settings.json`` has the fields of every dataclass that config files describe, each with its kind: int, float, str,
-bool, ints, another dataclass, or any, of which only the config file can tell. ``tests/test_layers.py`` holds it to the
-dataclasses, and ``make settings`` (this file as a program) writes it anew.
+bool, ints, another dataclass, or any if only the config file determines it. ``tests/test_layers.py`` compares it with
+the dataclasses, and ``make settings`` (this file as a program) regenerates it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from moejax.json_text import json_text
 
 FILE = Path(__file__).with_suffix(".json")
 ARCHITECTURE, TRAINING, STUDY = "Architecture", "Training", "Study"
-"""What a config file describes. An architecture stands in one as ``architecture``, beside what else there is."""
+"""Names of the dataclasses that config files describe. An architecture is the setting ``architecture`` of such
+a file.
+"""
 MODULES = {ARCHITECTURE: "moejax.architecture", TRAINING: "moejax.train.training", STUDY: "moejax.study.study"}
-"""Where these dataclasses are."""
+"""Modules of these dataclasses."""
 KINDS: dict[Any, str] = {int: "int", float: "float", str: "str", bool: "bool", tuple[int, ...]: "ints"}
 EXAMPLES: dict[str, Any] = {"int": 0, "float": 0.0, "str": "", "bool": False, "ints": [0]}
-"""A value of each kind: an override is read as the kind of what it replaces."""
+"""A value of each kind, since an override is parsed as the kind of the old value."""
 
 
 class Open(dict[str, Any]):
-    """A group that may have other settings beside those named; without any, what only the config file can tell."""
+    """A group that may have further settings. An empty one stands for a setting that only the config file
+    determines.
+    """
 
 
 def settings_of(*described: str) -> dict[str, Any]:
-    """The settings of a config file that describes one of these: nested groups, with an example of each kind."""
+    """Return the settings of a config file that describes one of these: nested groups, with an example of each kind."""
     stored = json.loads(FILE.read_text(encoding="utf-8"))
     found: dict[str, Any] = Open() if ARCHITECTURE in described else {}
     for name in described:
@@ -47,7 +51,7 @@ def _group(stored: dict[str, dict[str, str]], name: str) -> dict[str, Any]:
 
 
 def declared() -> dict[str, dict[str, str]]:
-    """What ``settings.json`` must hold: the fields as the dataclasses themselves have them. Imports JAX."""
+    """Return the content of ``settings.json`` from the dataclasses themselves. Imports JAX."""
     found: dict[str, dict[str, str]] = {}
 
     def add(kind: Any) -> str:

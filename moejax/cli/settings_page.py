@@ -1,6 +1,7 @@
-"""``docs/settings.md``: every setting of a config file with its range, its default and its field's docstring.
+"""Write ``docs/settings.md``: every setting of a config file with its range, default and docstring.
 
-``make settings`` runs this file as a program, which writes the page anew."""
+``make settings`` runs this file as a program, which regenerates the page.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from moejax.wording import listed, some
 
 KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
 MOST_NAMES = 10
-"""Settings of a group that are named beside it; what has more has a section."""
+"""Maximum number of settings of a group that are listed inline; larger groups have a section."""
 COLUMNS = tuple(Column(heading, words=True) for heading in ("setting", "value", "default", "what it is"))
 HEAD = """\
 # Settings of a config file
@@ -37,7 +38,7 @@ FOOT = "*Written by `make settings` from the dataclasses; it is not edited by ha
 
 
 def page() -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     seen: set[Any] = set()
     parts = [HEAD]
     for name in (TRAINING, STUDY):
@@ -49,7 +50,7 @@ def page() -> str:
 
 
 def _groups(cls: Any, path: str, seen: set[Any]) -> Iterator[tuple[Any, str]]:
-    """A dataclass and those within, each once, with the path of its fields."""
+    """Yield a dataclass and the nested ones, each once, with the path of its fields."""
     if cls not in seen:
         seen.add(cls)
         yield cls, path
@@ -69,7 +70,7 @@ def _table(cls: Any, path: str) -> Table:
 
 
 def _docstrings(cls: Any) -> dict[str, str]:
-    """What stands below each field."""
+    """Return the docstring of each field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(body, ast.ClassDef)
     return {
@@ -82,7 +83,7 @@ def _docstrings(cls: Any) -> dict[str, str]:
 
 
 def _value(hint: Any) -> str:
-    """What a setting may be, in words."""
+    """Return the allowed values of a setting, in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return str(inner[1])
@@ -101,7 +102,7 @@ def _value(hint: Any) -> str:
 
 
 def _keys(said: str, cls: Any) -> str:
-    """The names that a setting may have which is "a key of" something."""
+    """Return the allowed names of a setting that is "a key of" a mapping."""
     named = re.match(r"A key of `([\w.]+)`", said)
     if not named:
         return ""

@@ -1,5 +1,4 @@
-"""What is wrong with a command whatever it computes: files that are not there, settings that do not exist, an output
-folder that cannot be. Said at once, before JAX is imported."""
+"""Validate a command's arguments before JAX is imported: missing files, unknown settings, invalid output folders."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from moejax.errors import UserError
 from moejax.say import say
 
 INPUTS = ("runs", "source", "pilot", "candidates", "fit", "law", "config", "verdicts", "tokenizer", "model")
-"""Options that may name a file which a command reads."""
+"""Options that may name an input file."""
 
 
 def validate(arguments: argparse.Namespace, outputs: tuple[str, ...]) -> None:
-    """Refuse what is wrong whatever a command computes; ``outputs`` are the names of the files it writes to ``--out``.
+    """Validate arguments independently of the computation. ``outputs`` are the names of the files written to ``--out``.
 
     Raises:
-      UserError: a file is not there, a setting does not exist, or the results cannot be written.
+      UserError: a file is missing, a setting does not exist, or the results cannot be written.
     """
     validate_out(arguments, outputs)
     validate_files(arguments)
@@ -31,7 +30,7 @@ def validate(arguments: argparse.Namespace, outputs: tuple[str, ...]) -> None:
 
 
 def input_files(arguments: argparse.Namespace) -> list[Path]:
-    """The files that a command reads by the names it was given."""
+    """Return the input files among a command's arguments."""
     given = [str(value) for name in INPUTS if isinstance(value := getattr(arguments, name, None), str | Path)]
     return [Path(text) for word in given for text in (word, word.partition(":")[0]) if _is_file(Path(text))]
 
@@ -50,7 +49,7 @@ def validate_out(arguments: argparse.Namespace, outputs: tuple[str, ...]) -> Non
 
 
 def validate_files(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if a config, a table or a fit that a command is to read is not there."""
+    """Raise ``UserError`` if a config, table or fit that a command reads does not exist."""
     if (config := getattr(arguments, "config", None)) and not is_one_of_many(arguments):
         file = config_file.find(config)
         if not Path(config.partition(":")[0]).exists():
@@ -64,22 +63,22 @@ def validate_files(arguments: argparse.Namespace) -> None:
 
 
 def fit_in(source: Path) -> Path:
-    """The fit of a folder of ``moejax fit``; anything else as it is."""
+    """Return the fit in a folder of ``moejax fit``; any other path is returned unchanged."""
     fit = source / "fit.json"
     return fit if _is_file(fit) and not (source / "study.json").exists() else source
 
 
 def law_or_fit(text: str) -> str:
-    """Return a law's name, or the file of a fit that is given by its file or folder: a type of ``add_argument``.
+    """Return a law's name, or the file of a fit given by its file or folder; a type for ``add_argument``.
 
-    The name of a law is that law, even if a folder has this name; with a slash it is the folder.
+    The name of a law takes precedence over a folder of this name. With a slash it is the folder.
     """
     fit = fit_in(Path(text))
     return text if fit == Path(text) or ("/" not in text and _is_law(text)) else str(fit)
 
 
 def _is_law(text: str) -> bool:
-    # Laws load JAX, which only the name of a folder with a fit is worth.
+    # Laws import JAX, which is worth it only if a folder has a fit.
     from moejax.laws.predict import law_name
 
     try:
@@ -89,13 +88,13 @@ def _is_law(text: str) -> bool:
 
 
 def validate_fit(path: Path) -> None:
-    """Raise ``UserError`` if there is no such file."""
+    """Raise ``UserError`` if the file does not exist."""
     if not path.is_file():
         raise UserError(f"There is no fit at {path}; moejax fit --out DIR writes DIR/fit.json.")
 
 
 def validate_settings(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a word ``--config.a.b=VALUE`` that is wrong whatever the config file says."""
+    """Raise ``UserError`` for an override ``--config.a.b=VALUE`` that is wrong for any config file."""
     described = getattr(arguments, "described", ())
     if described and arguments.overrides and not is_one_of_many(arguments):
         known = settings_of(*described)
@@ -105,12 +104,12 @@ def validate_settings(arguments: argparse.Namespace) -> None:
 
 
 def is_one_of_many(arguments: argparse.Namespace) -> bool:
-    """Whether this is one of several processes, which tells the others first what is wrong with it."""
+    """Return whether this is one of several processes, which must report errors to the others first."""
     return getattr(arguments, "distributed", False) or getattr(arguments, "processes", None) is not None
 
 
 def _is_decided(known: Any, path: Sequence[str]) -> bool:
-    """Whether the kind of a setting, or that there is none, is known without the config file."""
+    """Return whether the kind of a setting, or its absence, is known without the config file."""
     for key in path:
         if not isinstance(known, dict):
             return not isinstance(known, list)

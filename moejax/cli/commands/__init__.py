@@ -1,1 +1,1 @@
-"""What each command does, imported once its words have been checked."""
+"""Implement the commands. Each module is imported after its arguments have been validated."""

@@ -1,4 +1,4 @@
-"""An architecture given at the command line: a published model's name, or a config file."""
+"""Load an architecture given at the command line, by a published model's name or a config file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from moejax.say import say
 
 
 def load_architecture(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
-    """The name and the architecture that were given, checked; None if none was.
+    """Return the name and the validated architecture given at the command line; None if none was given.
 
-    ``arguments.overrides`` are the words ``--config.a.b=value``, as the dispatcher sets them.
+    ``arguments.overrides`` are the overrides ``--config.a.b=value``.
 
     Raises:
-      UserError: an unknown model, or a config file that cannot be read or describes no model.
+      UserError: the model is unknown, or the config file cannot be read or describes no model.
     """
     if arguments.arch is not None:
         return arguments.arch, find(arguments.arch).architecture
@@ -28,7 +28,7 @@ def load_architecture(arguments: argparse.Namespace) -> tuple[str, Architecture]
 
 
 def _from_config(config: str, overrides: list[str]) -> Architecture:
-    # A published model needs no ConfigDict, and `moejax predict` answers at once.
+    # A published model needs no ConfigDict, so `moejax predict` starts faster without this import.
     from moejax.cli.commands.config import read
 
     settings = read(config).to_dict()

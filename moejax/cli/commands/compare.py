@@ -1,4 +1,4 @@
-"""``moejax compare``: which law to trust for a table of runs."""
+"""Implement ``moejax compare``: compare laws on a table of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, fit, hold out, print."""
+    """Read the runs, fit the laws, test them on held-out runs, and print the comparison."""
     formulas = formulas_of(arguments, arguments.form)
     asked = arguments.laws or ("" if formulas else "all")
     named = [] if asked in ("", "all") else [law_name(name) for name in asked.split(",")]
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
-    """The runs, with the columns and the target of the formulas."""
+    """Return the runs, with the columns and the target of the formulas."""
     targets = list(dict.fromkeys(target for law in formulas.values() for target in law.outputs))
     if len(targets) > 1:
         raise UserError(f"The formulas are of {listed(targets)}; laws are compared on one target.")
@@ -72,7 +72,7 @@ def _read(arguments: argparse.Namespace, formulas: Mapping[str, type[FormulaLaw]
 
 
 def next_command(arguments: argparse.Namespace, law: str) -> str:
-    """The command that fits the law to go on with, to the same rows in the same way."""
+    """Return the command that fits the recommended law to the same rows in the same way."""
     words = ["moejax", "fit", str(arguments.runs), "--form" if law in arguments.form else "--law", law]
     if law in arguments.form:
         words += [

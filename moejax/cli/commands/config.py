@@ -1,7 +1,7 @@
-"""What a config file describes: a ConfigDict comes in, overrides are applied, a frozen dataclass goes on.
+"""Load config files: read a ConfigDict, apply overrides, and build a frozen dataclass.
 
-A config file is Python with ``get_config()``, or ``get_config(arg)`` for ``--config=FILE.py:arg``, that returns an
-``ml_collections.ConfigDict``. Nothing beyond this module sees a ConfigDict.
+A config file is Python with ``get_config()``, or ``get_config(arg)`` for ``--config=FILE.py:arg``, which returns an
+``ml_collections.ConfigDict``. Only this module uses ConfigDicts.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ T = TypeVar("T")
 
 
 def load(cls: type[T], config: str, overrides: list[str]) -> T:
-    """The dataclass that a config file and its overrides describe. Any setting can be overridden, also one that the
-    file leaves at its default.
+    """Return the dataclass that a config file and its overrides describe. Settings with defaults can be overridden too.
 
     Raises:
-      UserError: no such file, no such key (naming the nearest), or a value of the wrong type.
+      UserError: the file or a key does not exist (with the nearest key), or a value has the wrong type.
     """
     settings = dump(build(cls, read(config).to_dict()))
     for word in overrides:
@@ -42,10 +41,10 @@ def load(cls: type[T], config: str, overrides: list[str]) -> T:
 
 
 class _WithoutBytecode(SourceFileLoader):
-    """Python's loader of a file, without a ``__pycache__`` beside it.
+    """A loader of Python files that writes no ``__pycache__``.
 
-    Nothing is written beside a reader's files. And bytecode is told from its source's by size and whole seconds, so a
-    script that writes config after config would be given one of before.
+    It leaves the user's folders unchanged. Python also validates bytecode only by size and whole seconds, so a script
+    that writes one config after another could load an older one.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -54,8 +53,7 @@ class _WithoutBytecode(SourceFileLoader):
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Run a reader's code so that it neither prints into a command's result, nor closes what that is printed to, nor
-    moves the folder that names of files are read from."""
+    """Run user code without letting it print into a command's result, close stdout, or change the working directory."""
     said = io.StringIO()
     here = Path.cwd()
     try:
@@ -68,7 +66,7 @@ def _apart() -> Iterator[None]:
 
 
 def read(config: str) -> ConfigDict:
-    """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
+    """Return the ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
     name, _, argument = config.partition(":")
     path = find(config)
     loader = _WithoutBytecode(path.stem, str(path))

@@ -1,4 +1,6 @@
-"""``moejax convert``: Hugging Face checkpoints to moejax's weights, and moejax's models to such checkpoints."""
+"""Implement ``moejax convert``: convert Hugging Face checkpoints to moejax's weights, and models to such
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from moejax.weights.folder import WEIGHTS, is_weights
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert, and say what was written."""
+    """Convert a model, and print the written files."""
     kind, path = arguments.source or arguments.target
     option = "--from" if arguments.source else "--to"
     out = arguments.out

@@ -1,4 +1,6 @@
-"""``moejax count``: parameters, FLOPs and bytes of an architecture, by part and as every paper counts."""
+"""Implement ``moejax count``: count parameters, FLOPs and bytes of an architecture, by part and by each paper's
+convention.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def count(name: str, architecture: Any, sequence_length: int) -> dict[str, Any]:
-    """Everything the command says, as plain numbers."""
+    """Return all counts of the command as plain numbers."""
     counts, modules = params(architecture), mtp_params(architecture)
     flops = flops_per_token(architecture, sequence_length)
     stated = CATALOGUE.get(name.lower())
@@ -85,7 +87,7 @@ _BYTES = {
 
 
 def summary(counts: dict[str, Any]) -> Result:
-    """The counts as tables."""
+    """Return the counts as tables."""
     total, active = counts["params_total"], counts["params_active"]
     forward = counts["flops_per_token_forward"]
     source = Column("source", words=True)

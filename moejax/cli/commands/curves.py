@@ -1,4 +1,4 @@
-"""``moejax curves``: from loss curves to the law of them, to annealed losses and to the best schedule."""
+"""Implement ``moejax curves``: fit a law to loss curves, and predict annealed losses and the best schedule."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from moejax.wording import counted, did_you_mean, listed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, fit, hold out, predict, print."""
+    """Read curves, fit a law, test it on held-out curves, predict, and print."""
     level = check_level(arguments.level)
     read = read_curves(
         arguments.curves,
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     fitted, tested = read.without(kept_out), read.only(kept_out)
     if not fitted.curves and kept is None:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
-    # What a schedule does not say is as of the first curve.
+    # Settings that a schedule omits are taken from the first curve.
     like = fitted if fitted.curves else read
     schedules = {text: _schedule(text, like) for text in arguments.predict}
     fixed = fixed_of(arguments)
@@ -90,16 +90,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Saved:
-    """A fit that was written before, and the names of the curves that it is of."""
+    """A saved fit, with the names of its curves."""
 
     fit: FitResult
     curves: tuple[str, ...]
     hashes: tuple[str, ...]
-    """Of the curves (``LossCurve.data_hash``)."""
+    """Hashes of the curves (``LossCurve.data_hash``)."""
 
 
 def _saved(arguments: argparse.Namespace) -> _Saved | None:
-    """The fit that ``--law`` names; None where it names a law to be fitted."""
+    """Return the saved fit that ``--law`` names; None if it names a law to fit."""
     path = Path(arguments.law)
     if arguments.law.lower() in (*CURVE_LAWS, *ALIASES_OF_CURVES):
         return None
@@ -120,7 +120,7 @@ SCHEDULE = ("steps", "decay_share", "decay_shape", "final_share", "warmup", "pea
 
 
 def _schedule(text: str, curves: Curves) -> Any:
-    """The rates of ``steps=…,decay_share=…``; warm-up and peak are those of the first curve, if not given."""
+    """Return the rates of ``steps=…,decay_share=…``. Warm-up and peak default to those of the first curve."""
     first, given = curves.curves[0], dict(pairs(text.split(","), "--predict"))
     if unknown := [name for name in given if name not in SCHEDULE]:
         raise UserError(f"--predict {text!r}: a schedule has no {unknown[0]!r}; {did_you_mean(unknown[0], SCHEDULE)}")
@@ -163,7 +163,7 @@ def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
 
 
 def _check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
-    """Refuse, before anything is fitted, a best schedule that there cannot be."""
+    """Raise ``UserError``, before fitting, if no best schedule exists."""
     first = curves.curves[0]
     if steps > LONGEST:
         raise UserError(f"--best is {steps:,} steps; they are at most {LONGEST:,}, each with a rate.")
@@ -291,7 +291,9 @@ def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
 
 
 def _gain(result: FitResult, best: BestSchedule, other: Any, level: float) -> tuple[float, float, float]:
-    """Loss under another schedule less that under the best, with its interval by the coefficients' covariance."""
+    """Return the loss under another schedule minus that under the best one, with its interval by the coefficients'
+    covariance.
+    """
     with float64():
         found = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))
     (low,), (high,) = found.ends(level, False)

@@ -1,4 +1,4 @@
-"""``moejax data``: text or tokens to a set that trainings read; tokenizers; what a set holds."""
+"""Implement ``moejax data``: prepare text or tokens for training, train tokenizers, show prepared sets."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from moejax.say import say
 from moejax.wording import command, some
 
 NAMED = 20
-"""Files that are skipped and named in JSON, at most."""
+"""Maximum number of skipped files that JSON output names."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one of the three, and print what came of it."""
+    """Run one of the three actions and print its result."""
     return {"prepare": _prepare, "tokenizer": _tokenizer, "show": _show}[arguments.action](arguments)
 
 
@@ -80,10 +80,10 @@ def _tokenizer(arguments: argparse.Namespace) -> int:
 
 
 def _say_skipped(source: str) -> dict[str, Any]:
-    """Say what of a folder is not read, and return it as data."""
+    """Report the files of a folder that are not read, and return them as data."""
     found = skipped(source)
     if found is None or not found.read:
-        # Without a file that is read, a sentence of its own says what there is instead.
+        # If no file is readable, a separate message describes the folder.
         return {}
     if text := str(found):
         say(f"moejax: {source}: {text}")

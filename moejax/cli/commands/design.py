@@ -1,4 +1,6 @@
-"""``moejax design``: from a law and a budget to an architecture, with what every constraint is worth."""
+"""Implement ``moejax design``: derive an architecture from a law and a budget, with shadow prices of all
+constraints.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ from moejax.wording import command, listed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Decide and print."""
+    """Find the optimum and print it."""
     with out_set(arguments.out):
         if arguments.law == "all":
             result = _all_laws(arguments)
@@ -72,7 +74,7 @@ def _like(arguments: argparse.Namespace) -> Any:
 
 
 def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
-    """Name, law, and what was published or fitted."""
+    """Return the label of a law, the law, and its published constants or fit."""
     if Path(arguments.law).suffix == ".json":
         result = load_of_runs(arguments.law)
         for sentence in (*result.warnings, *result.dropped):
@@ -117,7 +119,9 @@ def _one_law(arguments: argparse.Namespace) -> Result:
 
 
 def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
-    """Why numbers of the optimum have no interval, where the fit that decides is no optimum or leaves them open."""
+    """Return reasons why numbers of the optimum have no interval: the fit did not converge, or does not
+    determine them.
+    """
     if not fit.converged:
         return [
             "The optimum is that of a fit whose search did not converge: its numbers have no interval, and another "
@@ -133,7 +137,7 @@ def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
 
 
 def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
-    """Laws as likely as the one that decides, and where they are from; None for published constants."""
+    """Return laws for intervals with the name of their source: resamples or draws; None for published constants."""
     if arguments.runs:
         resampled = fit_resamples(arguments, known)
         return (resampled if known.converged else None), "resamples"
@@ -141,7 +145,7 @@ def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
 
 
 def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
-    """The bootstrap of a fit, of the table that ``--runs`` names."""
+    """Return the bootstrap of a fit on the table that ``--runs`` names."""
     if not isinstance(result, FitResult):
         raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
     return bootstrap(result, read_table(arguments, type(result.law)).runs, arguments.bootstrap)
@@ -165,7 +169,7 @@ def _sweep(arguments: argparse.Namespace) -> Result:
     name, low, high = range_of(arguments.sweep[0], "--sweep")
     label, law, known = law_and_source(arguments)
 
-    # Its upper end stays as a constraint: what is swept is among what the problem chooses.
+    # The upper bound stays as a constraint, since the swept quantity is one that the problem chooses.
     others = [
         *(one for one in constraints_of(arguments, least=0) if one.name != name),
         Constraint(name=name, high=high),
@@ -173,7 +177,7 @@ def _sweep(arguments: argparse.Namespace) -> Result:
     problem = _problem(arguments, law, others, shape=arguments.shape)
     rows = frontier(problem, name, low, high)
     if arguments.out:
-        # Figures take long to import, and few designs are drawn.
+        # The import of figures is slow, and few designs are drawn.
         from moejax.report.frontier import draw
 
         with atomic_write(arguments.out / "frontier.png") as partial:
@@ -194,7 +198,7 @@ def _landscape(arguments: argparse.Namespace) -> Result:
     problem = _problem(arguments, law, constraints, shape=arguments.shape)
     found = landscape(problem, first, second)
     if arguments.out:
-        # As in _sweep.
+        # See _sweep for the local import.
         from moejax.report.frontier import draw_landscape
 
         with atomic_write(arguments.out / "landscape.png") as partial:

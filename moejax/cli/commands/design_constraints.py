@@ -1,4 +1,4 @@
-"""Constraints of a design at the command line."""
+"""Read the constraints of a design from the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moejax.quantities import parse
 
 
 def assumptions_of(arguments: argparse.Namespace) -> CostAssumptions:
-    """What measures are taken under."""
+    """Return the assumptions for the measures."""
     if arguments.convention not in FLOPS:
         raise UserError(unknown(f"--convention {arguments.convention}", arguments.convention, list(FLOPS)))
     names = ("convention", "sequence_length", "context", "memory_tokens", "served_tokens", "chip_flops", "mfu")
@@ -31,10 +31,10 @@ def assumptions_of(arguments: argparse.Namespace) -> CostAssumptions:
 
 
 def constraints_of(arguments: argparse.Namespace, *, least: int = 1) -> tuple[Constraint, ...]:
-    """Every constraint that was given.
+    """Return all given constraints.
 
     Raises:
-      UserError: fewer than ``least``, or one that cannot be read.
+      UserError: there are fewer than ``least``, or one is invalid.
     """
     typed = {name: getattr(arguments, name) for name in AT_MOST}
     chips = arguments.chips
@@ -58,7 +58,7 @@ def constraints_of(arguments: argparse.Namespace, *, least: int = 1) -> tuple[Co
 
 
 def range_of(text: str, option: str) -> tuple[str, float, float]:
-    """Name, low and high of ``NAME=LOW:HIGH``."""
+    """Return the name, low and high of ``NAME=LOW:HIGH``."""
     ((name, values),) = pairs([text], option)
     low, colon, high = values.partition(":")
     if not colon:

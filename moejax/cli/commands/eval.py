@@ -1,4 +1,4 @@
-"""``moejax eval``: downstream tasks of lm-evaluation-harness on a model."""
+"""Implement ``moejax eval``: evaluate downstream tasks of lm-evaluation-harness on a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     suite = None if arguments.suite is None else suite_of(arguments.suite)
     names = [name for name in arguments.tasks.split(",") if name]
     path = Path(arguments.model)
-    # Tasks take minutes where their data is asked for in vain.
+    # Check the model first, since loading tasks may take minutes.
     check_model(path)
     out = arguments.out or _beside(path, names or [str(arguments.suite)])
     began = time.monotonic()
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _evaluate(
     arguments: argparse.Namespace, path: Path, shots: Mapping[int | None, list[str]], update: Any
 ) -> dict[str, Any]:
-    """What the harness finds of tasks by the shots that they are given."""
+    """Return the harness's results of tasks, given by number of shots."""
     folder = Path(arguments.task_path) if arguments.task_path else None
     update(0.0, "reading task files")
     loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
@@ -125,7 +125,7 @@ def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: 
 
 
 def _suite(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores by the document's names and categories, and what was left out."""
+    """Return scores by the suite's names and categories, and the omitted tasks."""
     scores = suite.scores(results)
     rows = [
         {"task": one.name, "category": one.category, "score": scores[one.name], "of": one.task}
@@ -141,7 +141,7 @@ def _suite(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any
 
 
 def _plain(results: dict[str, Any]) -> dict[str, Any]:
-    """What JSON can hold; the rest, as functions of a task's configuration, by name."""
+    """Return results as JSON-compatible data; other objects, such as functions in a task's configuration, by name."""
     renamed = {"versions": "task_versions", "n-shot": "num_fewshot", "n-samples": "documents"}
     named = {renamed.get(name, name): value for name, value in results.items()}
     return as_read(named, default=lambda value: getattr(value, "__name__", None) or str(value))
@@ -154,7 +154,7 @@ def _beside(path: Path, names: list[str]) -> Path:
 
 
 def summary(found: dict[str, Any], path: Path) -> Result:
-    """Every metric of every task."""
+    """Return every metric of every task as a table."""
     rows = []
     for task, values in found["results"].items():
         documents = found["documents"].get(task, {}).get("effective")
@@ -172,14 +172,14 @@ def summary(found: dict[str, Any], path: Path) -> Result:
 
 
 def _answers(found: Mapping[str, Any]) -> list[Table]:
-    """How long the answers were that a task had the model write."""
+    """Return the mean lengths of generated answers, by task."""
     rows = [[task, one["number"], one["words"], one["tokens"]] for task, one in found.get("answers", {}).items()]
     columns = (Column("task"), Column("answers", ","), Column("words, mean", ".1f"), Column("tokens, mean", ".1f"))
     return [Table("Generated answers", columns, rows)] if rows else []
 
 
 def _averages(suite: Any) -> list[Table]:
-    """Averages by category, and why tasks are missing in them."""
+    """Return averages by category, with the reasons for missing tasks."""
     if suite is None:
         return []
     reasons: dict[str, list[str]] = {}

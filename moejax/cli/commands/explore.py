@@ -1,4 +1,4 @@
-"""Write the page of ``moejax explore`` and open it."""
+"""Implement ``moejax explore``: write the page and open it."""
 
 from __future__ import annotations
 

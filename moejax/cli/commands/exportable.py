@@ -1,4 +1,4 @@
-"""``--exportable hf``: before anything is trained, hold that ``moejax convert --to hf`` will be able to write it."""
+"""Check ``--exportable hf`` before training: ``moejax convert --to hf`` must be able to write the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ FORMAT = "hf"
 
 
 def check_exportable(asked: str | None, architectures: Mapping[str, Architecture]) -> None:
-    """Raise ``UserError`` if a model, by its name, could not be written as it is asked for; nothing asked is nothing
-    checked."""
+    """Raise ``UserError`` if a model, given by its name, cannot be exported as requested; do nothing without a
+    request.
+    """
     if asked is None:
         return
 

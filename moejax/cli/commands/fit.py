@@ -1,4 +1,4 @@
-"""``moejax fit``: from a table of runs to a law's coefficients, their intervals, and what they cannot tell."""
+"""Implement ``moejax fit``: fit a law's coefficients to a table of runs, with intervals and diagnostics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, fit, resample, hold out, print."""
+    """Read runs, fit, resample, test on held-out runs, and print."""
     law = law_of(arguments)
     read = read_table(arguments, law)
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.smooth:
             best = read_without_words(argparse.Namespace(**{**vars(arguments), "smooth": False}), law)
             found["sweeps"] = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
-        # What is found is on disk before what takes long, may be stopped, or may not be possible.
+        # The fit is written first. The following steps take long, may be stopped, or may fail.
         write_fit(arguments.out, summary(result, level, **found), result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
             predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
@@ -80,19 +80,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def written(folder: Path, held_out: DataFrame | None) -> str:
-    """What ``write_fit`` wrote, in words."""
+    """Return a sentence with the files that ``write_fit`` wrote."""
     names = ["fit.json", "summary.txt", "predictions.csv", *([] if held_out is None else [HELD_OUT])]
     return f"Wrote {listed(names)} to {folder}."
 
 
 HELD_OUT = "held_out.csv"
-"""The runs that were not fitted, each with its range."""
+"""Table of the held-out runs with their prediction intervals."""
 STOPPED = 130
-"""Exit status after Ctrl-C, as that of every command."""
+"""Exit status after Ctrl-C, as for every command."""
 
 
 def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is known besides the fit as soon as it is made, as plain data."""
+    """Return further results that are known right after the fit, as plain data."""
     rows = [row for row in result.coefficient_rows(arguments.level) if row.name not in result.without_error]
     errors = {
         "kind": covariance,
@@ -104,7 +104,7 @@ def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argpar
     return {
         "notes": list(read.notes),
         "standard_errors": finite(errors),
-        # With predictions.csv, what the same runs are read with again.
+        # These arguments, with predictions.csv, reproduce the reading of the same runs.
         "read": {
             "loss": fitted_column(type(result.law), arguments.loss),
             "group": arguments.group,
@@ -128,7 +128,9 @@ def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, 
 def write_fit(
     folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
 ) -> None:
-    """Write fit.json, summary.txt, predictions.csv and, of held-out runs, held_out.csv together, given a folder."""
+    """Write fit.json, summary.txt, predictions.csv and, for held-out runs, held_out.csv together, if a folder
+    is given.
+    """
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)
@@ -139,7 +141,7 @@ def write_fit(
         if held_out is not None:
             write_text(folder / HELD_OUT, table_file.csv_text(held_out))
         elif HELD_OUT in written_in(folder) and (folder / HELD_OUT).exists():
-            # It is of the fit that stood here before.
+            # The file belongs to an earlier fit in this folder.
             check_replaceable(folder / HELD_OUT)
             (folder / HELD_OUT).unlink()
         write_json(folder / "fit.json", summary.data)

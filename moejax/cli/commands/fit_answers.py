@@ -1,4 +1,4 @@
-"""What is asked of a fitted law: decisions, predictions, profiles, and the runs that decide."""
+"""Answer questions about a fitted law: decisions, predictions, profiles, and influential runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from moejax.wording import told
 
 @dataclass(frozen=True)
 class Asked:
-    """What the options ask for, found before anything is fitted."""
+    """Estimands that the options request, validated before the fit."""
 
     decisions: Sequence[Estimand]
     predictions: Sequence[Estimand]
@@ -39,10 +39,10 @@ class Asked:
 
 
 def asked_of(law: type, output: str, fixed: Sequence[str], arguments: argparse.Namespace) -> Asked:
-    """The estimands that the options name, of a fit of one of the law's outputs.
+    """Return the estimands that the options name, for a fit of one of the law's outputs.
 
     Raises:
-      UserError: a name is not known, or what is given decides nothing; the sentence has what would.
+      UserError: a name is unknown, or the given values decide nothing; the message lists values that would.
     """
     if arguments.by not in RESAMPLED:
         raise UserError(f"--by {arguments.by} is not known; choose {' or '.join(RESAMPLED)}.")
@@ -52,7 +52,7 @@ def asked_of(law: type, output: str, fixed: Sequence[str], arguments: argparse.N
     decisions = decision_estimands(law)
     for text in arguments.decide:
         decisions += decision_estimands(law, _given(text, "--decide", law))
-    # What needs less than is given is asked at the same place by several options.
+    # Several options may request the same estimand if it needs fewer values than given.
     decisions = list({one.title: one for one in decisions}.values())
     predictions = [prediction_estimand(law, _given(text, "--predict", law), output) for text in arguments.predict]
     held = (*fixed, *without_effect(law, output))
@@ -75,9 +75,9 @@ def _given(text: str, option: str, law: type) -> dict[str, float]:
 def answer(
     asked: Asked, result: FitResult, read: ReadRuns, resampled: Bootstrap | None, level: float, by: str
 ) -> dict[str, Any]:
-    """Everything that is asked of a fit, as plain data."""
+    """Return all requested answers of a fit as plain data."""
     answers: dict[str, Any] = {}
-    # A score that is chained to the loss has the covariance of both fits, which no runs give again.
+    # A score chained to the loss has the covariance of both fits, which the runs alone do not give.
     far, runs = [], read.runs
     own = None if isinstance(result.law, ChainedLaw) else runs
     options = {"covariance": asked.covariance, "by": by}
@@ -125,7 +125,7 @@ def _decisive(one: Estimand, result: FitResult, read: ReadRuns) -> dict[str, Any
 
 
 def _run_in_words(read: ReadRuns, result: FitResult, run: int) -> str:
-    """What tells a run apart: the sizes that the law reads, and its loss."""
+    """Return a label of a run: the sizes that the law reads, and its loss."""
     sizes = {name: value_of(read.runs.design, name)[run] for name in type(result.law).inputs}
     words = [f"{name} {format(float(size), 3)}" for name, size in sizes.items()]
     return ", ".join([*words, f"{result.output} {read.runs.loss[run]:.4g}"])

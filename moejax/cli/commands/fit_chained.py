@@ -1,4 +1,4 @@
-"""``moejax fit --law SCORES --loss-law LAW``: a law of scores on a law of the loss, both from one table of runs."""
+"""Implement ``moejax fit --law SCORES --loss-law LAW``: chain a law of scores to a law of the loss, from one table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from moejax.say import say
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the runs for either law, fit both, chain them, answer, print."""
+    """Read the runs for each law, fit both, chain them, answer questions, and print."""
     score_law, loss_law = law_of(arguments), _loss_law(arguments)
     law = chained_law(loss_law, score_law)
     asked = asked_of(law, next(iter(law.outputs)), (), arguments)
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     with out_folder(arguments.out), progress() as show:
 
         def fitted(without: np.ndarray) -> FitResult:
-            """Both laws, chained, by the rows of the scores that are not left out."""
+            """Return both laws, chained and fitted without the given rows of the scores."""
             of_loss, of_score = (
                 with_uncertainty(fit_law(law, runs, progress=show, **options), runs, **how, dropped=one.dropped)
                 for law, one, runs in (
@@ -89,7 +89,7 @@ def _loss_law(arguments: argparse.Namespace) -> type:
 
 
 def _of_losses(arguments: argparse.Namespace, score_law: type) -> argparse.Namespace:
-    """Return the arguments by which the losses are read: ``--loss`` may name the column of the score instead."""
+    """Return the arguments for reading losses, if ``--loss`` names the score's column instead."""
     own = copy.copy(arguments)
     if own.loss in score_law.outputs:
         own.loss = "loss"

@@ -1,4 +1,4 @@
-"""How a law is fitted, at the command line: penalty, given coefficients, starts."""
+"""Read the options of a fit from the command line: penalty, fixed coefficients, initial guesses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from moejax.quantities import parse, parse_whole_number
 from moejax.wording import did_you_mean
 
 SIGNS = {"positive": "+", "negative": "-", "either": "any"}
-"""The options that declare signs."""
+"""Options that declare the signs of coefficients."""
 
 
 def law_of(arguments: argparse.Namespace) -> type:
-    """The law that ``--law`` names, or ``--form`` writes.
+    """Return the law that ``--law`` names or ``--form`` defines.
 
     Raises:
-      UserError: there is none of that name, or the formula is none of the table's columns.
+      UserError: there is no law of that name, or the formula does not match the table's columns.
     """
     check_formula_options(arguments)
     if arguments.form is None:
@@ -37,7 +37,9 @@ def law_of(arguments: argparse.Namespace) -> type:
 
 
 def check_formula_options(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for options of a formula without one, for one beside a law, and for an empty budget."""
+    """Raise ``UserError`` for formula options without a formula, for a formula together with a law, and for an empty
+    budget.
+    """
     if arguments.budget == "":
         raise UserError("--budget is empty; give a formula, such as 'C = 6*N*D', or leave it out.")
     if arguments.form is None:
@@ -49,10 +51,11 @@ def check_formula_options(arguments: argparse.Namespace) -> None:
 
 
 def formulas_of(arguments: argparse.Namespace, texts: Sequence[str], budget: str = "") -> dict[str, type[FormulaLaw]]:
-    """The laws of some formulas on the table's columns, by their text; the signs that are declared hold in all of them.
+    """Return the laws of formulas on the table's columns, by text. Declared signs apply to all of them.
 
     Raises:
-      UserError: one is none of the table's columns, or a sign is declared of a coefficient that none has.
+      UserError: a formula does not match the table's columns, or a declared sign is of a coefficient that no formula
+        has.
     """
     signs = _signs_of(arguments)
     if not texts:
@@ -75,7 +78,7 @@ def formulas_of(arguments: argparse.Namespace, texts: Sequence[str], budget: str
 
 
 def _signs_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """The signs that --positive, --negative and --either declare."""
+    """Return the signs that --positive, --negative and --either declare."""
     signs: dict[str, str] = {}
     for option, sign in SIGNS.items():
         for name in filter(None, map(str.strip, getattr(arguments, option).split(","))):
@@ -85,20 +88,20 @@ def _signs_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def penalty_of(arguments: argparse.Namespace) -> Any:
-    """What ``--penalty``, ``--residual`` and ``--delta`` ask for."""
+    """Return the penalty of ``--penalty``, ``--residual`` and ``--delta``."""
     return named_penalty(arguments.penalty, arguments.residual, arguments.delta)
 
 
 def fixed_of(arguments: argparse.Namespace) -> dict[str, float]:
-    """The coefficients that ``--fix`` gives."""
+    """Return the coefficients that ``--fix`` gives."""
     return {name: parse(value) for name, value in pairs(arguments.fix, "--fix")}
 
 
 def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
-    """Where the search starts: so many points scaled by the data, or a published grid; ``usual`` if not given.
+    """Return the initial guesses: a number of points scaled by the data, or a published grid; ``usual`` by default.
 
     Raises:
-      UserError: there is no grid of that name; the sentence has the known ones.
+      UserError: there is no grid of that name; the message lists the known ones.
     """
     given = usual if arguments.starts is None else arguments.starts
     if given in GRIDS:
@@ -114,5 +117,5 @@ def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
 
 
 def search_of(arguments: argparse.Namespace) -> Any:
-    """How many of the starts are followed."""
+    """Return the number of initial guesses that are optimized."""
     return EVERY_START if arguments.every_start else Search()

@@ -1,4 +1,4 @@
-"""``moejax fit --recipe NAME``: whole procedures, each with its own columns, page and JSON."""
+"""Implement ``moejax fit --recipe NAME``: papers' procedures, each with its own columns, page and JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from moejax.wording import told
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Follow the recipe that is named."""
+    """Apply the named recipe."""
     return RECIPES[arguments.recipe](arguments)
 
 
@@ -66,7 +66,7 @@ def _launch_check(arguments: argparse.Namespace) -> int:
 
 
 def write_launch_check(folder: Path, found: LaunchCheck) -> None:
-    """Write the fits of a launch check; ``fit.json`` is the law to launch on."""
+    """Write the fits of a launch check; ``fit.json`` is the recommended law."""
     with out_set(folder):
         (folder / "fits").mkdir(exist_ok=True)
         for name, fit in found.fits().items():
@@ -87,10 +87,10 @@ def _domains(arguments: argparse.Namespace) -> int:
 
 
 def _shares(text: str | None) -> dict[str, float] | None:
-    """The shares that --shares gives; None if it is not there.
+    """Return the shares of --shares; None if not given.
 
     Raises:
-      UserError: one is no number above 0.
+      UserError: a share is not a number above 0.
     """
     if text is None:
         return None
@@ -102,7 +102,7 @@ def _shares(text: str | None) -> dict[str, float] | None:
 
 
 def write_domains(folder: Path, found: DomainLaws, read: ReadRuns) -> None:
-    """Write the laws of a mixture's domains, with what they predict; ``fit.json`` is the law of the aggregate."""
+    """Write the laws of a mixture's domains with their predictions; ``fit.json`` is the law of the aggregate."""
     tables = {"predicted_by_domain": found.table()}
     write_recipe(folder, "chapter-002", found.all_fits(), tables, read.frame, best=AGGREGATE, laws={})
 
@@ -158,14 +158,14 @@ def _tian(arguments: argparse.Namespace) -> int:
 
 
 def _is_dense(arguments: argparse.Namespace) -> bool:
-    """Return whether neither a column nor ``--map`` says anything of experts."""
+    """Return whether neither a column nor ``--map`` concerns experts."""
     mapping = dict(pairs(arguments.map, "--map"))
     columns = map(str, with_our_names(run_table.read_as_it_is(arguments.runs), mapping).frame.columns)
     return not any(name in MORE_THAN_DENSE or EXPERT_WORDS & {*name.split("_")} for name in (*columns, *mapping))
 
 
 def write_tian(folder: Path, found: recipe_tian.TianRecipe, read: ReadRuns, runs: Runs) -> None:
-    """Write what Tian's procedure found, with the figures of the runs it was given."""
+    """Write the results of Tian's procedure, with the figures of its runs."""
     write_recipe(
         folder,
         "tian",
@@ -202,12 +202,12 @@ def write_recipe(
     best: str,
     laws: Mapping[str, Any],
 ) -> None:
-    """Write a recipe's fits, each of which can be asked alone, its tables, and the paper's figures of them.
+    """Write a recipe's fits, its tables, and the paper's figures of them.
 
     Args:
-      best: the fit that ``fit.json`` is, if there is one of that name.
-      laws: the laws that figures draw instead of published ones, by the names of these. A figure takes the first of
-        the tables and the runs that has its columns; one that has neither table nor law is not drawn.
+      best: name of the fit for ``fit.json``, if it exists.
+      laws: laws for figures by the names of the published laws that they replace. A figure uses the first of the tables
+        and the runs that has its columns. A figure without table and law is not drawn.
     """
     written, left_out = ["fits/", "figures/"], []
     with out_set(folder):
@@ -238,7 +238,7 @@ def write_recipe(
 
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
-    """Print what a recipe found, and write it where asked."""
+    """Print the results of a recipe, and write them to ``--out``."""
     summary = found.summary()
     if arguments.out:
         with out_set(arguments.out):
@@ -256,4 +256,4 @@ RECIPES = {
     "tian": _tian,
     "abnar": _abnar,
 }
-"""Recipes by name; each reads its table, prints what it found and returns the exit status."""
+"""Recipes by name; each reads its table, prints its results and returns the exit status."""

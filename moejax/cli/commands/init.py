@@ -1,4 +1,4 @@
-"""``moejax init``: moejax's own config files, copied to where they can be run and changed."""
+"""Implement ``moejax init``: copy moejax's config files to a folder where they can be run and changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moejax.wording import command, says
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Copy, and say what to do next."""
+    """Copy the files, and print the next steps."""
     out = Path(arguments.folder, FOLDER)
     written, kept = [], []
     for name in packaged_files():

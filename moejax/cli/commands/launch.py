@@ -1,4 +1,6 @@
-"""``moejax launch``: a training, or those of a study, handed to Slurm, Google Kubernetes Engine or SkyPilot."""
+"""Implement ``moejax launch``: submit the trainings of a config or study to Slurm, Google Kubernetes Engine or
+SkyPilot.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _with_stages(arguments: argparse.Namespace, study: Study, out: str) -> Study:
-    """The study with the stages that can be made from what is in its folder; as it is, if nothing is to be submitted
-    and the folder cannot be seen from here."""
+    """Return the study with the stages that can be made from its folder. Without ``--submit``, an unreachable folder is
+    reported and the study returned unchanged.
+    """
     if not study.stages:
         return study
     try:
@@ -93,7 +96,7 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
     if _waits(arguments) and isinstance(engine, Executor):
         with progress_display() as update:
             table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
-            # A study of stages is launched stage by stage.
+            # A study with stages is launched stage by stage.
             for known in each_stage(study, Path(out), _say) if study.unknown_stages else ():
                 engine, tasks = ENGINES[arguments.engine](arguments, known, out)
                 tasks = _not_done(arguments, known, out, tasks)
@@ -111,12 +114,12 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
 
 
 def _waits(arguments: argparse.Namespace) -> bool:
-    """Whether it goes on until all trainings have ended, those of later stages too; Slurm alone can be waited for."""
+    """Return whether to wait for the end of all trainings, those of later stages included; only Slurm supports this."""
     return getattr(arguments, "wait", False)
 
 
 def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
-    """Trainings that are left; all, if the folder cannot be seen from here and need not be."""
+    """Return the trainings that are not done; all if the folder is unreachable and nothing is submitted."""
     try:
         storage = open_storage(out)
     except ValueError as error:
@@ -132,7 +135,7 @@ def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequ
     left = [task for task in tasks if found[task.name].state != "done"]
     if not arguments.submit or arguments.engine != "sky" or arguments.again:
         return left
-    # SkyPilot would take the same job twice.
+    # SkyPilot would accept the same job twice.
     before = launched(out, "sky")
     busy = [task for task in left if task.name in before and found[task.name].state in ("waiting", "running")]
     if busy:
@@ -146,7 +149,9 @@ def _say(text: Any) -> None:
 
 
 def _refuse_control_characters(texts: Sequence[str]) -> None:
-    """A line break would begin a line of its own in a script or a manifest: of ``sbatch``, a further option."""
+    """Raise ``UserError`` for control characters. A line break would start a new line in a script or manifest, such as
+    a further ``sbatch`` option.
+    """
     for text in texts:
         if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
             raise UserError(f"{text!r} has a line break or another control character; give it without.")

@@ -1,4 +1,4 @@
-"""What ``moejax launch slurm``, ``gke`` and ``sky`` ask for, as tasks and an engine that takes them."""
+"""Turn the options of ``moejax launch slurm``, ``gke`` and ``sky`` into tasks and an engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moejax.study.slurm import SlurmExecutor
 from moejax.study.study import Study
 
 GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
-"""Chips by the names that SkyPilot has for them."""
+"""SkyPilot's names of chips."""
 
 _RESOURCES = "--nodes and --chips-per-node"
 SET_BY_LAUNCH = {
@@ -39,14 +39,14 @@ SET_BY_LAUNCH = {
     "signal": "--grace",
     "array": "--at-a-time",
 }
-"""Options of sbatch that are not for ``--set``, with what says them. A mesh was checked against the devices."""
+"""Options of sbatch that ``--set`` refuses, with the option that sets them. The mesh was checked for these devices."""
 
 
 def slurm(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
-    """Slurm's executor, and all trainings with what they take.
+    """Return Slurm's executor, and all trainings with their resources.
 
     Raises:
-      UserError: what was asked for makes no sense, or a training fits on no number of chips.
+      UserError: the options are invalid, or a training fits on no number of chips.
     """
     if is_remote(out):
         raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
@@ -61,10 +61,10 @@ def slurm(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SlurmE
 
 
 def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """The further options of ``--set KEY=VALUE``.
+    """Return the further options of ``--set KEY=VALUE``.
 
     Raises:
-      UserError: a pair without a key or a value, or a key that other options of ``launch`` set.
+      UserError: a pair lacks a key or a value, or another option of ``launch`` sets the key.
     """
     found = {}
     for pair in pairs:
@@ -83,7 +83,7 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _name_there(study: Study, mount: Mount, folder: PurePosixPath) -> str:
-    """The name of a study that a cluster runs: with another --out it is another."""
+    """Return a study's name in a cluster. A different --out gives a different name."""
     return f"{study.name}-{hashlib.sha256(f'{mount.source} {folder}'.encode()).hexdigest()[:6]}"
 
 
@@ -93,7 +93,7 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
         nodes = arguments.nodes or 1
         for training in study.trainings():
             try:
-                # JAX's processes under Slurm have one device each.
+                # Each of JAX's processes under Slurm has one device.
                 mesh_axes(training, nodes)
             except UserError as error:
                 raise UserError(f"{training.name} on --nodes {nodes}: {error}") from error
@@ -108,7 +108,7 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
     if (arguments.chip or "").lower() in GKE_ACCELERATORS:
         raise UserError(f"{arguments.chip} is a TPU, and Slurm's jobs train on NVIDIA GPUs; name one, or --chip cpu.")
     return {
-        # JAX's processes under Slurm have one GPU each.
+        # Each of JAX's processes under Slurm has one GPU.
         name: replace(
             one,
             processes=one.chips,
@@ -121,10 +121,10 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
 
 
 def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngine | XpkEngine, list[Task]]:
-    """Google Kubernetes Engine, and all trainings with their slices.
+    """Return the engine for Google Kubernetes Engine, and all trainings with their slices.
 
     Raises:
-      UserError: what was asked for makes no sense, or a training fits on no slice.
+      UserError: the options are invalid, or a training fits on no slice.
     """
     if arguments.volume:
         claim, _, path = arguments.volume.partition(":")
@@ -164,10 +164,10 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
 
 
 def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> dict[str, ResourceRequest]:
-    """A slice for every training: the one that is asked for, or the smallest that holds it.
+    """Return a slice for every training: the requested one, or the smallest that holds it.
 
     Raises:
-      UserError: no such slice, or none that will do.
+      UserError: the slice does not exist, or none fits.
     """
     asked = parse(arguments.topology) if arguments.topology else None
     if asked and arguments.chip and arguments.chip.lower() != asked.chip_name:
@@ -187,7 +187,7 @@ def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> di
     for training in study.trainings():
         one = by_name[training.name]
         devices = chips_for(training, one, device, [topology.devices for topology in topologies], slices)
-        # Of several shapes, the nearest to a cube has the shortest ways.
+        # Among shapes of equal size, the one nearest to a cube has the shortest paths.
         topology = min((one for one in topologies if one.devices == devices), key=lambda one: max(one.shape))
         hosts = topology.chips // chips_per_host(topology)
         minutes = minutes_for(one, devices)
@@ -198,10 +198,10 @@ def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> di
 
 
 def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngine, list[Task]]:
-    """SkyPilot, and all trainings with what they take.
+    """Return the engine for SkyPilot, and all trainings with their resources.
 
     Raises:
-      UserError: what was asked for makes no sense, or a training fits on no number of chips.
+      UserError: the options are invalid, or a training fits on no number of chips.
     """
     mount, folder = mounted(out)
     chip = (arguments.topology or arguments.chip or "h100").lower().partition(":")[0]
@@ -234,7 +234,7 @@ def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngin
 
 
 def _gpu_resources(arguments: argparse.Namespace, study: Study, name: str) -> dict[str, ResourceRequest]:
-    """The GPUs of ``--nodes``, or the fewest that hold each training."""
+    """Return the GPUs of ``--nodes``, or the smallest number that holds each training."""
     per_node, chip = arguments.chips_per_node, find(name)
     sizes = [arguments.nodes * per_node] if arguments.nodes else gpu_sizes(per_node)
     by_name = {one.model: one for one in estimate(study, chip, mfu=arguments.mfu).trainings}
@@ -243,7 +243,7 @@ def _gpu_resources(arguments: argparse.Namespace, study: Study, name: str) -> di
         one = by_name[training.name]
         chips = chips_for(training, one, chip, sizes)
         nodes = math.ceil(chips / per_node)
-        # One process on each machine has all its GPUs.
+        # One process per machine has all its GPUs.
         found[training.name] = ResourceRequest(
             chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips)
         )
@@ -251,4 +251,4 @@ def _gpu_resources(arguments: argparse.Namespace, study: Study, name: str) -> di
 
 
 ENGINES = {"slurm": slurm, "gke": gke, "sky": sky}
-"""What makes tasks and an engine of options, by the engine's name on the command line."""
+"""Functions from options to tasks and an engine, by the engine's name on the command line."""

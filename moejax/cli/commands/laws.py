@@ -1,4 +1,4 @@
-"""``moejax laws``: the laws, their papers, what they read, and their published constants."""
+"""Implement ``moejax laws``: list the laws, their papers, inputs and published constants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_pages(docs: Path) -> int:
-    # Pages take from figures and papers, which a list of laws does not wait for.
+    # Pages import figures and papers, which a list of laws does not need.
     from moejax.cli.law_pages import write_pages
 
     with out_folder(docs, shared=True), progress_display() as update:
@@ -41,10 +41,10 @@ def _write_pages(docs: Path) -> int:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything that is known of one law, as plain values.
+    """Return all data of one law as plain values.
 
     Raises:
-      UserError: an unknown law, with the nearest names.
+      UserError: the law is unknown; the message has the nearest names.
     """
     law = law_name(name)
     cls: Any = LAWS[law]
@@ -73,7 +73,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A coefficient that is an array, or a sequence of coefficients, as lists of numbers."""
+    """Return a coefficient as a number, or an array or sequence of coefficients as lists of numbers."""
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else float(value)
 
 

@@ -1,4 +1,4 @@
-"""``moejax leverage``: how many times the compute one family needs to be as good as another."""
+"""Implement ``moejax leverage``: compute the ratio of the FLOPs of two model families at equal loss."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from moejax.run_sources.source import has_prefix, with_condition
 from moejax.wording import counted, listed
 
 BEYOND = ("a_beyond", "b_beyond")
-"""By how much the FLOPs at which each family's curve is read lie beyond those of its runs, in the JSON."""
+"""JSON names of the ratios by which each curve is extrapolated beyond the FLOPs of its runs."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measure the leverage and print it."""
     check_level(arguments.level)
     for flops in arguments.flops or ():
         check_scale(Design(flops=flops))
@@ -110,11 +110,11 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
 
 
 OTHERWISE = 1.25
-"""FLOPs that differ by more than this from the other family's, as multiples of 6·N·D, are counted in another way."""
+"""Ratio of two families' FLOPs per 6·N·D above which they count FLOPs by different conventions."""
 
 
 def _counted_alike(a: Runs, b: Runs) -> list[str]:
-    """That the families count FLOPs in different ways, where sizes and tokens tell."""
+    """Return a warning if the families count FLOPs by different conventions, as far as sizes and tokens show it."""
     times = []
     for runs in (a, b):
         if runs.design.params_active is None or runs.design.tokens is None:
@@ -130,7 +130,7 @@ def _counted_alike(a: Runs, b: Runs) -> list[str]:
 
 
 def _of_curves(found: Between) -> list[str]:
-    """What is to be known of the fits, and why there is no interval."""
+    """Return warnings about the fits, and the reason if there is no interval."""
     fits = (("A", found.curve), ("B", found.against))
     # The remedy of a fit names options of `moejax fit`.
     said = [f"{name}: {one}" for name, fit in fits for one in fit.warnings if one != fit.remedy]
@@ -153,7 +153,7 @@ NEAR = f"within {in_percent(NEAR_LOSS)} of its lowest loss"
 
 
 def _in_words(found: BudgetLosses) -> str:
-    """How the loss of a family at each budget came about."""
+    """Return how the loss of a family at each budget was determined."""
     smoothed, every = int(found.smoothed.sum()), len(found.smoothed)
     minimum, lowest = (
         f"the minimum of a quadratic in log {found.size} through its runs {NEAR}",
@@ -178,7 +178,7 @@ def _left_out(found: BudgetLosses) -> str:
 
 
 def _one_sided(found: Between) -> list[str]:
-    """That a budget's loss need not be the least there is, by the sizes that were tried."""
+    """Return warnings if the loss of a budget may not be minimal, judged by the trained sizes."""
     said = []
     for name, one in zip("AB", found.budgets, strict=True):
         if one.size and not one.smoothed.any():
@@ -202,7 +202,9 @@ def _runs(found: BudgetLosses) -> str:
 
 
 def _luck(found: Between) -> list[str]:
-    """That the lowest of many losses is luckier than that of few, where one family has more."""
+    """Return a warning about selection bias: the lowest of many losses is lower than that of few, if one family has
+    more runs.
+    """
     a, b = found.budgets
     if abs(a.lowest_of - b.lowest_of) < 1:
         return []
@@ -226,7 +228,7 @@ def _of_a_budget(found: BudgetLosses) -> str:
 
 
 def _far(found: Between) -> list[str]:
-    """How far beyond its runs each family's curve is read."""
+    """Return a warning about the extrapolation of each family's curve."""
     parts = []
     for name, times in zip("AB", found.beyond, strict=True):
         above, below = times[times > 1], times[times < 1]
@@ -276,7 +278,7 @@ def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
 def _under_a_formula(
     arguments: argparse.Namespace, law: FormulaLaw, known: FitResult
 ) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    """The leverage by a fitted formula, with intervals by the fit's own covariance."""
+    """Return the leverage by a fitted formula, with intervals by the fit's own covariance."""
     if arguments.runs:
         raise UserError("Leverage by a formula has intervals from the fit's own covariance; leave --runs out.")
     a, b = (
@@ -304,7 +306,7 @@ def _given(text: str) -> dict[str, float]:
 
 
 def _family(text: str, law: Any) -> Any:
-    """The limits of a family: what it holds."""
+    """Return the limits of a family: the quantities that it holds."""
     if "=" in text:
         return held({name.replace("-", "_"): value for name, value in _given(text).items()})
     return held(proportions(law, find(text).architecture))

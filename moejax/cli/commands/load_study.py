@@ -1,4 +1,4 @@
-"""The study that ``moejax study`` and ``moejax launch`` are given: by a config file, or by the folder of one."""
+"""Load the study of ``moejax study`` and ``moejax launch``, from a config file or a study's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moejax.train.training import Training
 
 
 def load_study(arguments: argparse.Namespace) -> tuple[Study, str]:
-    """The study, and its folder; a config file of one training is a study of it."""
+    """Return the study and its folder. A config file of one training gives a study of it."""
     if not arguments.config:
         return read_study(arguments.out), str(arguments.out)
     if "architecture" in read(arguments.config):

@@ -1,4 +1,4 @@
-"""``moejax next``: which runs to train next, so that an answer becomes most certain for the FLOPs."""
+"""Implement ``moejax next``: choose the runs that reduce the uncertainty of an answer most for the FLOPs."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, fit, plan, print."""
+    """Read runs, fit, plan, and print."""
     laws = _laws(arguments)
 
     fixed = fixed_of(arguments)
     asked = {name: [_target(text, law, tuple(fixed)) for text in arguments.target] for name, law in laws.items()}
     inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
-    # A formula names the column that is fitted, whatever it is.
+    # A formula names the fitted column itself.
     read = read_table(arguments, inputs if arguments.form is None else laws[arguments.form])
     _check_output(asked, laws, read.runs.output)
     recipe = _recipe(arguments, read)
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _swept(settings: str, laws: Mapping[str, type]) -> str:
-    """That a row of the table stands for a sweep, and a run to train for one run of it."""
+    """Return a warning that each row of the table is the best run of a sweep, while FLOPs are those of one run."""
     names = listed([name.strip() for name in settings.split(",")])
     own = [name for law in laws.values() for name in law.outputs if name != "loss"]
     what = f"and one run alone has no best {own[0]}" if own else "and at another setting a run lies above the law"
@@ -97,7 +97,7 @@ def _swept(settings: str, laws: Mapping[str, type]) -> str:
 
 
 def _laws(arguments: argparse.Namespace) -> dict[str, type]:
-    """The laws to plan for, by name: those of the catalogue that are named, or the formula."""
+    """Return the laws to plan for, by name: those named from the catalogue, or the formula."""
     if arguments.form is not None or "," not in arguments.law:
         law = law_of(arguments)
         return {arguments.form or law_name(arguments.law): law}
@@ -106,7 +106,7 @@ def _laws(arguments: argparse.Namespace) -> dict[str, type]:
 
 
 def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
-    """What ``WHAT:NAME=VALUE,…`` asks of a law."""
+    """Return the estimand of ``WHAT:NAME=VALUE,…`` for a law."""
     what, _, rest = text.partition(":")
     given = {name: parse(value) for name, value in pairs(rest.split(","), "--target")} if rest else {}
     model = CATALOGUE.get(what.lower())
@@ -123,7 +123,7 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
 
 
 def _check_output(asked: Mapping[str, Sequence[Any]], laws: Mapping[str, type], output: str) -> None:
-    """Refuse what rests on another output of a law than the one that is fitted."""
+    """Raise ``UserError`` for targets that depend on another output of a law than the fitted one."""
     for name, law in laws.items():
         if not (without := without_effect(law, output)):
             continue
@@ -135,7 +135,7 @@ def _check_output(asked: Mapping[str, Sequence[Any]], laws: Mapping[str, type], 
 
 
 def _designs(answers: Sequence[Any]) -> Design | None:
-    """The designs whose losses are asked for, by what all of them name; None where something else is asked."""
+    """Return the designs of the requested losses, by their common names; None if other answers are requested."""
     if any(one.rule is not None or not one.given for one in answers):
         return None
     names = [name for name in answers[0].given if all(name in one.given for one in answers)]
@@ -152,7 +152,7 @@ def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
 
 
 def _recipe(arguments: argparse.Namespace, read: Any) -> dict[str, Any]:
-    """How the table's last run was trained, as far as the table says; else what a config leaves open."""
+    """Return the recipe of the table's last run if the table has its config, else one with automatic settings."""
     if "config" not in read.frame.columns:
         length = arguments.sequence_length or 4096
         return {"batch_tokens": "auto", "data": {"sequence_length": length}, "optimizer": {"learning_rate": "auto"}}
@@ -162,7 +162,7 @@ def _recipe(arguments: argparse.Namespace, read: Any) -> dict[str, Any]:
 
 
 def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """What is not at its default."""
+    """Return the settings that differ from the default."""
     found = {}
     for name, value in settings.items():
         if name == "budgets_tokens" or value == default.get(name):
@@ -188,7 +188,7 @@ def _candidates(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
         most_flops=most,
         sequence_length=arguments.sequence_length or recipe.get("data", {}).get("sequence_length", 4096),
         reach=arguments.reach,
-        # A budget is at least two steps, and its warm-up ends before its decay begins.
+        # A budget has at least two steps, and its warm-up ends before its decay starts.
         least_tokens=max(_whole(recipe.get("batch_tokens")) * 2.0, _whole(optimizer.get("warmup_tokens")) * 2.0),
         seed=arguments.seed,
     )
@@ -199,14 +199,14 @@ def _whole(value: Any) -> int:
 
 
 def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: Any) -> list[Any]:
-    """Architectures whose proportions are kept: what was given, or the table's, or a published model's."""
+    """Return architectures with the proportions to keep: the given one, those of the table, or a published model's."""
     if (given := load_architecture(arguments)) is not None:
         return [given[1]]
     if "architecture" in read.frame.columns:
         texts = dict.fromkeys(read.frame["architecture"])
         where, remedy = "The column architecture of the table", "leave the column out"
         found = [foreign_json(str(text), where, shape=Architecture, remedy=remedy) for text in texts]
-        # One dense model and one of every kind of mixture is enough: sizes are varied.
+        # One dense model and one of every kind of mixture suffice, since sizes are varied.
         kinds = {(a.is_moe, a.num_shared_experts > 0, a.router): a for a in found}
         return list(kinds.values())
     name = customary_model(SimpleNamespace(inputs=inputs))

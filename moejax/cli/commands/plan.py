@@ -1,4 +1,4 @@
-"""``moejax plan``: a training compiled for a pod that nobody has to own."""
+"""Implement ``moejax plan``: compile a training for chips that need not be present."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from moejax.train.training import Training
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, and print what it says."""
+    """Make a plan and print it."""
     topology = parse(arguments.topology)
     if arguments.price is not None and topology.chip is None:
         raise UserError(
@@ -67,7 +67,7 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 
 def _slice_mesh(text: str) -> dict[str, int]:
-    """Sizes of all axes of a slice's mesh, by those that are named."""
+    """Return the sizes of all axes of a slice's mesh from the named ones."""
     sizes: dict[str, int] = {}
     for word in text.split(","):
         axis, _, size = word.strip().partition("=")
@@ -80,7 +80,7 @@ def _slice_mesh(text: str) -> dict[str, int]:
         if axis in sizes:
             raise UserError(f"--mesh {text!r} names {axis} twice; give each axis one size.")
         sizes[axis] = int(size)
-    # An axis that is not named has one device, unless none takes what is left.
+    # Unnamed axes have size 1. ``data`` takes the rest if no named axis does.
     data = 1 if -1 in sizes.values() or len(sizes) > 1 else -1
     return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}
 
@@ -92,7 +92,7 @@ def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
         with tempfile.TemporaryDirectory() as between:
             text = Path(between) / "program.txt"
             found = process.plan(training, topology, text_to=text)
-            # What does not fit has no program.
+            # A program that does not fit has no text.
             if text.exists():
                 with atomic_write(out / text.name) as partial:
                     shutil.copyfile(text, partial)

@@ -1,4 +1,4 @@
-"""``moejax plot``: the papers' figures and ours, from published laws, a fit of one's own, or a table."""
+"""Implement ``moejax plot``: draw figures from published laws, a fit, or a table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SYNTHETIC = "its points are synthetic"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw, write, say where."""
+    """Draw and write the figures, and print their paths."""
     if arguments.list:
         render.show(_list(), as_json=arguments.json)
         return 0
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 every[plot.name] = given.figure(plot)
             except ValueError:
-                # Of a paper, what can be drawn is drawn.
+                # For a whole paper, figures that cannot be drawn are skipped.
                 if plot.name in arguments.names or (plot is plots[-1] and not every):
                     raise
                 left_out.append(plot.name)
@@ -77,9 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
-    """Draw a document's figures, and say by each number where it is or why it is not drawn."""
+    """Draw a document's figures, and print for each number its files or the reason why it is missing."""
     figures, given = numbered(arguments.paper), _Given(arguments)
-    # Whether it can be drawn is known before the first is written.
+    # All figures are computed before the first is written.
     every: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     given.check_table()
@@ -106,7 +106,7 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
         about = [alone.get(number), SYNTHETIC if number in made_up else None]
         said = "; ".join([", ".join(files[number]), *filter(None, about)]) if number in files else ""
         reason = reasons.get(number, "")
-        # What several figures lack alike is said once.
+        # A reason that several figures share is printed once.
         before = first.setdefault(reason, number)
         rows.append([number, said or (reason if before == number else f"not drawn, as figure {before}")])
     columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
@@ -128,7 +128,7 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
 
 
 def _by_number(number: str) -> tuple[int, str]:
-    """In the order of the document: 1a, 1b, 2, …, and what has no number last."""
+    """Return a sort key in the order of the document: 1a, 1b, 2, …; figures without a number come last."""
     digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
     return (int(digits) if digits else sys.maxsize, number)
 
@@ -140,7 +140,7 @@ def _write(folder: Path, plot: Plot, figure: Figure, formats: list[str]) -> dict
 
 
 class _Given:
-    """The fit and the table that were given, read once."""
+    """The given fit and table, each read once."""
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
@@ -149,15 +149,15 @@ class _Given:
         self.tables: dict[str, Any] = {}
         self.made: dict[Any, Any] = {}
         self.law_alone: dict[str, str] = {}
-        """Figures that draw none of the runs that were given, and why."""
+        """Figures that draw none of the given runs, with the reason."""
         self.synthetic: set[str] = set()
-        """Figures whose points are made up to show the form."""
+        """Figures with synthetic points that only illustrate the form."""
 
     def figure(self, plot: Plot) -> Figure:
-        """One figure.
+        """Return one figure.
 
         Raises:
-          UserError: it cannot be drawn, or the table has nothing for it.
+          UserError: it cannot be drawn, or the table has no data for it.
         """
         inputs = self.inputs(plot)
         if inputs.synthetic:
@@ -168,7 +168,7 @@ class _Given:
                 f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}."
             )
         if plot.law and plot.columns and inputs.table is not None and not (inputs.synthetic or plot.needs_table):
-            # Of what is drawn without a table, runs are the rows that are added.
+            # For figures that exist without a table, only the added rows are runs.
             bare = draw(plot, replace(inputs, table=None))
             if _points(bare) == _points(figure):
                 why = (
@@ -180,7 +180,7 @@ class _Given:
         return figure
 
     def inputs(self, plot: Plot) -> Any:
-        """What one figure is asked to show."""
+        """Return the inputs of one figure."""
         name = plot.name
         if self.arguments.synthetic and plot.needs_table:
             return example_of(plot)
@@ -207,7 +207,7 @@ class _Given:
         return found
 
     def _table(self, name: str) -> Any:
-        """What --runs holds for a figure."""
+        """Return the table of --runs for a figure."""
         path = self.arguments.runs
         if path is None:
             return None
@@ -217,17 +217,17 @@ class _Given:
         return self.tables[key]
 
     def check_table(self) -> None:
-        """Raise ``UserError`` for a table that no figure can read; what is wrong with it is of no figure alone."""
+        """Raise ``UserError`` for a table that no figure can read, before any single figure reports it."""
         if self.arguments.runs is not None and not self._differs_by_figure():
             self._table("")
 
     def _differs_by_figure(self) -> bool:
-        """Whether figures read different tables from --runs, as of a folder or a plan."""
+        """Return whether figures read different tables from --runs, as from a folder or a plan."""
         path = self.arguments.runs
         return path.is_dir() or path.suffix == ".json"
 
     def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
-        """A figure's table, by fits to the run table that was given; figures that share a way of making it share it."""
+        """Return a figure's table, from fits to the given run table. Figures with the same function share it."""
         if make.table not in self.made:
             read = self._read(make.reads)
             split = split_by(read, self.arguments.hold_out) if self.arguments.hold_out else None
@@ -239,14 +239,14 @@ class _Given:
         return self.made[make.table]
 
     def _read(self, law: Any, output: str | None = None) -> Any:
-        """The run table that was given, for a law or of columns; ``output`` is fitted where --loss names nothing."""
+        """Return the given run table for a law or columns. ``output`` is the fitted column if --loss is not given."""
         options = {**vars(self.arguments), "runs": sources.run_table_of(self.arguments.runs)}
         if output and self.arguments.loss == "loss":
             options["loss"] = output
         return read_table(argparse.Namespace(**options), law)
 
     def _evidence(self, name: str, fit: FitResult) -> Any:
-        # Of several outputs a table does not say which was fitted.
+        # A table with several outputs does not state which one was fitted.
         read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None)
         check_runs_of(fit, read.runs)
         if name == "fit":
@@ -263,12 +263,12 @@ class _Given:
 
 
 def _points(figure: Figure) -> int:
-    """How many of a figure's rows can be seen."""
+    """Return the number of visible rows of a figure."""
     return sum(all(value == value for value in row.values()) for row in figure.rows)
 
 
 def _renamed(table: Any, arguments: argparse.Namespace, of_runs: bool) -> Any:
-    """The rows that --where keeps, with our names for their columns as --map and --loss have them."""
+    """Return the rows that --where selects, with columns renamed by --map and --loss."""
     mapping = dict(pairs(arguments.map, "--map"))
     if arguments.loss != "loss":
         mapping["loss"] = arguments.loss
@@ -292,7 +292,7 @@ def _formats(text: str) -> list[str]:
 
 
 def _list() -> Result:
-    """Every figure with what it draws, a table per paper."""
+    """Return a list of all figures, in a table per paper."""
     papers: dict[str, list[tuple[str, ...]]] = {}
     for name, plot in ALL.items():
         paper, _, where = plot.source.partition(", ")

@@ -1,4 +1,4 @@
-"""``moejax predict``: what published laws say of a model and a number of tokens."""
+"""Implement ``moejax predict``: print the predictions of published laws for a model and a number of tokens."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from moejax.say import say
 from moejax.wording import told
 
 Ask = Callable[[argparse.Namespace, Design], tuple[list[dict[str, Any]], dict[str, str]]]
-"""What laws say of a design, and why others are not asked."""
+"""A function that returns the laws' answers for a design, and the reasons why other laws were not evaluated."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the laws and print what they say."""
+    """Evaluate the laws and print their predictions."""
     return predicted(arguments, _ask_all if arguments.law == "all" else _ask_one)
 
 
 def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
-    """Print what ``ask`` says of the design that the options describe."""
+    """Print the answers of ``ask`` for the design of the options."""
     design = design_of_options(arguments)
     check_design(design)
     check_scale(design)
@@ -47,7 +47,7 @@ def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
 
 
 def design_of_options(arguments: argparse.Namespace) -> Design:
-    """The design that the options describe."""
+    """Return the design that the options describe."""
     typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
     columns = {name: parse(value) for name, value in pairs(arguments.column, "--column")}
     if own := next((name for name in columns if name in (*DESIGN_OPTIONS, "loss")), ""):
@@ -64,7 +64,9 @@ def design_of_options(arguments: argparse.Namespace) -> Design:
 
 
 def _by_convention(design: Design, name: str | None) -> Design:
-    """The design with active parameters, and tokens of its FLOPs, where an active-parameter convention gives them."""
+    """Return the design with active parameters, and tokens from its FLOPs, if an active-parameter convention is
+    given.
+    """
     if name is None:
         return design
     taken = convention(name)
@@ -82,7 +84,7 @@ def _by_convention(design: Design, name: str | None) -> Design:
 
 
 def _assumed(arguments: argparse.Namespace) -> str:
-    """What is said of the convention that was asked for, and of numbers that no model has."""
+    """Return sentences about the given convention, and about numbers that no model can have."""
     said = [] if arguments.active_convention is None else [sentence(convention(arguments.active_convention))]
     given = {name: getattr(arguments, name) for name in WHOLE}
     broken = [f"{name} {format(value)}" for name, value in given.items() if value is not None and value % 1]
@@ -92,7 +94,7 @@ def _assumed(arguments: argparse.Namespace) -> str:
 
 
 def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
-    """The law that ``--law`` names, with its paper's constants if it is named by its paper and none are asked for.
+    """Return the law that ``--law`` names, with its paper's constants if it is named by its paper and none are given.
 
     Raises:
       UserError: there is no such law.
@@ -146,7 +148,7 @@ def _known(design: Design) -> dict[str, float | int]:
 
 
 def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str], assumed: str) -> Result:
-    """What the laws say, as a table."""
+    """Return the laws' answers as a table."""
     rows = []
     for a in answers:
         for i, (output, value) in enumerate(a["values"].items()):

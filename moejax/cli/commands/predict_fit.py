@@ -1,5 +1,7 @@
-"""``moejax predict --law FIT``: what a law that was fitted says, with its interval. Apart from ``predict``, as a fit is
-read by what fits, which published laws do not wait for."""
+"""Implement ``moejax predict --law FIT``: print the prediction of a fitted law with its interval.
+
+This is separate from ``predict``, since reading a fit imports the fitting code, which published laws do not need.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from moejax.wording import did_you_mean
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the fitted law and print what it says."""
+    """Evaluate the fitted law and print its prediction."""
     return predicted(arguments, _ask)
 
 
@@ -50,5 +52,5 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
 
 
 def _share_or_none(fit: FitResult, name: str, value: float) -> float | None:
-    """Return what a law gives; None for a share of answers that is none."""
+    """Return a predicted value, or None for a share that is not between 0 and 1."""
     return value if not fit.is_share or name != fit.output or 0 < value < 1 else None

@@ -1,4 +1,4 @@
-"""``moejax ranges``: which G, S and N_a/N are nearly as good as the best, and which still pay (Zhao et al.)."""
+"""Implement ``moejax ranges``: ranges of G, S and N_a/N that are nearly optimal, or still pay (Zhao et al.)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from moejax.report import render
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
 
 GAINS = (0.001, 0.005)
-"""Those of Table 4."""
+"""Loss increases of Table 4."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model: its name, N and N_a, and its own G and S where they are known."""
+    """A model: its name, N and N_a, and its G and S if known."""
 
     name: str
     total: float
@@ -49,7 +49,7 @@ class Model:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the law and print both tables."""
+    """Evaluate the law and print both tables."""
     check_level(arguments.level)
     arguments.constants = None
     name, law, known = law_and_source(arguments)
@@ -79,7 +79,7 @@ def _models(arguments: argparse.Namespace) -> Iterator[Model]:
 
 
 def _published(name: str, entry: str, total: float, active: float) -> Model:
-    """A model of the catalogue, with G and S if it is a mixture."""
+    """Return a model of the catalogue, with G and S if it is a mixture."""
     shape = find(entry).architecture
     experts = float(shape.top_k + shape.num_shared_experts)
     if not shape.num_experts:
@@ -88,7 +88,7 @@ def _published(name: str, entry: str, total: float, active: float) -> Model:
 
 
 def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: argparse.Namespace) -> Result:
-    """Optima of the law, and the ranges and active shares of every model."""
+    """Return the optima of the law, and the ranges and active shares of every model."""
     gains = tuple(asked.gain or GAINS)
     best = float(best_active_experts(law)), _as_share(float(best_shared_share(law)))
     experts = best[0] if asked.active_experts is None else asked.active_experts
@@ -133,7 +133,7 @@ def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: a
 
 
 def _outside(asked: Mapping[str, tuple[str, float | None]], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Which of the G and S that N_a/N is asked at lie outside the fitted ones, in words."""
+    """Return the values of G and S for N_a/N that are outside the fitted range, in words."""
     given = [
         (symbol, value, fitted[name]) for name, (symbol, value) in asked.items() if name in fitted and value is not None
     ]
@@ -145,7 +145,7 @@ def _outside(asked: Mapping[str, tuple[str, float | None]], fitted: Mapping[str,
 
 
 def _beyond(models: list[Model], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """How far the farthest of the models lies outside the fitted sizes, in words; empty if none does."""
+    """Return the largest distance of the models from the fitted sizes, in words; empty if all are inside."""
     farthest: dict[str, tuple[float, str]] = {}
     for model in models:
         for name, size in (("params_total", model.total), ("params_active", model.active)):
@@ -174,7 +174,7 @@ def _row(
         "own_active_experts": model.experts,
         "own_shared_share": model.shared,
         "active_experts_range": [low, high],
-        # A share is from 0 to 1, whatever the loss beyond.
+        # A share is between 0 and 1, whatever the loss outside.
         "shared_share_range": [max(least, 0.0), min(most, 1.0)] if least <= 1 and most >= 0 else [math.nan, math.nan],
         "own_active_share": model.active / model.total,
         "optimal_active_share": _as_share(float(theory)),
@@ -225,7 +225,7 @@ def _with_active(row: dict[str, Any], share: float) -> tuple[float | str, float 
 
 
 def _as_share(value: float) -> float:
-    """An optimum that is a share; NaN if it is none."""
+    """Return an optimum that is a share; NaN if it is outside [0, 1]."""
     return value if 0 <= value <= 1 else math.nan
 
 
@@ -234,7 +234,9 @@ def _known(value: float) -> float | str:
 
 
 def inward(digits: int) -> Callable[[list[float]], str]:
-    """Write a range so that the rounded ends lie inside it: to so many digits, or to more if it is narrower."""
+    """Return a function that writes a range with its rounded bounds inside it, to ``digits`` digits, or more if it is
+    narrower.
+    """
 
     def write(ends: list[float]) -> str:
         if not all(map(math.isfinite, ends)):
@@ -249,7 +251,7 @@ def inward(digits: int) -> Callable[[list[float]], str]:
 
 
 def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFactor], Any], level: float) -> str | None:
-    """The interval of an optimum by a fit's covariance; None of published constants."""
+    """Return the interval of an optimum by a fit's covariance; None for published constants."""
     if fit is None or not fit.has_covariance:
         return None
     spread = fit.spread(decide)

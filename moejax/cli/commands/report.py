@@ -1,4 +1,4 @@
-"""``moejax report``: the conclusions of a study, of any run table or of a fit, drawn and written as one page."""
+"""Implement ``moejax report``: write the conclusions of a study, run table or fit as one page with figures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from moejax.study.run import conclude, conclude_table
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Conclude, write, and print the answer."""
+    """Conclude, write the report, and print the answer."""
     source = fit_in(Path(arguments.source))
     if source.name.endswith(".json"):
         return _of_fit(source, arguments)
 
     of_table = source.name.endswith(run_table.ENDINGS)
-    # A study's own folder is moejax's; there, its report is renewed.
+    # A study's own folder belongs to moejax, so its report is replaced there.
     with out_folder(out_of(source, arguments) if of_table else None), progress_display() as update:
         concluded = _of_table(source, arguments, update) if of_table else conclude(source, update)
         update(1.0, "drawing")

@@ -1,4 +1,4 @@
-"""``moejax reproduce``: every computable number of five documents, recomputed and held to what is printed."""
+"""Implement ``moejax reproduce``: recompute the numbers of five documents and compare them with the printed ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moejax.stored import foreign_json, read_bytes
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compute, show, write; 1 if a verdict has changed."""
+    """Compute, print and write; return 1 if a verdict changed."""
     papers = chosen(arguments.paper)
     for path in (arguments.json, arguments.errata, arguments.record):
         if path and path != "-":
@@ -68,7 +68,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def summary(records: list[Any]) -> Result:
-    """What is not simply as printed, a table a paper, and how many verdicts there are of each kind."""
+    """Return the numbers that differ from the printed ones, in a table per paper, and the number of verdicts of each
+    kind.
+    """
     counts = tally(records)
     columns = (
         Column("where"),

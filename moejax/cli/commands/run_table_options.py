@@ -1,4 +1,4 @@
-"""A table of runs at the command line: how it is read, and which of its runs are kept to test a fit."""
+"""Read a table of runs and its held-out splits by options of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moejax.say import say
 
 
 def read_table(arguments: argparse.Namespace, law: Any, also_told_apart_by: Sequence[str] = ()) -> Any:
-    """The runs that the arguments describe, for a law or of columns; what must be known about them goes to stderr."""
+    """Return the runs that the arguments describe, for a law or columns, and print notes about them to stderr."""
     read = read_without_words(arguments, law, also_told_apart_by)
     for note in read.notes:
         say(note)
@@ -22,7 +22,7 @@ def read_table(arguments: argparse.Namespace, law: Any, also_told_apart_by: Sequ
 
 
 def read_without_words(arguments: argparse.Namespace, law: Any, also_told_apart_by: Sequence[str] = ()) -> Any:
-    """The same, of which nothing is said."""
+    """Return the same runs without printing notes."""
     return read_runs(
         arguments.runs,
         law,
@@ -41,7 +41,7 @@ def read_without_words(arguments: argparse.Namespace, law: Any, also_told_apart_
 
 
 def _names(text: str | None, option: str) -> list[str]:
-    """Columns that an option names, each once."""
+    """Return the columns that an option names, each once."""
     if text is None:
         return []
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -51,7 +51,7 @@ def _names(text: str | None, option: str) -> list[str]:
 
 
 def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:
-    """The splits that --hold-out, --each and --folds ask for."""
+    """Return the splits of --hold-out, --each and --folds."""
     splits = [split_by(read, text) for text in arguments.hold_out]
     splits += each_value(read, arguments.each) if arguments.each else []
     return splits + (list(folds(read.runs, arguments.folds, seed=arguments.seed)) if arguments.folds else [])

@@ -1,4 +1,4 @@
-"""``moejax sample``: text from a model."""
+"""Implement ``moejax sample``: generate text with a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text({"prompt": arguments.prompt, "continuations": texts}))
     else:
         text = "\n\n".join(arguments.prompt + text for text in texts)
-        # A model may say what moves a terminal's cursor; a file is given what it said.
+        # A model's output may contain control sequences of a terminal. Files get the output unchanged.
         print(printable(text) if sys.stdout.isatty() else text)
     return 0
 

@@ -1,4 +1,4 @@
-"""``moejax status``: how a training or a study stands, from its files."""
+"""Implement ``moejax status``: report the state of a training or a study from its files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from moejax.wording import some
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the status."""
     with contextlib.ExitStack() as stored:
         folder = Path(arguments.folder)
         if is_remote(arguments.folder):
@@ -82,7 +82,7 @@ def _training(status: Status) -> Result:
 
 
 def _lines(status: Status) -> Iterator[tuple[str, str]]:
-    """What is known, in words."""
+    """Yield names and values of a training's status, in words."""
     yield "state", status.state + (f": {status.why}" if status.why else "")
     if status.phase is not None and status.step is not None and status.tokens is not None:
         yield (
@@ -124,7 +124,7 @@ def _study(found: list[Status]) -> Result:
         Column("model"),
         Column("state", words=True),
         Column("steps"),
-        # A loss that is no number is known, and shown.
+        # A non-finite loss is a known value and is shown.
         Column("loss"),
         Column("validation", ".4f"),
         Column("tokens/s", ",.0f"),

@@ -1,4 +1,4 @@
-"""``moejax study``: a family of models from its config to a report."""
+"""Implement ``moejax study``: run a study from its config to a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``moejax study --dry-run``: the table of runs and what they cost, before anything is spent."""
+"""Implement ``moejax study --dry-run``: print the table of runs and their cost before training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moejax.wording import counted
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Estimate a study on a chip by its name, and print it."""
+    """Estimate a study's cost on a named chip, and print it."""
     study, _ = load_study(arguments)
     study.check()
     check_exportable(arguments.exportable, study.models)
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(found: EstimatedDownstream) -> str:
-    """What is asked of the checkpoints, in sentences."""
+    """Return sentences about the downstream evaluation of the checkpoints."""
     harness = ""
     if found.needs_harness:
         lacks = "is not installed here; pip install 'moejax[eval]'"
@@ -59,7 +59,7 @@ def _asked(found: EstimatedDownstream) -> str:
 
 
 def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
-    """An estimate as plain data, with exact numbers."""
+    """Return an estimate as plain data with exact numbers."""
     before = [None, *(one.name for one in study.stages)]
     stages = [
         {"name": one.name, "models": list(study.models_of(one)), "made_from": source}
@@ -71,7 +71,7 @@ def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
 
 
 def summary(study: Study, found: StudyEstimate) -> Result:
-    """The trainings with what they take, what they come to, and what is assumed."""
+    """Return the trainings with their cost, the totals, and the assumptions."""
     chip = f"{found.chip.name}, {found.chip.flops_per_second / 1e12:g} TFLOP/s in bfloat16, at {found.mfu:.0%} MFU"
     notes = list(dict.fromkeys(one.note for one in found.trainings if one.note))
     columns = (

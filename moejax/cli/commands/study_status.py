@@ -1,4 +1,6 @@
-"""``moejax study status DIR`` and ``moejax study gather DIR``: what engines have done in a study's folder."""
+"""Implement ``moejax study status DIR`` and ``moejax study gather DIR``, on the results of engines in a study's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _SHOWN = 20
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the first word asks for, with the folder that the second names."""
+    """Run the action of the first argument on the folder of the second."""
     action, url = arguments.action
     if action == "status":
         print_status(url, arguments.price, as_json=arguments.json)
@@ -36,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_status(url: str, price: float | None, *, as_json: bool) -> None:
-    """Say how far the study in a folder is, here or in an object store.
+    """Print the progress of the study in a local or remote folder.
 
     Raises:
-      UserError: the folder holds no study; or files in it are damaged, after all else is printed.
+      UserError: the folder holds no study; or, after everything else is printed, files in it are damaged.
     """
     study = read_study(url)
     found = run_statuses(open_storage(url), study.trainings())
@@ -50,7 +52,7 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
 
 
 def gather(url: str, out: Path | None) -> None:
-    """Write the run table of a study's folder; one in an object store is fetched into ``out`` first.
+    """Write the run table of a study's folder. Rows of a remote folder are first fetched into ``out``.
 
     Raises:
       UserError: there is no study, no row, or ``out`` belongs to another study.
@@ -74,7 +76,7 @@ def gather(url: str, out: Path | None) -> None:
 
 
 def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:
-    """What the trainings of a study come to."""
+    """Return the totals of a study's trainings."""
     hours = sum(one.device_seconds for one in found) / 3600
     return {
         "states": {state: sum(one.state == state for one in found) for state in STATES},
@@ -88,9 +90,9 @@ def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:
 
 
 def summary(study: Study, url: str, found: list[RunStatus], price: float | None) -> Result:
-    """The trainings of a study, those that a person must see first, and what they come to."""
+    """Return the trainings of a study, those that need attention first, and their totals."""
     counted = totals(found, price)
-    # What a person must see is never among those left out.
+    # Trainings that need attention are never among the omitted rows.
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(found, key=lambda one: order.index(one.state))
     columns = (
@@ -98,7 +100,7 @@ def summary(study: Study, url: str, found: list[RunStatus], price: float | None)
         Column("state", words=True),
         Column("runs"),
         Column("of steps", percent(0)),
-        # A loss that is no number is known, and shown.
+        # A non-finite loss is a known value and is shown.
         Column("loss"),
         Column("started"),
         Column("device-hours", ",.3g"),

@@ -1,4 +1,4 @@
-"""``moejax train``: one model, to one or more token budgets."""
+"""Implement ``moejax train``: train one model to one or more token budgets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _train_there(
     arguments: argparse.Namespace, group: ProcessGroup, sent: Callable[[int], None] = lambda size: None
 ) -> int:
-    """In a folder, or, for one in a store, in a folder of this machine that is copied there."""
+    """Train in a local folder. For a remote ``--out``, use a local folder that is copied there."""
     if not is_remote(arguments.out or ""):
         return _train(arguments, group)
     url, folder = arguments.out, Path(arguments.local or default_folder(arguments.out))
@@ -113,7 +113,7 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:
 
 @contextlib.contextmanager
 def _stdout_is_ours() -> Iterator[None]:
-    """What libraries print on stdout, as Gloo does at each connection, goes to stderr."""
+    """Redirect output of libraries from stdout to stderr, such as Gloo's messages at each connection."""
     sys.stdout.flush()
     before, where = sys.stdout, os.dup(1)
     os.dup2(2, 1)
@@ -128,7 +128,7 @@ def _stdout_is_ours() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_alone(group: ProcessGroup) -> Iterator[None]:
-    """End a process at once where it alone of several fails: the others cannot be asked any more."""
+    """End a process at once if it alone fails among several, since the others no longer respond."""
     try:
         yield
     except CoordinatedError:
@@ -175,7 +175,7 @@ def _saved(folder: Path):
 
 
 def _summary(rows, folder: Path) -> Result:
-    """The rows of trainings; of one also its routing, speed, memory and goodput."""
+    """Return the rows of trainings; for a single training also routing, speed, memory and goodput."""
     several = len({row["model"] for row in rows}) > 1
     columns = (
         Column("model"),
@@ -201,12 +201,12 @@ def _summary(rows, folder: Path) -> Result:
 
 
 def _silence_writers() -> None:
-    """What goes wrong in the threads that write checkpoints reaches us as an exception, and is said in a sentence."""
+    """Suppress messages of checkpoint-writing threads, whose errors also arrive as exceptions with a message."""
     logging.set_verbosity(logging.FATAL)
     otherwise = sys.unraisablehook
 
     def hook(unraisable) -> None:
-        # Writes that were still under way when another failed.
+        # These writes were still in progress when another one failed.
         if "Event loop is closed" not in str(unraisable.exc_value):
             otherwise(unraisable)
 

@@ -1,4 +1,4 @@
-"""``moejax train --processes N``: a training in N processes of this machine, started and ended together."""
+"""Implement ``moejax train --processes N``: run a training in N local processes, started and ended together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from types import FrameType
 from moejax.say import say
 
 AGAIN = 75
-"""Exit status of what was interrupted and goes on when it is started again (``EX_TEMPFAIL`` of sysexits.h)."""
+"""Exit status of an interrupted training that resumes at the next start (``EX_TEMPFAIL`` of sysexits.h)."""
 
 GRACE_SECONDS = 15.0
-"""How long the other processes may take to end once one of them has failed."""
+"""Time for the other processes to end after one has failed."""
 
 _POLL_SECONDS = 0.2
 
@@ -29,7 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_here(words: Sequence[str], processes: int) -> int:
-    """Run ``moejax train WORDS`` in so many processes and return their status; signals reach all of them."""
+    """Run ``moejax train WORDS`` in ``processes`` processes and return their status. Signals are forwarded to all of
+    them.
+    """
     coordinator = f"127.0.0.1:{_free_port()}"
     command = [sys.executable, "-m", "moejax", "train", *words, "--processes", str(processes)]
     command += ["--coordinator", coordinator, "--parent", str(os.getpid()), "--process"]

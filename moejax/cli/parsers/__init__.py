@@ -1,1 +1,1 @@
-"""What may be asked of each command: options as data. Nothing here imports JAX, so that help and mistakes are quick."""
+"""Define the options of each command as data, without importing JAX, so that help and errors are fast."""

@@ -1,4 +1,4 @@
-"""``moejax compare``: which law to trust for a table of runs."""
+"""Define the options of ``moejax compare``."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit as quickly as can be; holding out each group is many fits."""
+    """Reduce the compile time of the few programs of a fit. Holding out each group takes many fits."""
     compile_quickly(optimised=arguments.each is not None)

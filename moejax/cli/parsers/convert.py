@@ -1,4 +1,4 @@
-"""``moejax convert``: Hugging Face checkpoints to moejax's weights, and moejax's models to such checkpoints."""
+"""Define the options of ``moejax convert``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from", dest="source", nargs=2, metavar=("hf", "PATH"), help="a checkpoint folder to read")
     direction.add_argument(
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for what cannot be asked together, and if the new folder could not be."""
+    """Raise ``UserError`` for options that exclude each other, or if the new folder cannot be created."""
     kind, _ = arguments.source or arguments.target
     known = ("hf",) if arguments.source else ("hf", "weights")
     option = "--from" if arguments.source else "--to"

@@ -1,4 +1,4 @@
-"""``moejax count``: parameters, FLOPs and bytes of an architecture, by part and as every paper counts."""
+"""Define the options of ``moejax count``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``moejax curves``: from loss curves to the law of them, to annealed losses and to the best schedule."""
+"""Define the options of ``moejax curves``."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for files that are not there, and what cannot be asked."""
-    # fsspec takes a while to import, and only this command's own check needs it.
+    """Raise ``UserError`` for missing files and invalid options."""
+    # The import of fsspec is slow, and only this check needs it.
     from moejax.storage import is_remote
 
     for path in arguments.curves:
@@ -93,5 +93,5 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit as quickly as can be."""
+    """Reduce the compile time of the few programs of a fit."""
     compile_quickly()

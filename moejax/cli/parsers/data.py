@@ -1,4 +1,4 @@
-"""``moejax data``: text or tokens to a set that trainings read; tokenizers; what a set holds."""
+"""Define the options of ``moejax data``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the three."""
+    """Add the arguments of the three actions."""
     parser.add_argument("--json", action="store_true", help="print the result on stdout as JSON (before or after)")
     actions = parser.add_subparsers(dest="action", required=True, metavar="prepare | tokenizer | show")
     source = argparse.ArgumentParser(add_help=False)
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a share that is none, or a set that would lie in its own source."""
+    """Raise ``UserError`` for an invalid share, or an output folder inside the source."""
     if arguments.action == "prepare" and arguments.source.strip() and Path(arguments.source).is_dir():
         source, out = os.path.realpath(arguments.source), os.path.realpath(arguments.out)
         if Path(out).is_relative_to(source):

@@ -1,4 +1,4 @@
-"""``moejax design``: from a law and a budget to an architecture, with what every constraint is worth."""
+"""Define the options of ``moejax design``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for what cannot be asked together."""
+    """Raise ``UserError`` for options that exclude each other."""
     if not arguments.within > 0:
         raise UserError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
     if arguments.law == "all" and (arguments.sweep or arguments.constants or arguments.runs):
@@ -90,5 +90,5 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit or a design as quickly as can be."""
+    """Reduce the compile time of the few programs of a fit or a design."""
     compile_quickly(optimised=False)

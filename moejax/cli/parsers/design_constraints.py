@@ -1,4 +1,4 @@
-"""Constraints of a design at the command line."""
+"""Define the options for constraints of a design."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_MOST = {
 
 
 def add_constraint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what constrains a design, and what the constraints are counted with."""
+    """Add the constraints of a design, and the assumptions for their measures."""
     group = parser.add_argument_group("at most")
     for name, meaning in AT_MOST.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)

@@ -1,4 +1,4 @@
-"""``moejax eval``: downstream tasks of lm-evaluation-harness on a model."""
+"""Define the options of ``moejax eval``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     parser.add_argument(
         "model", metavar="DIR", help="a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint"
     )
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if the harness is not installed, or nothing is asked of it, or two things at once."""
+    """Raise ``UserError`` if the harness is not installed, no task is given, or tasks and a suite are both given."""
     if arguments.suite is not None:
         suite_of(arguments.suite)
         if arguments.tasks or arguments.num_fewshot is not None:

@@ -1,4 +1,4 @@
-"""Options of ``moejax explore``: laws, sliders and published models in a page."""
+"""Define the options of ``moejax explore``."""
 
 from __future__ import annotations
 

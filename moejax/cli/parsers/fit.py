@@ -1,4 +1,4 @@
-"""``moejax fit``: from a table of runs to a law's coefficients, their intervals, and what they cannot tell."""
+"""Define the options of ``moejax fit``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RECIPES = {
     "tian": ("starts", "level"),
     "abnar": ("hold_out", "starts", "bootstrap", "level"),
 }
-"""Whole procedures, with the options that each reads besides those of its table and ``OF_EVERY_RECIPE``."""
+"""Papers' procedures, with the options that each reads in addition to those of its table and ``OF_EVERY_RECIPE``."""
 OF_EVERY_RECIPE = ("seed", "json", "out")
 OF_RECIPES_ALONE = ("pilot", "correct", "shares")
-"""Options that no fit of one law reads."""
+"""Options that only recipes read."""
 NOT_OF_TWO_LAWS = ("bootstrap", "profile", "influence", "fix", "best_by", "budget")
-"""Options of the fit of one law alone."""
+"""Options that only the fit of one law reads."""
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
@@ -113,7 +113,7 @@ def _add_answer_arguments(group: Any) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a recipe that is none, if there is no law to fit, and for what two laws have not."""
+    """Raise ``UserError`` for an unknown recipe, a missing law, or options that two chained laws do not support."""
     if arguments.recipe is not None and arguments.recipe not in RECIPES:
         raise UserError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
     if arguments.recipe is not None and arguments.form is not None:
@@ -135,7 +135,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _unread(arguments: argparse.Namespace) -> str:
-    """What is wrong with options that are given and that nothing would read; empty if nothing is."""
+    """Return an error about given options that are not read; empty if there is none."""
     recipe, given = arguments.recipe, _given(arguments)
     if recipe is None:
         alone = [name for name in given if name in OF_RECIPES_ALONE]
@@ -159,7 +159,7 @@ def _unread(arguments: argparse.Namespace) -> str:
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    """The options that are not as they are by default."""
+    """Return the options that differ from their defaults."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     usual = vars(parser.parse_args(["runs.csv"]))
@@ -171,12 +171,12 @@ def _options(names: Sequence[str]) -> str:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit as quickly as can be, unless the search will take longer than that."""
+    """Reduce the compile time of the few programs of a fit, unless the search takes longer."""
     compile_quickly(optimised=any((arguments.recipe, arguments.starts, arguments.every_start, arguments.each)))
 
 
 def command(arguments: argparse.Namespace) -> str:
-    """The module of ``moejax.cli.commands`` that does it."""
+    """Return the name of the implementing module in ``moejax.cli.commands``."""
     if arguments.loss_law is not None:
         return "fit_chained"
     return "fit" if arguments.recipe is None else "fit_recipes"

@@ -1,4 +1,4 @@
-"""How a law is fitted, at the command line: penalty, given coefficients, starts."""
+"""Define the options of a fit: law, penalty, fixed coefficients, initial guesses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from moejax.cli.parsers.options import add_repeated
 
 
 def add_law_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the law that is fitted."""
+    """Add the option of the fitted law."""
     parser.add_argument("--law", metavar="NAME", help="one of `moejax laws`; a paper's --recipe needs none")
     add_formula_arguments(parser)
 
 
 def add_formula_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add a law by formula, or several, and what may be said of its coefficients."""
+    """Add the options of a law by formula, or of several, and of the signs of its coefficients."""
     group = parser.add_argument_group("a law by formula", "in it, what is no column is a coefficient")
     group.add_argument(
         "--form",
@@ -39,7 +39,7 @@ def add_formula_arguments(parser: argparse.ArgumentParser, *, several: bool = Fa
 
 
 def add_objective_arguments(group: Any) -> None:
-    """Add what is minimised."""
+    """Add the options of the objective."""
     group.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
     group.add_argument("--delta", type=number, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
     group.add_argument(
@@ -55,7 +55,7 @@ def add_objective_arguments(group: Any) -> None:
 
 
 def add_search_arguments(group: Any) -> None:
-    """Add where the search starts, and how many starts are followed."""
+    """Add the options of the initial guesses, and of how many are optimized."""
     group.add_argument(
         "--starts",
         metavar="COUNT|NAME",

@@ -1,4 +1,4 @@
-"""``moejax init``: moejax's own config files, copied to where they can be run and changed."""
+"""Define the options of ``moejax init``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     parser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="where configs/ is written (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print which files were written and kept as JSON instead")

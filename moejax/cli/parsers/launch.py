@@ -1,4 +1,4 @@
-"""``moejax launch``: a training, or those of a study, handed to Slurm, Google Kubernetes Engine or SkyPilot."""
+"""Define the options of ``moejax launch``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the three engines."""
+    """Add the arguments of the three engines."""
     engines = parser.add_subparsers(dest="engine", required=True, metavar="slurm | gke | sky")
     both = argparse.ArgumentParser(add_help=False)
     add_config_argument(both, STUDY, TRAINING, required=False)
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for what cannot be asked together, and if nothing is named."""
+    """Raise ``UserError`` for options that exclude each other, or if no config or folder is given."""
     if arguments.print and arguments.submit:
         raise UserError("--print and --submit exclude each other; --print is the default.")
     if getattr(arguments, "wait", False) and not arguments.submit:

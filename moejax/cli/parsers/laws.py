@@ -1,4 +1,4 @@
-"""``moejax laws``: the laws, their papers, what they read, and their published constants."""
+"""Define the options of ``moejax laws``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for words that are not understood."""
+    """Raise ``UserError`` for invalid arguments."""
     words = arguments.words
     if words and not arguments.pages and (len(words) != 2 or words[0] != "show"):
         raise UserError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")

@@ -1,4 +1,4 @@
-"""``moejax leverage``: how many times the compute one family needs to be as good as another."""
+"""Define the options of ``moejax leverage``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for what must be asked together."""
+    """Raise ``UserError`` for options that require or exclude each other."""
     if (arguments.bootstrap > 0) != (arguments.runs is not None):
         raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
     if arguments.law and arguments.fix:
@@ -68,5 +68,5 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit or a design as quickly as can be."""
+    """Reduce the compile time of the few programs of a fit or a design."""
     compile_quickly(optimised=False)

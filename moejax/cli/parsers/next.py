@@ -1,4 +1,4 @@
-"""``moejax next``: which runs to train next, so that an answer becomes most certain for the FLOPs."""
+"""Define the options of ``moejax next``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for numbers that plan nothing, no law, and what cannot be asked together."""
+    """Raise ``UserError`` for numbers out of range, a missing law, or options that exclude each other."""
     if arguments.law is None and arguments.form is None:
         raise UserError("There is no law to plan for; give --law NAME (`moejax laws` lists them), or --form FORMULA.")
     if arguments.form is not None and arguments.around is not None:
@@ -95,5 +95,5 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit or a design as quickly as can be."""
+    """Reduce the compile time of the few programs of a fit or a design."""
     compile_quickly()

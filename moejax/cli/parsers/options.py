@@ -1,4 +1,4 @@
-"""Options that several commands have: a config file, an architecture, a convention of counting."""
+"""Define options that several commands share: config file, architecture, counting convention."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from moejax.errors import UserError
 
 
 def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: bool = True) -> None:
-    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass of one of these names, which are those of
-    ``moejax.cli.settings``; the command line collects its overrides as ``arguments.overrides``."""
+    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass with one of these names of
+    ``moejax.cli.settings``.
+
+    The command line collects its overrides as ``arguments.overrides``.
+    """
     parser.set_defaults(described=of)
     parser.add_argument(
         "--config", required=required, metavar="FILE.py", help="config file; --config.a.b=VALUE changes one setting"
@@ -20,7 +23,7 @@ def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: boo
 
 
 def check_config_or_resume(arguments: argparse.Namespace, nothing_named: str) -> None:
-    """Raise ``UserError`` if neither a config nor a folder to go on with is given."""
+    """Raise ``UserError`` if neither a config nor a folder to resume is given."""
     if arguments.config or (arguments.resume and arguments.out):
         return
     if arguments.out:
@@ -32,7 +35,7 @@ def check_config_or_resume(arguments: argparse.Namespace, nothing_named: str) ->
 
 
 def add_architecture_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """``--arch`` and ``--config``, of which at most one may be given."""
+    """Add ``--arch`` and ``--config``, which exclude each other."""
     parser.set_defaults(described=(ARCHITECTURE,))
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--arch", metavar="NAME", help="a published model, as deepseek-v3.1")
@@ -40,7 +43,7 @@ def add_architecture_arguments(parser: argparse.ArgumentParser, *, required: boo
 
 
 def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option."""
+    """Add the option ``--exportable``."""
     parser.add_argument(
         "--exportable",
         metavar="hf[:FAMILY]",
@@ -50,18 +53,18 @@ def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeated(group: Any, name: str, metavar: str, meaning: str) -> None:
-    """Add an option that may be given several times; without it the list is empty."""
+    """Add an option that may be given several times; its default is an empty list."""
     group.add_argument(name, action="append", default=[], metavar=metavar, help=meaning)
 
 
 def add_level(group: Any, what: str) -> None:
-    """Add ``--level``, the share of answers that some ranges hold."""
+    """Add ``--level``, the coverage of intervals."""
     said = f"coverage of {what} (%(default)s)"
     group.add_argument("--level", type=number, default=0.9, metavar="SHARE", help=said)
 
 
 def add_active_convention(group: Any) -> None:
-    """Add the one switch for what active parameters are at a total and a sparsity."""
+    """Add the option for the number of active parameters at a total and a sparsity."""
     group.add_argument(
         "--active-convention",
         metavar="NAME",

@@ -1,4 +1,4 @@
-"""``moejax plan``: a training compiled for a pod that nobody has to own."""
+"""Define the options of ``moejax plan``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moejax.errors import UserError
 
 OUTPUTS = ("plan.json", "program.txt")
 COMPILED = 6
-"""Candidates of a search that are compiled, if the user does not say how many."""
+"""Default number of candidates that a search compiles."""
 HELP = "Compile a training's step for a pod without having one: memory, communication, time, cost."
 EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
@@ -22,7 +22,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     add_config_argument(parser, TRAINING)
     parser.add_argument(
         "--topology",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a search that compiles nothing, and a price that is none."""
+    """Raise ``UserError`` for a search that compiles nothing, or a negative price."""
     if arguments.price is not None and arguments.price < 0:
         raise UserError(f"--price is {arguments.price:g} for a chip and hour; give 0 or more.")
     if arguments.compile is not None and not arguments.search:

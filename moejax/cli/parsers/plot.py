@@ -1,4 +1,4 @@
-"""``moejax plot``: the papers' figures and ours, from published laws, a fit of one's own, or a table."""
+"""Define the options of ``moejax plot``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if nothing is to be drawn."""
+    """Raise ``UserError`` if no figure is named."""
     if arguments.paper is not None and arguments.names:
         raise UserError("--paper draws all figures of a document; name figures, or give --paper alone.")
     if not (arguments.names or arguments.paper or arguments.list or arguments.gallery):

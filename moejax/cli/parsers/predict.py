@@ -1,4 +1,4 @@
-"""``moejax predict``: what published laws say of a model and a number of tokens."""
+"""Define the options of ``moejax predict``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ DESIGN_OPTIONS = {
     "num_layers": "layers",
     "expert_hidden": "width of one routed expert, of the feed-forward if dense",
 }
-"""Fields of a Design, as options: what a law reads."""
+"""Fields of a Design as options, which laws read."""
 WHOLE = ("num_experts", "top_k", "model_dim", "num_layers", "expert_hidden")
-"""Those of which a model has a whole number, though laws are asked between them too, as by the explorer's sliders.
-Shared experts are counted by the width of a routed one."""
+"""Fields that are whole numbers in a model. Laws may be evaluated between them, as by the explorer's sliders. Shared
+experts are counted by the width of a routed one.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a set of constants of all laws, or of a fit."""
+    """Raise ``UserError`` if a set of constants is given for all laws or for a fit."""
     if arguments.law == "all" and arguments.constants is not None:
         raise UserError("--constants names a set of one law; name that law with --law instead of all.")
     if arguments.column and not is_fit(arguments.law):
@@ -71,16 +72,16 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the laws' formulas, each of which is computed once, as quickly as can be."""
+    """Reduce the compile time of the laws' formulas, each of which is computed once."""
     if not is_fit(arguments.law):
         compile_quickly(optimised=False)
 
 
 def command(arguments: argparse.Namespace) -> str:
-    """The module of ``moejax.cli.commands`` that does it."""
+    """Return the name of the implementing module in ``moejax.cli.commands``."""
     return "predict_fit" if is_fit(arguments.law) else "predict"
 
 
 def is_fit(law: str) -> bool:
-    """Whether ``--law`` names the file of a fit."""
+    """Return whether ``--law`` names the file of a fit."""
     return law.endswith(".json")

@@ -1,4 +1,4 @@
-"""``moejax ranges``: which G, S and N_a/N are nearly as good as the best, and which still pay (Zhao et al.)."""
+"""Define the options of ``moejax ranges``."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shared-share", type=number, metavar="SHARE", help="S at which N_a/N is asked (the law's best)"
     )
     add_level(parser, "a fit's intervals")
-    # Known, so that it gets a sentence.
+    # The option is defined only to reject it with an explanation.
     parser.add_argument("--flops", type=number, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for sizes that cannot be, or models beside sizes."""
+    """Raise ``UserError`` for invalid sizes, or if both models and sizes are given."""
     total, active = arguments.params_total, arguments.params_active
     if arguments.flops is not None:
         size = "N" if total is None else f"{total:g}"
@@ -96,5 +96,5 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the law's formulas, each of which is computed once, as quickly as can be."""
+    """Reduce the compile time of the law's formulas, each of which is computed once."""
     compile_quickly(optimised=False)

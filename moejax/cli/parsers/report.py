@@ -1,4 +1,4 @@
-"""``moejax report``: the conclusions of a study, of any run table or of a fit, drawn and written as one page."""
+"""Define the options of ``moejax report``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study or a fit, run table, or fit.json")
     parser.add_argument(
         "--out", type=local, metavar="DIR", help="output folder, for a table or a fit (default: NAME-report beside it)"
@@ -51,7 +51,9 @@ def _add_options_of_a_table(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if there is nothing to report on, or the report would replace what is not moejax's."""
+    """Raise ``UserError`` if there is nothing to report on, or the report would replace a file that moejax did not
+    write.
+    """
     source = fit_in(Path(arguments.source))
     if source.name.endswith(".json"):
         validate_fit(source)
@@ -66,7 +68,9 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _check_options(source: Path, arguments: argparse.Namespace) -> None:
-    """Refuse what is asked of a run table alone, and of a study another place than its folder."""
+    """Raise ``UserError`` for options of run tables with another source, or another output folder than a
+    study's own.
+    """
     defaults = argparse.ArgumentParser(add_help=False)
     _add_options_of_a_table(defaults)
     asked = [name for name, value in vars(defaults.parse_args([])).items() if getattr(arguments, name) != value]
@@ -82,5 +86,5 @@ def _check_options(source: Path, arguments: argparse.Namespace) -> None:
 
 
 def out_of(source: Path, arguments: argparse.Namespace) -> Path:
-    """Where the report is written."""
+    """Return the folder of the report."""
     return arguments.out or source.parent / f"{source.name.split('.')[0]}-report"

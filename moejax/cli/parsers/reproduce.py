@@ -1,4 +1,4 @@
-"""``moejax reproduce``: every computable number of five documents, recomputed and held to what is printed."""
+"""Define the options of ``moejax reproduce``."""
 
 from __future__ import annotations
 

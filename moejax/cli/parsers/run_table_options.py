@@ -1,4 +1,4 @@
-"""A table of runs at the command line: how it is read, and which of its runs are kept to test a fit."""
+"""Define the options for reading a table of runs and for its held-out splits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNS_HELP = (
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what a table of runs is read with."""
+    """Add the options for reading a table of runs."""
     table = parser.add_argument_group("reading the table")
     add_repeated(table, "--map", "OURS=THEIRS", "take our column from theirs, or from arithmetic on theirs")
     add_repeated(
@@ -53,7 +53,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_split_arguments(group: Any) -> None:
-    """Add what says which runs are kept from a fit to test it."""
+    """Add the options that select held-out runs."""
     add_repeated(
         group,
         "--hold-out",

@@ -1,4 +1,4 @@
-"""``moejax sample``: text from a model."""
+"""Define the options of ``moejax sample``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     parser.add_argument("model", metavar="DIR", help="a training's folder, a checkpoint in it, or a folder of weights")
     parser.add_argument("--prompt", default="", help="text to go on from (default: the start of a document)")
     parser.add_argument("--tokens", type=count(0), default=200, metavar="N", help="tokens at most (default: 200)")
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if nothing is to be written."""
+    """Raise ``UserError`` if there is nothing to generate."""
     if arguments.tokens < 1 or arguments.samples < 1:
         raise UserError(
             f"--tokens is {arguments.tokens} and --samples {arguments.samples}; ask for at least one of each."

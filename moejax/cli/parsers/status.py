@@ -1,4 +1,4 @@
-"""``moejax status``: how a training or a study stands, from its files."""
+"""Define the options of ``moejax status``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     parser.add_argument(
         "folder", metavar="DIR", help="the folder of a training or of a study, or of a training in a store"
     )

@@ -1,4 +1,4 @@
-"""``moejax study``: a family of models from its config to a report."""
+"""Define the options of ``moejax study``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     parser.add_argument(
         "action",
         nargs="*",
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if no study is named, or none is in the folder that an action is about."""
+    """Raise ``UserError`` if no study is named, or an action's folder holds none."""
     if not arguments.action:
         check_config_or_resume(arguments, "No study")
         return
@@ -77,7 +77,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def command(arguments: argparse.Namespace) -> str:
-    """The module of ``moejax.cli.commands`` that does it."""
+    """Return the name of the implementing module in ``moejax.cli.commands``."""
     if arguments.action:
         return "study_status"
     return "study_estimate" if arguments.dry_run else "study"

@@ -1,4 +1,4 @@
-"""``moejax train``: one model, to one or more token budgets."""
+"""Define the options of ``moejax train``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moejax.train.allocator import computes_on_cpu, keep_memory
 
 MOST_THREADS = 1024
 MOST_HERE = 256
-"""Processes of one training that are started on one machine."""
+"""Maximum number of processes of one training that are started on one machine."""
 HELP = "Train one model to one or more token budgets. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
@@ -29,7 +29,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add this command's arguments."""
     add_config_argument(parser, TRAINING, required=False)
     parser.add_argument(
         "--out", metavar="DIR", help="output folder (default: runs/NAME), or one in a store, s3://… or gs://…"
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="longest time that processes wait for each other (default: 300)",
     )
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
-    # Folders of trainings that are vmapped with that in --out.
+    # Folders of trainings that are vmapped with the one in --out.
     parser.add_argument("--beside", nargs="+", metavar="DIR", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
@@ -100,7 +100,7 @@ def _steps(text: str) -> tuple[int, int]:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for what cannot be asked together."""
+    """Raise ``UserError`` for options that exclude each other."""
     if arguments.cpu_threads is not None and not 1 <= arguments.cpu_threads <= MOST_THREADS:
         raise UserError(f"--cpu-threads is {arguments.cpu_threads}; give 1 to {MOST_THREADS}, such as its cores.")
     if arguments.wait < 1:
@@ -133,12 +133,12 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def command(arguments: argparse.Namespace) -> str:
-    """The module of ``moejax.cli.commands`` that does it."""
+    """Return the name of the implementing module in ``moejax.cli.commands``."""
     return "train_processes" if _starts_processes(arguments) else "train"
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Settle what must be before JAX is imported and starts threads: core, parent, memory."""
+    """Configure the process before JAX is imported and starts threads: core, parent, memory."""
     if _starts_processes(arguments):
         return
     stay_on(arguments.core)
