@@ -139,7 +139,6 @@ def _nothing(event: str, duration_secs: float, **kwargs: str | int) -> None: ...
 
 
 def _programs(folder: Path) -> list[Path]:
-    """Return the files with JAX's names of programs."""
     return sorted(path for path in folder.glob("*-cache") if path.is_file())
 
 

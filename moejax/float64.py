@@ -12,8 +12,8 @@ import jax
 def float64() -> Iterator[None]:
     """Create and keep float64 in JAX within this context, with NumPy's type promotion.
 
-    Both settings are needed. Strict promotion, which the tests use, refuses to combine a float64 array with a Python
-    scalar's weak type or an integer array, and formulas do this often.
+    Both settings are needed. Formulas often combine a float64 array with a Python scalar's weak type or an integer
+    array. Strict promotion, which the tests use, refuses this.
     """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         yield

@@ -1,6 +1,6 @@
 """Open files that a user names: regular files only, decompressed by suffix, within limits.
 
-A pipe blocks its reader, a device has no end, a small compressed file may hold one line of gigabytes, and a clone
+A pipe blocks its reader, and a device has no end. A small compressed file may hold one line of gigabytes. A clone
 without Git LFS has pointers in place of files. Every reader of such files opens or checks them here.
 """
 

@@ -99,7 +99,7 @@ def token_shards(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = No
     """Return the number of parts into which a mesh splits tokens; None means the mesh of ``jax.set_mesh``, if any.
 
     With one part there is nothing to map and nothing to reduce. XLA crashes on a sum over groups of one device in a
-    ``shard_map`` whose operand is split along an axis that the map does not name.
+    ``shard_map`` if the operand is split along an axis that the map does not name.
     """
     mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
     return math.prod(mesh.shape[axis] for axis in token_axes(mesh.shape))

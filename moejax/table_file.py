@@ -36,8 +36,8 @@ def read_csv(path: Path) -> Any:
     Cells are separated by commas, or by semicolons, tabs or bars if the header has no comma (in a ``.tsv``: no tab).
 
     Raises:
-      UserError: it exceeds the limits, is not UTF-8 (or UTF-16 with a byte order mark), has ambiguous decimal commas,
-        two columns of one name, rows of different lengths, or a quote that spans other rows.
+      UserError: it exceeds the limits, or is not UTF-8 (or UTF-16 with a byte order mark). Or it has ambiguous decimal
+        commas, two columns of one name, rows of different lengths, or a quote that spans other rows.
     """
     import pandas as pd
 
@@ -153,8 +153,8 @@ def read_json_lines(path: Path) -> Any:
     """Read a file with one JSON object per line as a pandas DataFrame.
 
     Raises:
-      UserError: it exceeds the limits, is not UTF-8, or a line is not an object, has a name twice or a text that is not
-        valid Unicode.
+      UserError: it exceeds the limits or is not UTF-8. Or a line is not an object, has a name twice, or has a text that
+        is not valid Unicode.
     """
     import pandas as pd
 

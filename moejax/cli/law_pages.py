@@ -139,7 +139,6 @@ def page(name: str, known: str, gallery: str) -> str:
 
 
 def _prose(paragraph: str) -> str:
-    """Return a paragraph of a docstring as Markdown."""
     pieces = re.split(r"``(.*?)``", " ".join(paragraph.split()))
     plain = {"*": "\\*", "<": "&lt;"}
     return "".join(

@@ -8,8 +8,8 @@ Model", Sec. 3). The two devices of a chip share its links; their exchange withi
 no time. The data center's network (DCN) joins slices, along ``dcn_data`` alone.
 
 NVLink switches join the GPUs of a host or rack at one bandwidth per GPU. A network card per GPU joins it to all others.
-The GPUs of a group in one host fetch data from outside in parts, each through its own card, and share them over NVLink
-at the same time (ibid., Sec. 12). In-network reduction (SHARP) is not modelled.
+The GPUs of a group in one host fetch data from outside in parts, each through its own card. At the same time they
+share the parts over NVLink (ibid., Sec. 12). In-network reduction (SHARP) is not modelled.
 """
 
 from __future__ import annotations

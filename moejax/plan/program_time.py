@@ -14,9 +14,9 @@ GPUs they state none, and the shapes of their arrays determine them. Attention c
 compute: on a TPU whole blocks, with the masked half of diagonal blocks. Code that runs only if a buffer overflows is
 excluded.
 
-Collectives on GPUs overlap with the kernels between their start and their end in the program's schedule, and run one
-after another in the order of their starts. XLA's TPU compiler fuses them into kernels instead, so TPUs use the overlap
-that the roofline assumes (``moejax.plan.step_time``).
+Collectives on GPUs run one after another in the order of their starts. They overlap with the kernels between their
+start and their end in the program's schedule. XLA's TPU compiler fuses them into kernels instead, so TPUs use the
+overlap that the roofline assumes (``moejax.plan.step_time``).
 """
 
 from __future__ import annotations
@@ -472,9 +472,9 @@ def _is_in_float32(run: Instruction) -> bool:
 def grouped_flops(run: Instruction) -> float:
     """Return the FLOPs of a grouped product from its arrays; 0 for another kernel.
 
-    The product takes rows [R, D] and matrices [G, D, F], in either order, to [R, F], or two arrays of rows to gradients
-    of matrices. Smaller operands hold scales and group sizes. D, F and R each occur in two of the three arrays, G in
-    one.
+    The operands are rows [R, D] and matrices [G, D, F], in either order, and the result is [R, F]. Or two arrays of
+    rows give gradients of matrices. Smaller operands hold scales and group sizes. D, F and R each occur in two of the
+    three arrays, G in one.
     """
     read = sorted(map(_array, run.operands), key=math.prod)[-2:]
     shapes = [*read, _array(run.type)]
@@ -503,8 +503,8 @@ _SPLASH = re.compile(r"splash_mha_(?P<phase>fwd|dq|dkv)_")
 _SPLASH_WIDTHS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
 """Products per score over the width of a query and of a value, by phase of splash attention.
 
-``fwd``: scores and weighted values. ``dq``: scores again, their gradients, gradients of queries. ``dkv``: also
-gradients of keys and values, without those of queries.
+``fwd``: scores and weighted values. ``dq``: scores again, their gradients, gradients of queries. ``dkv``: scores again,
+their gradients, gradients of keys and values.
 """
 
 

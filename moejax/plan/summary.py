@@ -150,7 +150,6 @@ def _communication(plan: Plan) -> list[Table]:
 
 
 def _over(one: CollectiveVolume) -> str:
-    """Return the kinds of links; with several, each with its bytes."""
     if len(one.links) < 2:
         return "".join(one.links)
     return ", ".join(f"{link} {format_bytes(sent, 3)}" for link, sent in one.links.items())

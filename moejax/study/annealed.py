@@ -161,7 +161,6 @@ def _check_recipe(training: Training) -> None:
 
 
 def _in_steps(training: Training, budget: int) -> str:
-    """Return a budget in whole steps of a training, as text."""
     recipe, steps = training.recipe, training.recipe.steps(budget)
     return f"{steps:,} steps of {recipe.batch_tokens:,} tokens, {recipe.tokens(steps):,} in all"
 

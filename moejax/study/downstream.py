@@ -187,7 +187,6 @@ def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
 
 
 def _within(update: ProgressCallback, done: int, total: int, where: str) -> ProgressCallback:
-    """Return a callback for the progress of one score among many."""
     return lambda share, text: update((done + share) / total, f"{where}: {text}")
 
 

@@ -31,10 +31,10 @@ class Train:
     """Arguments after ``python -m moejax``."""
 
     def __call__(self) -> None:
-        """Train.
+        """Run the training and wait for it.
 
         Raises:
-          SystemExit: the training did not end well; its status.
+          SystemExit: the training failed or was interrupted; the exit status is the training's.
         """
         warned = False
         # Every process of the job receives the warning, but the training handles only SIGTERM.
@@ -55,6 +55,6 @@ class Train:
 
 
 def job_id() -> str:
-    """Number of this job: ``12``, or ``12_3`` in an array."""
+    """Return the id of this job: ``12``, or ``12_3`` in an array."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]

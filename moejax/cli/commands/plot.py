@@ -263,7 +263,6 @@ class _Given:
 
 
 def _points(figure: Figure) -> int:
-    """Return the number of visible rows of a figure."""
     return sum(all(value == value for value in row.values()) for row in figure.rows)
 
 

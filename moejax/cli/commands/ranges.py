@@ -225,7 +225,6 @@ def _with_active(row: dict[str, Any], share: float) -> tuple[float | str, float 
 
 
 def _as_share(value: float) -> float:
-    """Return an optimum that is a share; NaN if it is outside [0, 1]."""
     return value if 0 <= value <= 1 else math.nan
 
 
