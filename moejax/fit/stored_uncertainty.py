@@ -21,12 +21,14 @@ from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.json_text import finite
-from moejax.laws.design import FIELDS
-from moejax.laws.law import coefficients
+from moejax.laws.design import FIELDS, KINDS
+from moejax.laws.law import coefficients, in_units
 from moejax.laws.schedule_sums import REACH
 
 LARGEST_FOLDS = 50.0
 """Limit on the e-folds of a drawn coefficient from its fitted value, to avoid float overflow."""
+MOST_LINEAR = 2.0
+"""Largest relative standard error of a coefficient that is drawn linearly."""
 MOST_ROUNDS = 64
 """Maximum number of rounds of ``count`` draws before fewer draws are returned."""
 
@@ -89,11 +91,12 @@ class StoredUncertainty:
         return satterthwaite([np.reshape(rows, (-1, len(self.axes))) for rows in self.leverages], contrasts)
 
     def draws(self, law: Any, count: int, seed: int = 0) -> Drawn:
-        """Return laws drawn from the covariance.
+        """Draw laws from the covariance.
 
-        A coefficient of one sign is drawn in the logarithm of its size, in which a law is nearly linear, and keeps its
-        sign. A coefficient of any sign is drawn directly. So is a coefficient of one sign that was fitted as nearly 0;
-        laws in which it would change its sign are left out.
+        Coefficients are drawn in units of the middle of the fitted ranges, in which a law is nearly linear in its
+        coefficients, so that errors of several that cancel in the fitted runs cancel in every draw. Laws in which a
+        coefficient would change its sign are left out. One whose standard error exceeds ``MOST_LINEAR`` of its size is
+        drawn in the logarithm of its size.
 
         Raises:
           UserError: the fit has no covariance.
@@ -102,25 +105,55 @@ class StoredUncertainty:
             why = self.why_none or "its runs are too few to give one"
             raise UserError(f"The fit holds no covariance to draw from: {why}.")
         random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
-        values, signed = coefficients(law), keeps_sign(law)
-        moved = {name: np.asarray([axis.get(name, 0.0) for axis in self.axes]) for name in values}
-        nearly = [n for n in values if signed[n] and np.linalg.norm(moved[n] * deviations) > LARGEST_FOLDS]
-        steps = np.zeros((0, len(self.axes)))
+        units, signed = self._units(law), keeps_sign(law)
+        with float64():
+            exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
+            values, raw = coefficients(in_units(exact, units)), coefficients(exact)
+            steps = [
+                dataclasses.replace(exact, **{n: np.float64(axis.get(n, 0.0)) * value for n, value in raw.items()})
+                for axis in self.axes
+            ]
+            tangents = [coefficients(jax.jvp(lambda one: in_units(one, units), (exact,), (s,))[1]) for s in steps]
+        moved = {
+            name: np.asarray([float(tangent[name]) for tangent in tangents]) / (float(value) or 1.0)
+            for name, value in values.items()
+        }
+        by_logarithm = {
+            name for name, sign in signed.items() if sign and np.linalg.norm(moved[name] * deviations) > MOST_LINEAR
+        }
+        kept_signs = [name for name, sign in signed.items() if sign and name not in by_logarithm]
+        drawn = np.zeros((0, len(self.axes)))
         for _ in range(MOST_ROUNDS):
             more = random.standard_normal((count, len(self.axes))) * deviations
-            kept = np.all([more @ moved[name] > -1 for name in nearly], axis=0) if nearly else slice(None)
-            steps = np.concatenate([steps, more[kept]])[:count]
-            if len(steps) == count:
+            kept = np.all([more @ moved[name] > -1 for name in kept_signs], axis=0) if kept_signs else slice(None)
+            drawn = np.concatenate([drawn, more[kept]])[:count]
+            if len(drawn) == count:
                 break
-        folds = {name: steps @ along for name, along in moved.items()}
+        folds = {name: drawn @ along for name, along in moved.items()}
         shares = {
-            name: np.exp(np.clip(folds[name], -LARGEST_FOLDS, LARGEST_FOLDS))
-            if sign and name not in nearly
-            else 1 + folds[name]
-            for name, sign in signed.items()
+            name: np.exp(np.clip(fold, -LARGEST_FOLDS, LARGEST_FOLDS)) if name in by_logarithm else 1 + fold
+            for name, fold in folds.items()
         }
-        laws = dataclasses.replace(law, **{name: float(value) * shares[name] for name, value in values.items()})
-        return Drawn(laws=laws, steps=steps, uncertainty=self)
+        with float64():
+            centred = dataclasses.replace(
+                exact, **{name: float(value) * shares[name] for name, value in values.items()}
+            )
+            back = {kind: 1.0 / unit for kind, unit in units.items()}
+            laws = jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centred))
+        return Drawn(laws=laws, steps=drawn, uncertainty=self)
+
+    def _units(self, law: Any) -> dict[str, float]:
+        """Return the geometric middle of the fitted ranges of what a law reads, by kind of unit."""
+        kinds = KINDS | {name: (name,) for name in self.ranges if name not in FIELDS}
+        middles = {
+            kind: [
+                0.5 * np.log(low * high)
+                for low, high in (self.ranges[n] for n in names if n in law.inputs and n in self.ranges)
+                if low > 0
+            ]
+            for kind, names in kinds.items()
+        }
+        return {kind: float(np.exp(np.mean(logs))) for kind, logs in middles.items() if logs}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from functools import cache
 
+import jax
 import numpy as np
 import pytest
 from known_fit import known_fit, known_runs
@@ -83,6 +84,23 @@ def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
     for name, value in coefficients(stored_fit().law).items():
         share = many.spread(stored_fit().law, lambda law, name=name: coefficients(law)[name]).errors[0] / abs(value)
         assert np.std(np.log(drawn[name] / value)) == pytest.approx(share, rel=0.1)
+
+
+def test_drawn_laws_of_a_fit_that_hardly_determines_its_coefficients_predict_the_fitted_runs():
+    sizes, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(2e8, 2e9, 3), np.geomspace(4e9, 4e10, 3)))
+    exact = runs_from(Design(params_active=sizes, tokens=tokens), np.ones(9))
+    noise = np.exp(0.01 * np.random.default_rng(0).normal(size=9))
+    runs = runs_from(exact.design, metrics.predict(HOFFMANN_2022, exact) * noise, group=range(9))
+    fit = with_uncertainty(fit_law(Chinchilla, runs, starts=WarmStart((HOFFMANN_2022,))), runs, by="run")
+    point = Design(params_active=6e8, tokens=1.2e10)
+    spread = fit.uncertainty.spread(fit.law, lambda law: law(point))
+    drawn = np.asarray(jax.vmap(lambda law: law(point))(fit.uncertainty.draws(fit.law, 1000).laws))
+    shares = np.abs(list(fit.uncertainty.spread(fit.law, lambda law: law).errors)) / np.abs(
+        list(coefficients(fit.law).values())
+    )
+    assert max(shares) > 0.5, "a coefficient is hardly determined"
+    assert abs(np.median(drawn) - spread.middle[0]) < 2 * spread.errors[0]
+    assert np.subtract(*np.quantile(drawn, [0.95, 0.05])) < 3 * 3.3 * spread.errors[0]
 
 
 def test_a_range_inside_the_runs_has_no_condition_and_one_beyond_them_has(file, capsys):

@@ -1,0 +1,33 @@
+"""Docstrings follow the style of the Flax and pandas documentation, as far as a machine can check."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import moejax
+
+ROOT = Path(moejax.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+CLAUSE = re.compile(r"(What|Of|Who|Where|How|That|Whether)\b")
+BARE_DECIMAL = re.compile(r"(?<![\w.)\]*])\.\d")
+
+
+def docstrings(path):
+    """Line and text of every docstring of a module, its classes, functions and attributes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                if isinstance(text := child.value.value, str):
+                    yield child.lineno, text.strip()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_docstring_starts_with_a_verb_or_a_noun_phrase(path):
+    assert [f"{line}: {text[:60]}" for line, text in docstrings(path) if CLAUSE.match(text)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_decimals_of_a_docstring_have_a_leading_zero(path):
+    assert [f"{line}: {text[:60]}" for line, text in docstrings(path) if BARE_DECIMAL.search(text)] == []
