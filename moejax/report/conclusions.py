@@ -468,7 +468,7 @@ def _ends(interval: Any) -> str:
 
 def decision_table(decision: ComputeOptimum) -> Table:
     """Return an optimum beside its confirmations."""
-    checked = "algebra of the closed form checked" if decision.checked.holds else "CLOSED FORM NOT CONFIRMED"
+    checked = "algebra checked" if decision.checked.holds else "CLOSED FORM NOT CONFIRMED"
     beyond = f"{decision.extrapolation:.2g} times the largest trained"
     return Table(
         f"{decision.law}, {family(decision)}, for {decision.flops:.3g} FLOPs, {beyond}: {checked}",

@@ -26,17 +26,21 @@ def changed(**changes):
     return dataclasses.replace(STUDY, **changes)
 
 
+# Without an expert bias.
+TRAINED = dataclasses.replace(RECIPE, loss=dataclasses.replace(RECIPE.loss, balance=0.01))
+
+
 def test_a_model_without_exceptions_has_the_studys_recipe():
-    assert {training.recipe for training in STUDY.trainings()} == {RECIPE}
+    assert {training.recipe for training in STUDY.trainings()} == {TRAINED}
     assert {training.seed for training in STUDY.trainings()} == {0}
 
 
 def test_a_models_exceptions_change_that_model_and_nothing_else_of_its_recipe():
     one = changed(recipes={"b": {"budgets_tokens": [6_144], "optimizer": {"learning_rate": 3e-3}}}, seeds={"b": 7})
     found = {training.name: training for training in one.trainings()}
-    assert found["a"].recipe == RECIPE
+    assert found["a"].recipe == TRAINED
     assert found["b"].recipe == dataclasses.replace(
-        RECIPE, budgets_tokens=(6_144,), optimizer=dataclasses.replace(RECIPE.optimizer, learning_rate=3e-3)
+        TRAINED, budgets_tokens=(6_144,), optimizer=dataclasses.replace(TRAINED.optimizer, learning_rate=3e-3)
     )
     assert (found["a"].seed, found["b"].seed) == (0, 7)
 
