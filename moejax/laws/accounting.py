@@ -1,7 +1,7 @@
-"""Parameters and FLOPs of an architecture, exactly and by named part.
+"""Count parameters and FLOPs of an architecture, exactly and by named part.
 
-Whole numbers in, whole numbers out; floats or traced arrays in, differentiable counts out. Every count is built on
-one list of weight matrices, ``matrices.py``. What a paper leaves out or adds is in ``conventions.py``.
+Integers give integers; floats or traced arrays give differentiable counts. Every count is built on one list of weight
+matrices, ``matrices.py``. Papers' own conventions are in ``conventions.py``.
 """
 
 from __future__ import annotations
@@ -29,49 +29,51 @@ class Params:
     unembedding: Number
     """0 if tied to the embedding."""
     attention: Number
-    """Projection matrices of queries, keys, values and output, latent ones included."""
+    """Projection matrices of queries, keys, values and output, including latent ones."""
     attention_biases: Number
-    """Biases of those projections, and sinks."""
+    """Biases of those projections, and attention sinks."""
     router: Number
-    """Router matrices, and their trained biases."""
+    """Router matrices and their trained biases."""
     routed_experts_active: Number
-    """The ``top_k`` experts of each layer that serve a token, biases included."""
+    """The ``top_k`` experts of each layer that serve a token, including biases."""
     routed_experts_idle: Number
-    """The experts that do not."""
+    """The other routed experts."""
     shared_experts: Number
-    """Experts that serve every token, with their gate if there is one."""
+    """Experts that serve every token, including their gate if there is one."""
     dense_feed_forward: Number
     norms: Number
     mtp_projections: Number = 0
-    """Matrices from hidden states and embeddings together into the blocks of multi-token prediction."""
+    """Matrices that combine hidden states and embeddings for the blocks of multi-token prediction."""
 
     @property
     def total(self) -> Number:
-        """Every parameter (``params_total``)."""
+        """Return the number of all parameters (``params_total``)."""
         return _sum(self)
 
     @property
     def active(self) -> Number:
-        """Every parameter but those of idle routed experts (``params_active``): embeddings, norms, router count."""
+        """Return the number of parameters without idle routed experts (``params_active``): embeddings, norms and router
+        count."""
         return self.total - self.routed_experts_idle
 
     @property
     def vocabulary(self) -> Number:
-        """Embedding and unembedding (``params_embedding``), one matrix if they are tied."""
+        """Return the parameters of embedding and unembedding (``params_embedding``), one matrix if they are tied."""
         return self.embedding + self.unembedding
 
     @property
     def routed_experts(self) -> Number:
-        """All routed experts."""
+        """Return the parameters of all routed experts."""
         return self.routed_experts_active + self.routed_experts_idle
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """Forward FLOPs of one token by part, two for a multiplication with its addition.
+    """Forward FLOPs of one token by part; a multiplication with its addition counts as two.
 
-    Parts are those of a training: what modules of multi-token prediction compute is among them.
+    The parts are those of training, including multi-token prediction modules. Norms, activation functions, softmax,
+    rotary embedding and the embedding look-up are not counted, as usual, because none is a matrix product.
 
     Norms, activation functions, softmax, rotary turns and the embedding look-up are not counted, as usual: none is
     a matrix product.
@@ -79,11 +81,11 @@ class Flops:
 
     attention_projections: Number
     attention_scores: Number
-    """Queries with keys and weights with values, each query against the whole sequence, or twice what its window lets
-    it see on average."""
+    """FLOPs of queries with keys and weights with values, for each query against the whole sequence, or against twice
+    the average number of keys in its window."""
     router: Number
     routed_experts: Number
-    """The ``top_k`` experts that serve the token."""
+    """FLOPs of the ``top_k`` experts that serve the token."""
     shared_experts: Number
     dense_feed_forward: Number
     unembedding: Number
@@ -91,34 +93,35 @@ class Flops:
 
     @property
     def forward(self) -> Number:
-        """FLOPs of the forward pass."""
+        """Return the FLOPs of the forward pass."""
         return _sum(self)
 
     @property
     def training(self) -> Number:
-        """FLOPs of forward and backward: the backward pass makes two products of each one. What laws read."""
+        """Return the FLOPs of forward and backward pass, as used by laws; the backward pass has two products for each
+        one."""
         return 3 * self.forward
 
     @property
     def training_causal(self) -> Number:
-        """``training`` if the masked half of the scores is not computed. What MFU is of."""
+        """Return ``training`` without the masked half of the attention scores, the basis of MFU."""
         return 3 * self.forward_causal
 
     @property
     def attention_scores_causal(self) -> Number:
-        """The half of ``attention_scores`` that a causal mask keeps."""
+        """Return the half of ``attention_scores`` that a causal mask keeps."""
         return self.attention_scores / 2
 
     @property
     def forward_causal(self) -> Number:
-        """FLOPs of the forward pass if the masked half of the scores is not computed."""
+        """Return the FLOPs of the forward pass without the masked half of the attention scores."""
         return self.forward - self.attention_scores_causal
 
 
 def params(architecture: Architecture) -> Params:
-    """Parameters of an architecture, by part, without those of multi-token prediction (``mtp_params``).
+    """Count the parameters of an architecture by part, without those of multi-token prediction (``mtp_params``).
 
-    These are what laws read as N, and what authors state: DeepSeek-V3's 671 billion leave its module out.
+    These are the N of laws, and the counts that authors state: DeepSeek-V3's 671 billion exclude its module.
     """
     a = architecture
     m = matrices(a)
@@ -139,29 +142,30 @@ def params(architecture: Architecture) -> Params:
 
 
 def mtp_params(architecture: Architecture) -> Params:
-    """Parameters of all modules of multi-token prediction, by part. They share the model's vocabulary."""
+    """Count the parameters of all multi-token prediction modules by part. They share the model's vocabulary
+    matrices."""
     a = architecture
     block = params(a.mtp_block)
-    # The final norm of such a model is the module's; embedding and hidden state have one more each.
+    # The block's final norm belongs to the module; the norms of embedding and hidden state are added.
     of_one = replace(block, embedding=0, unembedding=0, norms=block.norms + 2 * a.model_dim)
     of_all = jax.tree.map(lambda entries: a.num_mtp_layers * entries, of_one)
     return replace(of_all, mtp_projections=mtp_matrices(a).mtp_projections)
 
 
 def params_active_served(architecture: Architecture, dropped_share: Number) -> Number:
-    """Active parameters that served a token on average, where a share of the assignments to experts was dropped.
+    """Return the average active parameters per token if a share of the expert assignments was dropped.
 
-    What chapter 002 (Engineering Reality, 2) calls the effective N_act under capacity overflow.
+    Chapter 002 (Engineering Reality, 2) calls this the effective N_act under capacity overflow.
     """
     counted = params(architecture)
     return counted.active - dropped_share * counted.routed_experts_active
 
 
 def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flops:
-    """FLOPs of one token of a sequence of ``sequence_length`` tokens in a training's forward pass, by part.
+    """Return the forward FLOPs of one token in training, by part, for sequences of ``sequence_length`` tokens.
 
-    A module of multi-token prediction counts in full for every token, also for the few without one so far ahead. What
-    serving or evaluating a model costs, which leaves them out, is that of ``architecture.without_mtp``.
+    Multi-token prediction modules count in full for every token, even for the few without a token so far ahead. Serving
+    and evaluation do not use the modules; count them with ``architecture.without_mtp``.
     """
     a = architecture
     m = jax.tree.map(operator.add, matrices(a), mtp_matrices(a))
@@ -182,10 +186,10 @@ def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flop
 def design_of(architecture: Architecture, tokens: Number, sequence_length: Number | None = None) -> Design:
     """Return the design of a training run from its architecture and its ``tokens``.
 
-    The only way from an architecture to what laws read: run tables, fits, designs and predictions all come by here.
-    Shared experts of another width than the routed ones count by their width. ``flops`` depend on the length of the
-    sequences and stay unknown (None) without ``sequence_length``. Parameters and shape are the model's without modules
-    of multi-token prediction; ``flops``, what its training computes, are with them.
+    All inputs of laws are derived from architectures here: run tables, fits, designs and predictions. Shared experts of
+    another width than the routed ones count in proportion to their width. ``flops`` depend on the sequence length and
+    are None without ``sequence_length``. Parameters and shape exclude multi-token prediction modules; ``flops`` include
+    them.
     """
     a = architecture
     counts = params(a)
@@ -209,9 +213,9 @@ def _sum(parts: Any) -> Number:
 
 
 def _keys_met(a: Architecture, sequence_length: Number) -> Number:
-    """Keys that a query meets, summed over layers: all of the sequence, as if the later ones were met too.
+    """Return the keys per query, summed over layers: all keys of the sequence, as if there were no causal mask.
 
-    In a window of w tokens a query sees w - w²/2S of S keys on average; the same doubling makes that 2w - w²/S.
+    In a window of w tokens a query sees w - w²/2S of S keys on average; without the mask this doubles to 2w - w²/S.
     """
     windowed = a.num_windowed_layers
     if not windowed:

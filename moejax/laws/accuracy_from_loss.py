@@ -19,12 +19,12 @@ class AccuracyFromLoss:
     """Acc(L) = b - a·s, with s = sigmoid(k·(L - L_0)).
 
     Bhagia et al., "Establishing Task Scaling Laws via Compute-Efficient Model Ladders" (2024), the second of its two
-    steps, with a as what the sigmoid takes away (their a is -a).
+    steps. Here a is the amplitude that the sigmoid subtracts (their a is -a).
 
-    L is ``loss`` and Acc is ``accuracy``, the share of answers that are right. There L is the task's own loss: bits per
-    byte of its right answers. Any loss of the same runs does, and so do percent: they scale a and b. A model of little
+    L is ``loss`` and Acc is ``accuracy``, the share of correct answers. In the paper L is the task's own loss: bits per
+    byte of its correct answers. Any loss of the same runs works, and so do percent, which scale a and b. A model of low
     loss has the accuracy b, one that has learnt nothing b - a. The paper adds an ideal run of loss 0 and accuracy 1 and
-    keeps b at most 1: give such a row, and hold a b that ends above 1 there (``--fix best_accuracy=1``).
+    keeps b at most 1. Add such a row, and fix b at 1 if it ends above 1 (``--fix best_accuracy=1``).
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
@@ -43,7 +43,7 @@ class AccuracyFromLoss:
 
 
 def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Any) -> Any:
-    """The loss at which the law reaches an accuracy; NaN for one that it reaches at no loss above 0."""
+    """Return the loss at which the law reaches an accuracy; NaN if there is no such loss above 0."""
     lost = jnp.asarray((law.best_accuracy - accuracy) / law.lost_accuracy)
     inside = (lost > 0) & (lost < 1)
     loss = law.middle_loss + jax.scipy.special.logit(jnp.where(inside, lost, 0.5)) / law.slope

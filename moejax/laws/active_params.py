@@ -1,8 +1,8 @@
-"""Conventions for the active parameters of a model of N parameters at sparsity S.
+"""Define conventions for the active parameters of a model of N parameters at sparsity S.
 
-Abnar et al. (2025) need N_a(N, S) for every compute-optimal statement and do not give it. Three conventions, each a
-frozen pytree ``convention(params_total, sparsity) -> params_active``; at S = 0 all give N. ``DEFAULT`` is the one that
-every command takes; ``--active-convention`` chooses another, and every output names the one it took.
+Compute-optimal statements of Abnar et al. (2025) need N_a(N, S), which the paper does not give. The three conventions
+are frozen pytrees ``convention(params_total, sparsity) -> params_active`` with N_a = N at S = 0. ``DEFAULT`` is used by
+every command unless ``--active-convention`` chooses another; every output names the convention used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from moejax.pytree import pytree
 @pytree
 @dataclass(frozen=True)
 class Proportional:
-    """N_a = (1-S)·N: everything is an expert."""
+    """N_a = (1-S)·N: all parameters belong to experts."""
 
     @property
     def meaning(self) -> str:
-        """The convention in words."""
+        """Return the convention in words."""
         return "N_a = (1-S)·N"
 
     def __call__(self, params_total: Any, sparsity: Any) -> Any:
@@ -32,16 +32,16 @@ class Proportional:
 @pytree
 @dataclass(frozen=True)
 class BackboneByActive:
-    """Parameters outside the experts are ``ratio`` times those of the experts that serve a token.
+    """Parameters outside the experts are ``ratio`` times those of the active experts.
 
-    What holds when experts are added to a fixed backbone: with X expert parameters, N = X + ratio·(1-S)·X.
+    This holds if experts are added to a fixed backbone: with X expert parameters, N = X + ratio·(1-S)·X.
     """
 
     ratio: Any
 
     @property
     def meaning(self) -> str:
-        """The convention in words."""
+        """Return the convention in words."""
         times = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
         return f"parameters outside the experts being {times} the active experts'"
 
@@ -63,7 +63,7 @@ class BackboneByTotal:
 
     @property
     def meaning(self) -> str:
-        """The convention in words."""
+        """Return the convention in words."""
         return f"parameters outside the experts being {100 * self.share:g} % of all"
 
     def __call__(self, params_total: Any, sparsity: Any) -> Any:
@@ -75,13 +75,13 @@ ACTIVE_PARAMS = {
     "backbone_by_active": BackboneByActive(ratio=0.5),
     "backbone_by_total": BackboneByTotal(share=0.05),
 }
-"""The conventions by name, with example values of what the document leaves open."""
+"""Conventions by name, with example values for what the paper leaves open."""
 DEFAULT = "proportional"
-"""The convention that is taken unless another is named."""
+"""Convention used unless another is named."""
 
 
 def convention(name: str | None = None) -> Any:
-    """A convention by its name; ``DEFAULT`` for None.
+    """Return a convention by its name; ``DEFAULT`` for None.
 
     Raises:
       UserError: there is no such convention.
@@ -93,7 +93,7 @@ def convention(name: str | None = None) -> Any:
 
 
 def sentence(taken: Any) -> str:
-    """Return the sentence by which an output names its convention."""
+    """Return the sentence that names the convention of an output."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (
         f"Active parameters at a total N and a sparsity S are by the convention {name}: {taken.meaning}, which "

@@ -43,10 +43,10 @@ class Allocation:
 
 
 def implied_loss(law: Allocation) -> Chinchilla:
-    """A loss A·M^-alpha + B·D^-beta whose compute-optimal M is the law's, with alpha + beta = 1 and B = 1.
+    """Return a loss A·M^-alpha + B·D^-beta with the law's compute-optimal M, for alpha + beta = 1 and B = 1.
 
-    An allocation fixes only beta/(alpha+beta) and the ratio of the scales; sum and level of the loss are free.
-    ``params_active`` of the result stands for M.
+    An allocation determines only beta/(alpha+beta) and the ratio of the scales; sum and level of the loss are free.
+    ``params_active`` of the result represents M.
     """
     beta = law.model_exponent
     alpha = 1 - beta
@@ -60,7 +60,7 @@ def implied_loss(law: Allocation) -> Chinchilla:
 
 
 def compute_optimal(law: Allocation, flops: Any) -> Claim:
-    """The claim that M, with D = C/M, is what a sum of two powers would choose."""
+    """Return the claim that M, with D = C/M, minimises the loss of ``implied_loss``."""
     scale = law(Design(flops=flops))["flops_per_token"]
     return Claim(
         statement="M* = k_M C^p_M, D* = C / M*",

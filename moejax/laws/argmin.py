@@ -1,4 +1,4 @@
-"""The least value of a smooth function of one number between two bounds, in pure JAX."""
+"""Minimise a smooth function of one number between two bounds, in pure JAX."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BISECTIONS = 60
 def argmin_between(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
     """Return the minimiser of ``function`` in ``[low, high]``: a grid finds the valley, ``jax.grad`` bisects it.
 
-    The grid may miss valleys narrower than a 512th of the interval. A minimum at a bound is the bound itself. Inside,
-    the answer can be differentiated twice in whatever the function closes over.
+    The grid may miss valleys narrower than 1/512 of the interval. A minimum at a bound is the bound itself. Inside, the
+    result can be differentiated twice with respect to anything that the function closes over.
     """
     low, high = jnp.asarray(low, float), jnp.asarray(high, float)
     grid = low + (high - low) * jnp.linspace(0.0, 1.0, CELLS + 1)
@@ -38,10 +38,10 @@ def argmin_between(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
 
 
 def _followed(slope: Callable[[Any], Any], argmin: Any) -> Any:
-    """The same number, with the derivatives of the root of ``slope``: bisection only compares, and so has none.
+    """Return the same number with the derivatives of the root of ``slope``, because bisection has none.
 
-    A Newton step from the root, held still, is the implicit function theorem; every step doubles the derivatives'
-    order.
+    A Newton step from the root, held constant, applies the implicit function theorem; every step doubles the order of
+    the derivatives.
     """
     still = jax.lax.stop_gradient(argmin)
     moved = still

@@ -1,7 +1,8 @@
-"""A law of scores chained to a law of the loss: what a run's sizes say of its score, through its loss.
+"""Chain a law of scores to a law of the loss, to predict a run's score from its sizes through its loss.
 
-``chained_law(Chinchilla, ErrorFromLoss)`` is a law like any other: it reads parameters and tokens, gives an error, has
-the coefficients of both, and decides what the law of the loss decides. What is uncertain in either is uncertain in it.
+``chained_law(Chinchilla, ErrorFromLoss)`` is a law like any other: it reads parameters and tokens, predicts an error,
+has the coefficients of both laws, and makes the decisions of the law of the loss. It propagates the uncertainty of
+both.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ class ChainedLaw:
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[Mapping[str, str]]
     links: ClassVar[tuple[type, type]]
-    """The law of the loss, and that of the score."""
+    """Law of the loss, and law of the score."""
     decides: ClassVar[tuple[DecisionRule, ...]]
 
     @property
     def loss_law(self) -> Any:
-        """The law of the loss, with its coefficients."""
+        """Return the law of the loss with its coefficients."""
         return _part(self, self.links[0])
 
     @property
     def score_law(self) -> Any:
-        """The law of the score from the loss, with its coefficients."""
+        """Return the law of the score with its coefficients."""
         return _part(self, self.links[1])
 
     def score(self, loss: Any) -> Any:
-        """The score at a loss."""
+        """Return the score at a loss."""
         (output,) = self.outputs
         return self.score_law(design_from({"loss": loss}))[output]
 
     def elasticity(self, design: Design) -> Any:
-        """By what share the score moves per share of the loss, at one design."""
+        """Return the elasticity of the score with respect to the loss at one design."""
         loss = self.loss_law(design)
         score, slope = jax.value_and_grad(self.score)(loss)
         return slope * loss / score
@@ -54,11 +55,12 @@ class ChainedLaw:
 
 @functools.cache
 def chained_law(loss_law: type, score_law: type) -> type[ChainedLaw]:
-    """The law that says by ``score_law`` what a run scores that has the loss of ``loss_law``; equal pairs give the same
-    class.
+    """Return the law that predicts a score by ``score_law`` from the loss predicted by ``loss_law``. Equal pairs give
+    the same class.
 
     Raises:
-      UserError: the first gives no loss, the second does not read a loss alone, or both have a coefficient of one name.
+      UserError: the first predicts no loss, the second reads more than a loss, or both have a coefficient of the same
+          name.
     """
     if dict(loss_law.outputs) != LOSS:
         raise UserError(
@@ -99,7 +101,7 @@ def _part(chained: Any, cls: type) -> Any:
 
 
 def _copied(f: Any, units: bool = True) -> Any:
-    """A coefficient's declaration; what is of the loss's unit has none in the chain, where no loss is given."""
+    """Copy the declaration of a coefficient. Units of the loss are dropped, because the chain does not read a loss."""
     metadata = dict(f.metadata) if units else {**f.metadata, "dimension": {}, "shift": {}}
     if f.default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -111,7 +113,8 @@ def _rules(cls: type) -> tuple[DecisionRule, ...]:
 
 
 def _through(rule: DecisionRule, score_law: type) -> DecisionRule:
-    """Decisions of the law of the loss, in terms of the score: a score replaces the loss in answers and questions."""
+    """Express a decision of the law of the loss in terms of the score, which replaces the loss in answers and
+    questions."""
     (output,) = score_law.outputs
     best = f"optimal_{output}"
     needed = next((one for one in _rules(score_law) if one.given == (output,) and "needed_loss" in one.gives), None)

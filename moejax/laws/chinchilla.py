@@ -1,4 +1,4 @@
-"""The dense law of Hoffmann et al. (2022): loss from parameters and tokens, and how it splits a FLOP budget."""
+"""The dense law of Hoffmann et al. (2022): loss from parameters and tokens, and its split of a FLOP budget."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ FLOPS_PER_PARAM_AND_TOKEN = 6.0
 
 
 def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
-    """``params_active`` and ``tokens`` of least loss among those with 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
+    """Return ``params_active`` and ``tokens`` of minimum loss with 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
 
     N* = k·(C/6)^(beta/(alpha+beta)) and D* = (C/6)/N*, with k = (alpha·A / (beta·B))^(1/(alpha+beta)).
     """
@@ -119,13 +119,15 @@ def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
 
 
 def optimal_params(law: Chinchilla, tokens: Any) -> Any:
-    """``params_active`` for which ``optimal_split`` takes just these tokens, through logarithms: it can be huge."""
+    """Return the ``params_active`` for which ``optimal_split`` uses these tokens, through logarithms because it can be
+    huge."""
     ratio = law.params_exponent * law.params_scale / (law.tokens_exponent * law.tokens_scale)
     return jnp.exp((jnp.log(ratio) + law.tokens_exponent * jnp.log(tokens)) / law.params_exponent)
 
 
 def frontier(law: Chinchilla) -> LossCompute:
-    """The loss of the best split against ``flops``: a power law with exponent -alpha·beta/(alpha+beta)."""
+    """Return the loss of the best split as a function of ``flops``: a power law with exponent
+    -alpha·beta/(alpha+beta)."""
     excess = replace(law, irreducible=0.0)
     return LossCompute(
         scale=excess(Design(**optimal_split(excess, 1.0))),
@@ -135,7 +137,7 @@ def frontier(law: Chinchilla) -> LossCompute:
 
 
 def compute_optimal(law: Chinchilla, flops: Any) -> Claim:
-    """The claim that ``optimal_split`` is optimal."""
+    """Return the claim that ``optimal_split`` is optimal."""
     return Claim(
         statement="N* = k (C/6)^(beta/(alpha+beta)), D* = C/(6 N*), k = (alpha A / (beta B))^(1/(alpha+beta))",
         source="Hoffmann et al. 2022, Eq. 4",
@@ -146,7 +148,7 @@ def compute_optimal(law: Chinchilla, flops: Any) -> Claim:
 
 
 def training_flops(variables: Variables) -> dict[str, Any]:
-    """Training FLOPs, 6·N·D."""
+    """Return the training FLOPs, 6·N·D."""
     return {"flops": FLOPS_PER_PARAM_AND_TOKEN * variables["params_active"] * variables["tokens"]}
 
 
@@ -157,16 +159,16 @@ def _loss(law: Chinchilla, variables: Variables) -> Any:
 def dense_at_one(
     experts: str, claim: Callable[..., Claim], slice_at: Callable[[Any, Any], Chinchilla]
 ) -> tuple[DecisionRule, ...]:
-    """The rules of a law that is Chinchilla's at every value of ``experts``, and the dense law at 1.
+    """Return the decisions of a law that has Chinchilla's form at every value of ``experts``, and is dense at 1.
 
     Args:
-      experts: the name of what is held, such as ``expansion``.
+      experts: name of the held quantity, such as ``expansion``.
       claim: ``claim(law, flops, experts)``: the best split at that value.
-      slice_at: the law at one value.
+      slice_at: returns the law at one value.
     """
 
     def leverage(law: Any, flops: float, **given: float) -> dict[str, Any]:
-        """FLOPs of the dense model per FLOP of the mixture at equal loss, each at its own best split."""
+        """Return the FLOPs of the dense model per FLOP of the mixture at equal loss, each at its own best split."""
         loss = frontier(slice_at(law, given[experts]))(Design(flops=flops))
         return {"efficiency_leverage": flops_for_loss(frontier(slice_at(law, 1.0)), loss) / flops}
 

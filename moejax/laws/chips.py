@@ -1,4 +1,4 @@
-"""Accelerators: what one chip computes at most, holds, and moves, as their makers state it."""
+"""List accelerators: peak compute, memory size and bandwidths of a chip as stated by its maker."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ GIB = 2.0**30
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip. Prices are not here: they differ by contract and month."""
+    """A chip. Prices are not included because they differ by contract and month."""
 
     name: str
     flops_per_second: float
-    """Peak of dense matrix products in bfloat16; no structured sparsity."""
+    """Peak of dense matrix products in bfloat16, without structured sparsity."""
     memory_bytes: float
     """Size of the chip's own memory."""
     source: str
     memory_bytes_per_second: float = 0.0
-    """Bandwidth between the chip and its own memory; 0 where it is not entered."""
+    """Bandwidth between the chip and its own memory; 0 if not entered."""
     link_bytes_per_second: float = 0.0
-    """Bandwidth to one neighbour in a torus, one way; 0 for chips that are joined otherwise."""
+    """Bandwidth to one neighbour in a torus, one way; 0 for other interconnects."""
     torus_dimensions: int = 0
-    """2 or 3 for chips that are joined to a torus, two neighbours in each dimension; else 0."""
+    """Dimensions of the torus, 2 or 3, with two neighbours in each; 0 for other interconnects."""
     cycles_per_second: float = 0.0
-    """Clock of a matrix unit: the peak over two operations of 128 x 128 cells of all units; 0 where not entered."""
+    """Clock of a matrix unit: the peak divided by two operations of 128 x 128 cells of all units; 0 if not entered."""
     fp8_flops_per_second: float = 0.0
-    """Peak of dense matrix products in float8; 0 for a chip without them, or where it is not entered."""
+    """Peak of dense matrix products in float8; 0 for a chip without them, or if not entered."""
     int8_flops_per_second: float = 0.0
-    """The same in int8."""
+    """Peak of dense matrix products in int8; 0 for a chip without them, or if not entered."""
     nvlink_bytes_per_second: float = 0.0
-    """Bandwidth of a GPU into the NVLink switches that join it to others, one way; 0 for chips of a torus."""
+    """Bandwidth of a GPU into its NVLink switches, one way; 0 for chips of a torus."""
     nvlink_gpus: int = 0
-    """Largest number of GPUs that NVLink joins: those of a host, or of a rack."""
+    """Largest number of GPUs joined by NVLink: those of a host or of a rack."""
     host_gpus: int = 0
-    """GPUs of one host."""
+    """Number of GPUs per host."""
     network_bytes_per_second: float = 0.0
-    """Bandwidth of a chip's share of the network, one way: of a GPU its own card, InfiniBand, to those that NVLink does
-    not reach; of a TPU the data center's network (DCN), to other slices; 0 where nobody states it."""
+    """Network bandwidth per chip, one way; 0 if not stated. For a GPU, its own InfiniBand card, to GPUs beyond NVLink;
+    for a TPU, the data center network (DCN), to other slices."""
     devices: int = 1
-    """Devices that JAX has of one chip, each with its share of all else."""
+    """Number of JAX devices per chip, each with an equal share of the other values."""
 
     def peak(self, quantization: str) -> float:
-        """FLOPs per second of products in "fp8" or "int8", or with "none" in bfloat16; 0 for those that it lacks."""
+        """Return the FLOPs per second of products in "fp8" or "int8", or in bfloat16 for "none"; 0 if not supported."""
         peaks = {"fp8": self.fp8_flops_per_second, "int8": self.int8_flops_per_second}
         return peaks.get(quantization, self.flops_per_second)
 
     @property
     def device(self) -> Chip:
-        """Return the chip of one device: an equal share of everything, links included."""
+        """Return the chip of one device: an equal share of everything, including links."""
         share = 1 / self.devices
         return replace(
             self,
@@ -218,10 +218,10 @@ CHIPS: dict[str, Chip] = {
 
 
 def find(name: str) -> Chip:
-    """The chip of that name, in any case.
+    """Return the chip of that name, in any case.
 
     Raises:
-      UserError: no such chip; the sentence offers the nearest names.
+      UserError: there is no such chip; the message suggests similar names.
     """
     if name.lower() not in CHIPS:
         raise UserError(unknown(f"chip {name!r}", name.lower(), list(CHIPS)))

@@ -1,7 +1,7 @@
-"""A closed form as a claim: what it says is optimal, and the machinery that finds out whether it is.
+"""Check closed forms as claims: that a value is optimal, verified numerically.
 
-``check`` trusts nothing but the objective: derivatives come from ``jax.grad`` and ``jax.hessian``, the argmin from a
-search that starts elsewhere. All of it is in float64, whatever the process's flag.
+``check`` relies on the objective alone: derivatives come from ``jax.grad`` and ``jax.hessian``, the argmin from a
+search with another initial guess. All computations are in float64, independent of the process's flag.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ Variables = Mapping[str, Any]
 """Positive numbers by name."""
 
 NEWTON_TOLERANCE = 1e-6
-"""Share of itself by which a variable may miss the stationary point, to first order."""
+"""Maximum relative distance of a variable from the stationary point, to first order."""
 ARGMIN_TOLERANCE = 1e-6
-"""Share of itself by which the numerical argmin may differ, where float64 can place it that well."""
+"""Maximum relative difference of the numerical argmin, if float64 can resolve it."""
 
 RESTARTS = 5
-"""Largest number of restarts of a search that rounding stopped."""
+"""Maximum number of restarts of a search that stopped because of rounding."""
 
 
 def nothing_held(variables: Variables) -> dict[str, Any]:
-    """The constraint of an unconstrained claim."""
+    """Return the empty constraint of an unconstrained claim."""
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """``value`` minimises ``objective`` among all positive variables that leave ``held`` as it is.
+    """A claim that ``value`` minimises ``objective`` among all positive variables with the same ``held``.
 
-    ``objective`` and ``held`` are functions of the variables; give what else they depend on through
-    ``jax.tree_util.Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held
-    quantities are products of powers of the variables (a FLOP budget is), so that they are linear in the logarithms.
+    ``objective`` and ``held`` are functions of the variables. Pass anything else through
+    ``jax.tree_util.Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held quantities
+    are products of powers of the variables, as a FLOP budget is, so that they are linear in the logarithms.
     """
 
     statement: str
-    """The closed form, as a formula."""
+    """Closed form, as a formula."""
     source: str
     """Document and equation."""
     value: Variables
-    """The closed form, evaluated."""
+    """Value of the closed form."""
     objective: Callable[[Variables], Any]
     objective_name: str = "loss"
     held: Callable[[Variables], Mapping[str, Any]] = jax.tree_util.Partial(nothing_held)  # noqa: RUF009
     notes: tuple[str, ...] = ()
-    """Remarks that belong to the number, in sentences."""
+    """Remarks on the number, as sentences."""
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,23 @@ class Checked:
     """Result of ``check``. Slopes and curvatures are per e-fold of a variable (nats, if the objective is a loss)."""
 
     value: dict[str, float]
-    """The closed form's variables, and the objective there under its name."""
+    """Variables of the closed form, and the objective there under its name."""
     residual: float
-    """Length of the gradient along the constraint, in log variables; 0 where the claim is stationary."""
+    """Norm of the gradient along the constraint, in log variables; 0 if the claim is stationary."""
     curvature: float
     """Smallest eigenvalue of the Hessian along the constraint, in log variables; positive at a minimum."""
     numeric: dict[str, float]
-    """The numerical argmin: the worse of two searches, from either side of the claimed value."""
+    """Numerical argmin: the worse of two searches, one from each side of the claimed value."""
     agreement: float
-    """Largest difference between closed form and argmin, as a share of the variable."""
+    """Largest relative difference between closed form and argmin."""
     resolution: float
     """Relative distance from a minimum of this curvature within which losses are equal in float64."""
     held: dict[str, float]
-    """The quantities held fixed."""
+    """Held quantities."""
 
     @property
     def holds(self) -> bool:
-        """Return whether the closed form is stationary, a minimum, and the end of the search."""
+        """Return whether the closed form is stationary, a minimum, and the result of the search."""
         return (
             self.curvature > 0
             and self.residual <= NEWTON_TOLERANCE * self.curvature
@@ -88,9 +88,9 @@ class Checked:
 
 
 def in_float64(build: Callable[..., Claim]) -> Callable[..., Claim]:
-    """Decorator for a function that computes a claim with JAX: it runs in float64 and leaves plain numbers behind.
+    """Decorate a function that computes a claim with JAX: it runs in float64 and returns plain numbers.
 
-    Inside a trace, as in a ``jax.vmap`` over resampled laws, the function runs as it is, in the trace's precision.
+    Inside a trace, as in a ``jax.vmap`` over resampled laws, the function runs unchanged, in the trace's precision.
     """
 
     @functools.wraps(build)
@@ -107,12 +107,12 @@ def in_float64(build: Callable[..., Claim]) -> Callable[..., Claim]:
 
 
 def check(claim: Claim, *, away: float = 0.5) -> Checked:
-    """Hold a claim against its objective.
+    """Check a claim against its objective.
 
     Two numerical searches start ``away`` e-folds from the claimed value, on either side of it along the constraint.
 
     Raises:
-      ValueError: if what the claim holds fixed is not a product of powers, so that the search drifted off it.
+      ValueError: a held quantity is not a product of powers, so that the search left the constraint.
     """
     with jax.enable_x64(True):
         value, objective, held = jax.tree.map(
@@ -179,8 +179,8 @@ def _argmin(objective: Any, value: Variables, at_value: Mapping[str, Any], away:
         risen, slope = _rise_and_slope(jnp.asarray(steps), objective, value, tangent, at_value["objective"])
         return float(risen / rise), np.asarray(slope / rise)
 
-    # SciPy's search shares nothing with the derivation, nor with the fits; it compiles nothing either. Where rounding
-    # stops its line search, which is a matter of the processor, it begins again from there.
+    # SciPy's search shares nothing with the derivation or the fits, and compiles nothing. If rounding stops its line
+    # search, which depends on the processor, it restarts from there.
     def search(steps: np.ndarray) -> np.ndarray:
         for _ in range(RESTARTS):
             ended = minimize(scaled, steps, jac=True, method="BFGS", tol=1e-12)

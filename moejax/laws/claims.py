@@ -1,4 +1,4 @@
-"""Every closed form of the library with published constants, ready to be checked."""
+"""Collect the checkable closed forms of the library that have published constants."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
     for entry in ENTRIES
     for name, make in entry.claims.items()
 }
-"""Claims with published constants by file and function; forms without any are claims too, but not here."""
+"""Claims with published constants by file and function; closed forms without constants are not included."""

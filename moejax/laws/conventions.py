@@ -1,12 +1,12 @@
-"""Each paper's count of parameters and FLOPs: every convention is a sum over the same parts.
+"""Count parameters and FLOPs by each paper's convention, as sums over the same parts.
 
 Papers leave out parts (norms, router, embeddings, logits) and simplify attention (as many key-value heads as heads,
-heads that together are as wide as the model). The first is a choice of summands, the second the exact count of a
-simplified architecture, so no convention repeats a formula of ``accounting.py``. Where a paper says nothing (dense
-layers among mixtures, latent attention, gates), the part that stands for it is counted exactly, but modules of
-multi-token prediction, which none of them has, only by the exact FLOPs.
+heads that together are as wide as the model). The former selects summands; the latter is the exact count of a
+simplified architecture. So no convention repeats a formula of ``accounting.py``. Parts that a paper does not mention
+(dense layers among mixtures, latent attention, gates) are counted exactly, except multi-token prediction modules, which
+no paper covers and only the exact FLOPs include.
 
-Forms are given in the letters of the paper. FLOPs are of training, forward and backward, per token.
+Formulas use the letters of the paper. FLOPs are for training, forward and backward, per token.
 """
 
 from __future__ import annotations
@@ -31,31 +31,34 @@ class ParamsConvention:
 
 @dataclass(frozen=True)
 class FlopsConvention:
-    """A paper's training FLOPs per token, of an architecture and a sequence length."""
+    """A paper's training FLOPs per token, for an architecture and a sequence length."""
 
     source: str
     per_token: Callable[[Architecture, Number], Number]
 
 
 def multi_head(architecture: Architecture) -> Architecture:
-    """The same with as many key-value heads as heads: attention of 4·d_head·n_h·d parameters a layer."""
+    """Return the architecture with as many key-value heads as heads: attention of 4·d_head·n_h·d parameters per
+    layer."""
     return architecture.replace(num_kv_heads=architecture.num_heads, value_head_dim=0, num_mtp_layers=0)
 
 
 def square(architecture: Architecture) -> Architecture:
-    """The same with one head as wide as the model: attention of 4·d² parameters, scores of 4·d·S forward FLOPs."""
+    """Return the architecture with one head as wide as the model: 4·d² attention parameters, scores of 4·d·S forward
+    FLOPs."""
     one_head = {"num_heads": 1, "num_kv_heads": 1, "head_dim": architecture.model_dim, "value_head_dim": 0}
     return architecture.replace(**one_head, kv_latent_dim=0, num_mtp_layers=0)
 
 
 def grouped_square(architecture: Architecture) -> Architecture:
-    """The same with heads of d/n_h: attention of d²·(2 + 2·n_kv/n_h) parameters a layer."""
+    """Return the architecture with heads of width d/n_h: attention of d²·(2 + 2·n_kv/n_h) parameters per layer."""
     head_dim = architecture.model_dim / architecture.num_heads
     return architecture.replace(head_dim=head_dim, value_head_dim=0, kv_latent_dim=0, num_mtp_layers=0)
 
 
 def blocks(m: Matrices) -> Number:
-    """Matrices of attention and feed-forward that serve a token: no router, norms, biases or embeddings."""
+    """Return the attention and feed-forward matrices that serve a token, without router, norms, biases and
+    embeddings."""
     return m.attention + m.routed_experts_active + m.shared_experts + m.dense_feed_forward
 
 
@@ -105,7 +108,7 @@ PARAMS: dict[str, ParamsConvention] = {
         lambda a: blocks(matrices(square(a))),
     ),
 }
-"""Conventions for parameters, by the paper's name (``moejax laws`` knows the same names)."""
+"""Conventions for parameters, by the paper's name (as in ``moejax laws``)."""
 
 FLOPS: dict[str, FlopsConvention] = {
     "exact": FlopsConvention(

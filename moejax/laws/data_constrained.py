@@ -1,4 +1,4 @@
-"""The law of repeated tokens, Muennighoff et al. (2023): Chinchilla's, where a token is worth less each time."""
+"""The law of repeated tokens, Muennighoff et al. (2023): Chinchilla's, with diminishing value of repetitions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class DataConstrained:
     least cost, and a model beyond it has R_N excess parameters. r_D and r_N are R_D* and R_N* there. L is in nats per
     token.
 
-    Where no token returns and N is at most M, this is Chinchilla's law (``unrepeated``). There the first repeat of a
-    token is worth a new one.
+    Without repeated tokens and with N at most M, this is Chinchilla's law (``unrepeated``). There the first repetition
+    of a token is worth a new one.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "unique_tokens")
@@ -43,7 +43,7 @@ class DataConstrained:
 
     @property
     def unrepeated(self) -> Chinchilla:
-        """The law of tokens that are all different."""
+        """Return the law for tokens without repetition."""
         return Chinchilla(
             irreducible=self.irreducible,
             params_scale=self.params_scale,
@@ -53,7 +53,7 @@ class DataConstrained:
         )
 
     def effective(self, design: Design) -> Design:
-        """The parameters and the tokens, all different, that Chinchilla's law takes for the same."""
+        """Return the parameters and unrepeated tokens with the same loss under Chinchilla's law."""
         unique = design.unique_tokens_seen
         enough = jnp.minimum(design.params_active, optimal_params(self.unrepeated, unique))
         return Design(

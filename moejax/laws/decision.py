@@ -1,7 +1,7 @@
-"""Decisions of a law: optimal sizes for a budget, the cost of a loss, a leverage, as functions of the law alone.
+"""Define decisions of a law: optimal sizes for a budget, the cost of a loss, a leverage.
 
-Once the quantities that it needs are given, a decision is a function of the law, so that it is resampled, profiled and
-differentiated like a coefficient. Symbols are those of the law's own paper.
+For given quantities, a decision is a function of the law alone, so that it is resampled, profiled and differentiated
+like a coefficient. Symbols are those of the law's own paper.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from moejax.laws.claim import Claim
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """A decision of a law where some quantities are given."""
+    """A decision of a law for given quantities."""
 
     given: tuple[str, ...]
-    """Names of a Design's fields or ratios; ``flops`` are 6 · active parameters · tokens, ``loss`` nats per token."""
+    """Names of given quantities: fields or ratios of a Design; ``flops`` are 6 · active parameters · tokens, ``loss``
+    nats per token."""
     gives: Mapping[str, str]
-    """Names of what is decided, with their symbols."""
+    """Names of the results, with their symbols."""
     decide: Callable[..., Mapping[str, Any]]
-    """``decide(law, **given)``: what is decided, by name."""
+    """``decide(law, **given)``: results by name."""
     claim: Callable[..., Claim] | None = None
-    """``claim(law, **given)``: the claim that the rule takes its numbers from, if it is one."""
+    """``claim(law, **given)``: the claim behind the results, if any."""
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By name, between which numbers what is decided is searched for; at an end it is no optimum of the law."""
+    """Bounds of the search by name of the result; a result at a bound is no optimum of the law."""
     reason: Callable[..., str] | None = None
-    """``reason(law, **given)``: why the law has no answer there."""
+    """``reason(law, **given)``: why the law has no answer."""
 
     def why_none(self, law: Any, given: Mapping[str, float]) -> str:
-        """Why a law has no answer where some quantities are given, in the words of a sentence's end."""
+        """Return the reason why a law has no answer for given quantities, as the end of a sentence."""
         said = self.reason(law, **{name: given[name] for name in self.given}) if self.reason is not None else ""
         return said or "with these coefficients the formula of the answer gives no finite number"
 
     def at_an_end(self, name: str, value: float) -> str:
-        """The bound of the search on which the decision lies, as a sentence; empty inside."""
+        """Return a sentence about the bound on which the decision lies; empty inside the bounds."""
         if name not in self.ends:
             return ""
         low, high = self.ends[name]
@@ -52,7 +53,7 @@ class DecisionRule:
 
 
 AT_AN_END = 1e-6
-"""Share of a bound within which an answer lies at it."""
+"""Relative distance from a bound within which an answer is at the bound."""
 
 
 def optimum(
@@ -62,13 +63,13 @@ def optimum(
     gives: Mapping[str, str],
     ends: Mapping[str, tuple[float, float]] | None = None,
 ) -> DecisionRule:
-    """The optimum of a claim.
+    """Return the rule for the optimum of a claim.
 
     Args:
       claim: ``claim(law, **given)``.
-      ends: between which numbers some of the claim's variables are searched for.
-      gives: symbols of the claim's variables, and of the ``loss`` there if that is decided too; each is named with
-        ``optimal_`` before it.
+      ends: bounds of the search for some of the claim's variables.
+      gives: symbols of the claim's variables, and of the ``loss`` if it is a result too; names are prefixed with
+          ``optimal_``.
     """
 
     def decide(law: Any, **quantities: float) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def growth(split: Callable[..., Mapping[str, Any]], *, given: tuple[str, ...] = 
 
 
 LOG_FLOPS = 50.0
-"""Logarithm of a budget, 5e21 FLOPs, at which the slope of a power is taken: any has the same."""
+"""Logarithm of the budget, 5e21 FLOPs, at which the slope of a power law is taken; it is the same at any budget."""
 
 SPLIT: Mapping[str, str] = {"params_active": "N_act*", "tokens": "D*", "loss": "L*"}
 """Symbols of the best split of a budget into active parameters and tokens."""

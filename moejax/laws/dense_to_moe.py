@@ -1,4 +1,4 @@
-"""The law of Wang et al. (2024) across dense and sparse models: Chinchilla's, with the experts in the first term."""
+"""The law of Wang et al. (2024) for dense and sparse models: Chinchilla's, with experts in the parameter term."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from moejax.laws.law import LOSS, coefficient, law
 class DenseToMoe:
     """L(N, D, E) = A/(N^alpha·E^gamma) + B/D^beta + sigma.
 
-    Wang et al., "Scaling Laws Across Model Architectures" (2024), known here from documents that quote it. No constants
-    are known, only the exponents of compute-optimal size, C^0.590 for mixtures and C^0.507 for dense models.
+    Wang et al., "Scaling Laws Across Model Architectures" (2024), as quoted by other documents. No constants are known,
+    only the exponents of compute-optimal size, C^0.590 for mixtures and C^0.507 for dense models.
 
     N is ``params_active_nonembedding``, E ``num_experts`` (1 for a dense model), D ``tokens``; L is in nats per token.
     At one E this is Chinchilla's form.
@@ -36,7 +36,7 @@ class DenseToMoe:
     irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="sigma")
 
     def at_experts(self, num_experts: Any) -> Chinchilla:
-        """The law at one expert count."""
+        """Return the law at one expert count."""
         return Chinchilla(
             irreducible=self.irreducible,
             params_scale=self.params_scale * num_experts**-self.experts_exponent,
@@ -51,7 +51,7 @@ class DenseToMoe:
 
 
 def compute_optimal(law: DenseToMoe, flops: Any, num_experts: Any) -> Claim:
-    """``params_active`` and ``tokens`` of least loss for a budget 6·N·D, at one expert count."""
+    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N·D, at one expert count."""
     return Claim(
         statement="Hoffmann's split with A E^-gamma for A",
         source="from the form of Wang et al. 2024",

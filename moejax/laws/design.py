@@ -1,6 +1,6 @@
-"""The common input of every law: one model and one token count, in words that do not depend on the paper.
+"""Define the common input of every law: one model and one token count, in terms that do not depend on the paper.
 
-The papers use the same letters for different things; this is where they meet:
+The papers use the same letters for different quantities:
 
 ====== ======================== ======================== ====================== ======================== ==============
 letter Zhao                     Abnar                    Krajewski, Ludziejewski Tian                    chapter 002
@@ -11,8 +11,8 @@ S      ``shared_share``         ``sparsity``             –                    
 N      non-embedding total      total                    see each law           non-embedding total      –
 ====== ======================== ======================== ====================== ======================== ==============
 
-``LETTERS`` is the same by law, for limits of ``moejax design``. The inputs of a law are the fields of ``Design`` that
-its ``inputs`` name; ratios such as ``sparsity`` are properties of it.
+``LETTERS`` has the same by law, for constraints of ``moejax design``. A law's ``inputs`` name the fields of ``Design``
+that it reads; ratios such as ``sparsity`` are properties.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ import numpy as np
 from moejax.pytree import pytree
 
 Quantity = Any
-"""A number, or an array of numbers with one leading axis shared by every field that is given."""
+"""A number, or an array of numbers with one leading axis shared by all given fields."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A training run as laws see it before it is trained. Fields that are not known stay None.
+    """A training run as input of laws, before it is trained. Unknown fields are None.
 
-    Laws are written for one point; a Design of arrays is many points, and ``jax.vmap`` of a law reads it.
+    Laws are written for one point. A Design of arrays is many points, which ``jax.vmap`` of a law reads.
     """
 
     params_total: Quantity = None
-    """Parameters, embeddings included (Abnar's N)."""
+    """Total parameters, including embeddings (Abnar's N)."""
     params_active: Quantity = None
-    """Parameters that serve one token, embeddings included."""
+    """Parameters that serve one token, including embeddings."""
     params_embedding: Quantity = None
     """Parameters of embedding and unembedding, part of both counts above; None counts as 0."""
     tokens: Quantity = None
     """Training tokens D."""
     unique_tokens: Quantity = None
-    """Different tokens that there are to train on; beyond them tokens are repeated."""
+    """Number of different training tokens; beyond them tokens are repeated."""
     flops: Quantity = None
     """Training FLOPs C, forward and backward."""
     num_experts: Quantity = None
@@ -56,18 +56,19 @@ class Design:
     top_k: Quantity = None
     """Routed experts that serve one token."""
     num_shared_experts: Quantity = None
-    """Experts that serve every token, counted by the width of a routed one: of half the width, it is half an expert."""
+    """Experts that serve every token, in units of the width of a routed one: an expert of half the width counts as
+    0.5."""
     model_dim: Quantity = None
     """Width of the residual stream."""
     num_layers: Quantity = None
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
     columns: Any = None
-    """Other columns that a law reads, such as ``loss``: quantities by column name."""
+    """Other columns that a law reads, such as ``loss``, by name."""
 
     @property
     def loss(self) -> Quantity:
-        """The loss of the run, nats per token, where it is known: what laws of scores read (among ``columns``)."""
+        """Loss of the run in nats per token, if known (in ``columns``): the input of laws of scores."""
         return (self.columns or {}).get("loss")
 
     @property
@@ -92,7 +93,7 @@ class Design:
 
     @property
     def tokens_per_param(self) -> Quantity:
-        """Training tokens over active parameters (D/N)."""
+        """Training tokens per active parameter (D/N)."""
         return self.tokens / self.params_active
 
     @property
@@ -107,17 +108,17 @@ class Design:
 
     @property
     def shared_share(self) -> Quantity:
-        """Shared experts as a share of those that serve one token (Zhao's and Tian's S)."""
+        """Share of shared experts among those that serve one token (Zhao's and Tian's S)."""
         return self.num_shared_experts / self.active_experts
 
     @property
     def sparsity(self) -> Quantity:
-        """Experts that do not serve a token, as a share of all (Abnar's S); 0 for a dense model."""
+        """Share of experts that do not serve a token (Abnar's S); 0 for a dense model."""
         return 1 - 1 / self.expert_expansion
 
     @property
     def activation_ratio(self) -> Quantity:
-        """Experts that serve a token, shared ones included, as a share of all (Tian's A); 1 for a dense model."""
+        """Share of experts that serve a token, including shared ones (Tian's A); 1 for a dense model."""
         every = self.num_experts + self.num_shared_experts
         return _where(every > 0, self.active_experts / _where(every > 0, every, 1), 1)
 
@@ -125,7 +126,7 @@ class Design:
     def expert_expansion(self) -> Quantity:
         """Routed experts per routed expert that serves a token (Ludziejewski's E, Clark's E at k = 1).
 
-        1 for a dense model, whether its table says 0 experts, none that serves a token, or 1 and 1.
+        1 for a dense model, whether its table has 0 experts, none that serves a token, or 1 and 1.
         """
         mixture = (self.num_experts > 0) & (self.top_k > 0)
         return _where(mixture, self.num_experts / _where(mixture, self.top_k, 1), 1)
@@ -137,7 +138,7 @@ class Design:
 
 
 def _where(condition: Any, chosen: Any, other: Any) -> Any:
-    """``jnp.where``, without compiling a program for plain numbers and NumPy's arrays."""
+    """Apply ``jnp.where``, without compiling a program for plain numbers and NumPy arrays."""
     if any(isinstance(part, jax.Array) for part in (condition, chosen, other)):
         return jnp.where(condition, chosen, other)
     return np.where(condition, chosen, other) if np.ndim(condition) else chosen if condition else other
@@ -169,7 +170,7 @@ LETTERS: dict[str, dict[str, str]] = {
 }
 """Fields by the letters of a law's paper, by the law's name."""
 SCALED_LETTERS = {("granularity", "G"): 0.5}
-"""By law and letter, our number per one of the paper's: Krajewski's G is 4·d_model over d_expert."""
+"""Factor from the paper's number to a Design's, by law and letter: Krajewski's G is 4·d_model over d_expert."""
 
 FIELDS = tuple(f.name for f in fields(Design) if f.name != "columns")
 
@@ -181,23 +182,23 @@ DERIVED = {
     "activation_ratio": ("num_experts", "top_k", "num_shared_experts"),
     "granularity": ("model_dim", "expert_hidden"),
 }
-"""Properties of a Design by the fields that they need."""
+"""Properties of a Design with the fields that they need."""
 
 
 def value_of(design: Design, name: str) -> Quantity:
-    """Another column of a design, a field, or what it works out of them; None if it is not known."""
+    """Return a column, field or property of a design; None if it is unknown."""
     columns = design.columns or {}
     return columns[name] if name in columns else getattr(design, name, None)
 
 
 def known(design: Design) -> dict[str, Quantity]:
-    """Every field and other column that a design gives."""
+    """Return every field and other column that a design gives."""
     given = {name: value for name in FIELDS if (value := getattr(design, name)) is not None}
     return given | dict(design.columns or {})
 
 
 def design_from(values: Mapping[str, Quantity]) -> Design:
-    """The design with these fields; what is the name of none is another column."""
+    """Return the design with these fields; other names become columns."""
     columns = {name: value for name, value in values.items() if name not in FIELDS}
     return Design(**{name: value for name, value in values.items() if name in FIELDS}, columns=columns or None)
 
@@ -207,24 +208,24 @@ KINDS = {
     "tokens": ("tokens", "unique_tokens"),
     "flops": ("flops",),
 }
-"""Fields that are measured in the same unit, by the name of that unit's kind."""
+"""Fields that share a unit, by the kind of the unit."""
 
 POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
 """Plausible bounds by kind; toy models in pipeline tests have a few thousand parameters."""
 WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
-"""Fields that must lie within ``POSSIBLE``; embeddings may be few, or none."""
+"""Fields that must be within ``POSSIBLE``; embeddings may be few, or none."""
 THOUSAND = 3
 """Decades of a factor of 1,000: units of counts are powers of it."""
 
 
 def kind_of(name: str) -> str:
-    """The kind of a field of ``COUNTED``."""
+    """Return the kind of a field of ``COUNTED``."""
     return next(kind for kind, names in KINDS.items() if name in names)
 
 
 def in_units(design: Design, units: Mapping[str, Any]) -> Design:
-    """The same design with counts measured in other units: ``units`` gives a unit's size by its kind.
+    """Return the design with counts in other units; ``units`` gives the size of a unit by its kind.
 
     The kind of another column is its own name.
     """

@@ -34,11 +34,11 @@ class EffectiveParams:
     tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
 
     def dense_equivalent(self, design: Design) -> Any:
-        """Parameters of the dense model with the same loss: N_act · G^gamma."""
+        """Return the parameters of the dense model with the same loss: N_act · G^gamma."""
         return design.params_active * design.expansion**self.expansion_exponent
 
     def __call__(self, design: Design) -> Any:
-        # The power of G by itself: G^gamma alone would overflow where runs leave gamma large and alpha small.
+        # Combine the exponents of G: G^gamma alone would overflow if runs leave gamma large and alpha small.
         exponent = self.params_exponent * self.expansion_exponent
         return (
             self.irreducible
@@ -55,7 +55,7 @@ CHAPTER_002 = EffectiveParams(
     tokens_scale=410.7,
     tokens_exponent=0.28,
 )
-"""The chapter's constants, "illustrative" in its own words: Hoffmann's, rounded, with gamma = 0.35."""
+"""Constants of the chapter, which calls them "illustrative": Hoffmann's, rounded, with gamma = 0.35."""
 
 PUBLISHED = {
     "chapter-002": Published(
@@ -69,7 +69,7 @@ PUBLISHED = {
 
 
 def dense_slice(law: EffectiveParams, expansion: Any) -> Chinchilla:
-    """The law at one G: a dense law in which A has become A·G^(-gamma·alpha)."""
+    """Return the law at one G: a dense law with A·G^(-gamma·alpha) in place of A."""
     return Chinchilla(
         irreducible=law.irreducible,
         params_scale=law.params_scale * expansion ** -(law.expansion_exponent * law.params_exponent),
@@ -80,7 +80,7 @@ def dense_slice(law: EffectiveParams, expansion: Any) -> Chinchilla:
 
 
 def compute_optimal(law: EffectiveParams, flops: Any, expansion: Any) -> Claim:
-    """``params_active`` and ``tokens`` of least loss for a budget 6·N_act·D, at one G.
+    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N_act·D, at one G.
 
     N_act* is Hoffmann's, times G^(-gamma·alpha/(alpha+beta)); D* is divided by it. The chapter ("The compute-optimal
     point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not stationary: G multiplies A by

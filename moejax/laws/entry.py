@@ -1,4 +1,4 @@
-"""The entry of one law: each law's file ends with its entries, and ``moejax.laws`` collects them."""
+"""Define the entry of a law. Each law's file ends with its entries, and ``moejax.laws`` collects them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from moejax.laws.published import Published
 
 @dataclass(frozen=True, kw_only=True)
 class LawEntry:
-    """A law with its names, its published constants, what it decides and what is claimed of it."""
+    """A law with its names, published constants, decisions and claims."""
 
     name: str
     law: type
-    """The class, made by ``moejax.laws.law.law``."""
+    """Class made by ``moejax.laws.law.law``."""
     aliases: tuple[str, ...] = ()
-    """Other names, most often the paper's first author."""
+    """Aliases, usually the paper's first author."""
     published: Mapping[str, Published] = field(default_factory=dict)
     """Published constants by the name of the set; the first is the default."""
     decides: tuple[DecisionRule, ...] = ()
-    """Decisions that ``moejax fit --decide`` offers."""
+    """Decisions of ``moejax fit --decide``."""
     claims: Mapping[str, Callable[[], Claim]] = field(default_factory=dict)
-    """Claims with published constants, by the function that makes them; ``moejax.laws.claims`` checks each."""
+    """Claims with published constants, by the function that makes them; ``moejax.laws.claims`` collects them."""
     not_searched: str = ""
-    """Why the fitting engine does not search for the coefficients, where there is another way to them."""
+    """Reason why the fitting engine does not search for the coefficients, if they are determined otherwise."""

@@ -19,10 +19,10 @@ class ErrorFromLoss:
 
     Gadre et al., "Language models scale reliably with over-training and on downstream tasks" (2024), Eq. 5.
 
-    L is ``loss``, that of pretraining or of a validation set, in nats per token, and Err is ``error``, the share of
-    answers that are wrong, averaged over tasks. Epsilon is the error of a model that has learnt nothing. The form has
-    no floor: where a task has errors that no model mends, ``accuracy_from_loss`` has one. Percent are as good as
-    shares: they scale epsilon and k.
+    L is ``loss``, of pretraining or of a validation set, in nats per token, and Err is ``error``, the share of wrong
+    answers, averaged over tasks. Epsilon is the error of a model that has learnt nothing. The form has no floor; for a
+    task with errors that no model avoids, use ``accuracy_from_loss``. Percent work as well as shares: they scale
+    epsilon and k.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
@@ -37,7 +37,7 @@ class ErrorFromLoss:
 
 
 def loss_for_error(law: ErrorFromLoss, error: Any) -> Any:
-    """The loss at which the law reaches an error; NaN for one that it reaches at no loss above 0."""
+    """Return the loss at which the law reaches an error; NaN if there is no such loss above 0."""
     gain = jnp.asarray(law.chance_error - error)
     inside = (gain > 0) & (gain < law.gain_scale)
     return jnp.where(inside, jnp.log(law.gain_scale / jnp.where(inside, gain, 1.0)) / law.gain_rate, jnp.nan)

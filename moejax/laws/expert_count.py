@@ -25,8 +25,8 @@ class ExpertCount:
 
     N is ``params_active``, embeddings included; D is ``tokens``; E is ``expert_expansion`` (the document routes to one
     expert, so E is their number; 1 is a dense model), and Ê the expert count, saturated. L is in nats per token. Two
-    widely read copies of the formula flip signs; with the ones here the document's Tables 1 and 4 come out. At one
-    expert count this is Chinchilla's form, with scales and exponents that depend on it.
+    widely read copies of the formula flip signs; these signs reproduce the document's Tables 1 and 4. At one expert
+    count this is Chinchilla's form, with scales and exponents that depend on it.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts", "top_k")
@@ -49,7 +49,7 @@ class ExpertCount:
     irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="c")
 
     def at_experts(self, num_experts: Any) -> Chinchilla:
-        """The law at one expert count, which is Chinchilla's form (Table 4: m, mu, n, nu)."""
+        """Return the law at one expert count, which has Chinchilla's form (Table 4: m, mu, n, nu)."""
         experts = saturate(num_experts, self.experts_start, self.experts_maximum, 1)
         return Chinchilla(
             irreducible=self.irreducible,
@@ -65,7 +65,7 @@ class ExpertCount:
 
 @in_float64
 def compute_optimal(law: ExpertCount, flops: Any, num_experts: Any) -> Claim:
-    """``params_active`` and ``tokens`` of least loss for a budget 6·N_act·D, at one expert count."""
+    """Return the claim for ``params_active`` and ``tokens`` of minimum loss at 6·N_act·D and one expert count."""
     return Claim(
         statement="Hoffmann's split with the scales and exponents of one expert count",
         source="Ludziejewski et al. 2025, Table 1",

@@ -95,7 +95,7 @@ class FourFactor:
 
     @property
     def as_five_factor(self) -> FiveFactor:
-        """The five-factor law that this is."""
+        """Return the equivalent five-factor law."""
         return FiveFactor(**coefficients(self), shared_square=0.0, shared_slope=0.0)
 
     def __call__(self, design: Design) -> Any:
@@ -103,7 +103,7 @@ class FourFactor:
 
 
 def at_structure(law: FiveFactor, active_experts: Any, shared_share: Any) -> ThreeFactor:
-    """Eq. 7 as the joint law has it at one G and S: the structure's cost moves a, c and h, and nothing else."""
+    """Return Eq. 7 as implied by the joint law at one G and S: the structure changes a, c and h, and nothing else."""
     structure = law.structure(with_experts(active_experts, shared_share))
     return ThreeFactor(
         total_scale=law.total_scale + structure,

@@ -60,7 +60,7 @@ class FiveFactor:
     irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     def structure(self, design: Design) -> Any:
-        """e·G + f/G + m·S² + n·S: what the experts' number and kind cost."""
+        """Return e·G + f/G + m·S² + n·S, the cost of number and kind of the experts."""
         experts, shared = design.active_experts, design.shared_share
         return (
             self.experts_slope * experts
@@ -70,7 +70,7 @@ class FiveFactor:
         )
 
     def coupling(self, design: Design) -> Any:
-        """N^-alpha + k·N_a^-alpha + h·N_a/N: how much that matters at a size."""
+        """Return N^-alpha + k·N_a^-alpha + h·N_a/N, the weight of that cost at a size."""
         total, active = design.params_total_nonembedding, design.params_active_nonembedding
         return (
             total**-self.params_exponent
@@ -124,23 +124,23 @@ PUBLISHED = {
 
 
 def with_experts(active_experts: Any, shared_share: Any, **fields: Any) -> Design:
-    """A design with G and S given as numbers, whole or not; counts are without embeddings."""
+    """Return a design with real numbers G and S; counts exclude embeddings."""
     shared = active_experts * shared_share
     return Design(top_k=active_experts - shared, num_shared_experts=shared, **fields)
 
 
 def best_active_experts(law: FiveFactor) -> Any:
-    """sqrt(f / e)."""
+    """Return sqrt(f / e)."""
     return (law.experts_inverse / law.experts_slope) ** 0.5
 
 
 def best_shared_share(law: FiveFactor) -> Any:
-    """-n / (2 m)."""
+    """Return -n / (2 m)."""
     return -law.shared_slope / (2 * law.shared_square)
 
 
 def optimal_active_experts(law: FiveFactor, design: Design) -> Claim:
-    """G of least loss; the rest of ``design``, S included, stays as it is."""
+    """Return the claim for the G of minimum loss; the rest of ``design``, including S, is held."""
     return Claim(
         statement="G* = sqrt(f / e)",
         source="Zhao et al. 2025, Eq. 12 (Eq. 20)",
@@ -150,7 +150,7 @@ def optimal_active_experts(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
-    """S of least loss; the rest of ``design``, G included, stays as it is."""
+    """Return the claim for the S of minimum loss; the rest of ``design``, including G, is held."""
     return Claim(
         statement="S* = -n / (2 m)",
         source="Zhao et al. 2025, Eq. 13 (Eq. 22)",
@@ -160,9 +160,9 @@ def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_active_share(law: FiveFactor, params_total: Any, active_experts: Any, shared_share: Any) -> Claim:
-    """N_a/N of least loss at one N, G and S (counts without embeddings); tokens cancel.
+    """Return the claim for the N_a/N of minimum loss at one N, G and S (counts without embeddings); tokens cancel.
 
-    The optimum of the form, whatever it costs: more active parameters are taken to be free.
+    This optimum of the formula ignores cost: more active parameters are free.
     """
     structure = law.structure(with_experts(active_experts, shared_share))
     alpha = law.params_exponent
@@ -180,10 +180,10 @@ def optimal_active_share(law: FiveFactor, params_total: Any, active_experts: Any
 def optimal_active_at_compute(
     law: FiveFactor, flops: Any, params_total: Any, active_experts: Any, shared_share: Any
 ) -> Claim:
-    """N_a and D of least loss with N_a·D = ``flops``, at one N, G and S.
+    """Return the claim for N_a and D of minimum loss with N_a·D = ``flops``, at one N, G and S.
 
-    Zhao et al. (2025), Appendix G, which writes C = D·N_a, without the factor 6. Eq. 31 has no closed solution; its
-    root is found in log N_a, where the loss is convex. Active parameters are not kept below N.
+    Zhao et al. (2025), Appendix G, which defines C = D·N_a, without the factor 6. Eq. 31 has no closed solution; its
+    root is found in log N_a, where the loss is convex. Active parameters are not limited to N.
     """
 
     active = _root_of_equation_31(law, flops, params_total, active_experts, shared_share)
@@ -210,7 +210,7 @@ def _root_of_equation_31(law: FiveFactor, flops: Any, params_total: Any, active_
 
 
 def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, structure: Any) -> Any:
-    """L*(C) of Eq. 32, where ``params_active`` solves Eq. 31 for C."""
+    """Return L*(C) of Eq. 32, where ``params_active`` solves Eq. 31 for C."""
     alpha, beta = law.params_exponent, law.tokens_exponent
     return (
         _floor(law, params_total, structure)
@@ -220,10 +220,10 @@ def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, stru
 
 
 def loss_compute_limit(law: FiveFactor, params_total: Any, structure: Any) -> LossCompute:
-    """L*(C) as h goes to 0: C_0 + K·C^(-alpha·beta/(alpha+beta)), Eq. 33.
+    """Return L*(C) as h goes to 0: C_0 + K·C^(-alpha·beta/(alpha+beta)), Eq. 33.
 
-    The document presents Eq. 33 as L*(C) at N = 1T. It is this limit, not a fit, and lies below the exact loss of
-    ``loss_at_optimum``: by 0.002 nats at C = 1e20 and by 0.039 at 1e26.
+    The paper presents Eq. 33 as L*(C) at N = 1T. It is this limit, not a fit, and is below the exact loss of
+    ``loss_at_optimum`` by 0.002 nats at C = 1e20 and by 0.039 at 1e26.
     """
     split = Chinchilla(
         irreducible=0.0,
@@ -276,10 +276,11 @@ def efficient_active_share(
     least_gain: float,
     step: float = 0.01,
 ) -> Any:
-    """N_a/N beyond which one more ``step`` lowers the loss by less than ``least_gain`` nats; NaN if that never happens.
+    """Return the N_a/N beyond which one more ``step`` lowers the loss by less than ``least_gain`` nats; NaN without
+    one.
 
-    Algorithm 1 (Appendix F) to the letter: it starts at one step and returns the share *after* the step that no
-    longer pays.
+    This is Algorithm 1 (Appendix F) as printed: it starts at one step and returns the share *after* the first step that
+    gains too little.
     """
     shares = step * jnp.arange(1.0, round(1 / step) + 1)
 
@@ -294,7 +295,7 @@ def efficient_active_share(
 
 
 def active_experts_range(law: FiveFactor, design: Design, *, tolerance: float) -> tuple[Any, Any]:
-    """The G whose loss is within ``tolerance`` nats of the best G's, at the sizes of ``design`` (Table 3).
+    """Return the range of G with a loss within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table 3).
 
     e·G + f/G = 2·sqrt(e·f) + tolerance/coupling is quadratic in G.
     """
@@ -305,13 +306,14 @@ def active_experts_range(law: FiveFactor, design: Design, *, tolerance: float) -
 
 
 def shared_share_range(law: FiveFactor, design: Design, *, tolerance: float) -> tuple[Any, Any]:
-    """The S whose loss is within ``tolerance`` nats of the best S's, at the sizes of ``design`` (Table 3)."""
+    """Return the range of S with a loss within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table
+    3)."""
     half = (tolerance / law.coupling(design) / law.shared_square) ** 0.5
     return best_shared_share(law) - half, best_shared_share(law) + half
 
 
 def routed_experts_factor(widening: Any, active_experts: Any, shared_share: Any, num_experts: Any) -> Any:
-    """v by which the number of routed experts changes when every expert becomes u = ``widening`` times as wide.
+    """Return the factor v on the number of routed experts if every expert becomes u = ``widening`` times as wide.
 
     Appendix H, Eq. 35: v = ((1-u)·S·G + n_e) / (u·n_e) keeps the total parameters, so that N_a alone varies.
     """
@@ -332,7 +334,7 @@ def _active_share_at_best(law: FiveFactor, params_total: Any) -> Claim:
 
 
 def _active_at_best(law: FiveFactor, flops: Any, params_total: Any) -> Claim:
-    # The paper counts C = N_a·D, without the factor 6.
+    # The paper defines C = N_a·D, without the factor 6.
     return optimal_active_at_compute(law, flops / FLOPS_PER_PARAM_AND_TOKEN, params_total, **_best_structure(law))
 
 

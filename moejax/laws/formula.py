@@ -1,10 +1,10 @@
-"""Equations read as trees: those that a law's docstring begins with, and those that a user has fitted (``--form``).
+"""Parse equations into trees: those at the beginning of a law's docstring, and those that a user fits (``--form``).
 
-What a docstring says is rendered on pages and held to the code by tests. Its first paragraph is one equation or more,
-joined by commas, ``with`` and ``and``, up to a full stop. The others say what each letter is: the letter, ``is``, and
-between double backticks a field of ``Design`` or an output of the law, or a product or quotient of such. Every product
-has its sign, ``N^a·D^b`` or ``N^a*D^b``: letters side by side are no product. A column whose name is no word stands
-between `backticks`, and numbers may be written 1e9 or 48M.
+The equations of docstrings are rendered on pages, and tests compare them with the code. The first paragraph is one
+equation or more, joined by commas, ``with`` and ``and``, up to a full stop. The others give the meaning of each letter:
+the letter, ``is``, and between double backticks a field of ``Design`` or an output of the law, or a product or quotient
+of such. Every product has its sign, ``N^a·D^b`` or ``N^a*D^b``: adjacent letters are no product. A column whose name is
+no word is written between `backticks`, and numbers may be written 1e9 or 48M.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from moejax import quantities
 from moejax.errors import UserError
 
 FUNCTIONS = ("log10", "log2", "log", "ln", "exp", "sqrt", "sigmoid")
-"""Names that are applied to what follows them; ``log`` and ``ln`` are both natural."""
+"""Functions that may precede an argument; ``log`` and ``ln`` are both natural."""
 
 MOST_CHARACTERS = 1_000
-"""The longest text of equations that is read."""
+"""Maximum length of the text of equations."""
 DEEPEST = 40
-"""The most parentheses, functions and powers inside each other."""
+"""Maximum nesting depth of parentheses, functions and powers."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number, as it is written."""
+    """A number as written."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Name:
-    """A letter or word, with what stands below it after an underscore."""
+    """A letter or word, including a subscript after an underscore."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Terms added; one that is subtracted is a ``Negative``."""
+    """A sum of terms; a subtracted term is a ``Negative``."""
 
     terms: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
 class Negative:
-    """A term with a minus."""
+    """A term with a minus sign."""
 
     term: Tree
 
 
 @dataclass(frozen=True)
 class Product:
-    """Factors multiplied."""
+    """A product of factors."""
 
     factors: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
 class Quotient:
-    """One over the other."""
+    """A quotient."""
 
     over: Tree
     under: Tree
@@ -72,7 +72,7 @@ class Quotient:
 
 @dataclass(frozen=True)
 class Power:
-    """A base and its exponent."""
+    """A power with base and exponent."""
 
     base: Tree
     exponent: Tree
@@ -80,7 +80,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Apply:
-    """One of ``FUNCTIONS`` of an argument."""
+    """An application of one of ``FUNCTIONS`` to an argument."""
 
     function: str
     argument: Tree
@@ -88,21 +88,21 @@ class Apply:
 
 @dataclass(frozen=True)
 class Least:
-    """The smallest of several."""
+    """The minimum of several terms."""
 
     terms: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
 class Greatest:
-    """The largest of several."""
+    """The maximum of several terms."""
 
     terms: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
 class Summation:
-    """The sum of a term over i = 1, 2, …, as far as its coefficients with the index i go."""
+    """A sum of a term over i = 1, 2, …, for as many i as its coefficients with the index i have."""
 
     term: Tree
 
@@ -112,7 +112,7 @@ Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Lea
 
 @dataclass(frozen=True)
 class Equation:
-    """A left side, the arguments that the paper gives it, and a right side."""
+    """An equation: a left side with optional arguments, and a right side."""
 
     left: Tree
     arguments: tuple[Name, ...]
@@ -124,19 +124,19 @@ class Formula:
     """The formula in the docstring of a law."""
 
     text: str
-    """The equations, in one line and without the full stop."""
+    """Equations in one line, without the full stop."""
     equations: tuple[Equation, ...]
     letters: Mapping[str, str]
     """Meaning of the letters: fields of ``Design`` or outputs of the law, or arithmetic on them."""
     prose: str
-    """The other paragraphs."""
+    """Other paragraphs of the docstring."""
 
 
 def formula(law: type) -> Formula:
-    """Return the formula that a law's docstring begins with.
+    """Return the formula at the beginning of a law's docstring.
 
     Raises:
-      ValueError: its first paragraph is not equations.
+      ValueError: the first paragraph is not equations.
     """
     first, _, prose = inspect.cleandoc(law.__doc__ or "").partition("\n\n")
     text = " ".join(first.split())
@@ -149,20 +149,20 @@ def formula(law: type) -> Formula:
 
 
 def parse(text: str, *, what: str = "formula", arguments: bool = True) -> tuple[Equation, ...]:
-    """Equations from their text, such as ``L(N) = A/N^alpha + E, with N = 2·M``.
+    """Parse equations, such as ``L(N) = A/N^alpha + E, with N = 2·M``.
 
     Args:
-      what: what the text is called in a sentence.
-      arguments: whether the left side may say what it is a function of.
+      what: name of the text in error messages.
+      arguments: whether the left side may list its arguments.
 
     Raises:
-      UserError: it is not in this grammar, with the place.
+      UserError: the text does not match this grammar; the message gives the position.
     """
     return _Reader(text, what, arguments).equations()
 
 
 def names(tree: Tree) -> Iterator[str]:
-    """Every name of a tree, in order."""
+    """Yield every name of a tree, in order."""
     match tree:
         case Name(text):
             yield text
@@ -172,7 +172,7 @@ def names(tree: Tree) -> Iterator[str]:
 
 
 def parts(tree: Tree) -> tuple[Tree, ...]:
-    """The trees that a tree is made of, in order."""
+    """Return the direct subtrees of a tree, in order."""
     match tree:
         case Sum(several) | Product(several) | Least(several) | Greatest(several):
             return several
@@ -195,7 +195,7 @@ _EXTREMES = {"min": Least, "max": Greatest}
 
 
 class _Reader:
-    """Recursive descent: a sum of products of powers."""
+    """A recursive-descent parser of sums of products of powers."""
 
     def __init__(self, text: str, what: str, arguments: bool):
         self.text = unicodedata.normalize("NFC", text).rstrip()
@@ -222,7 +222,7 @@ class _Reader:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def took(self, *tokens: str) -> str:
-        """The next token if it is one of these, else nothing."""
+        """Consume and return the next token if it is one of these, else return an empty string."""
         if not self.next or self.next not in tokens:
             return ""
         self.at += 1

@@ -1,14 +1,14 @@
-"""A law from a formula: a class like that of a catalogue law, with the coefficients and the inputs that it names.
+"""Make a law from a formula: a class like that of a catalogue law, with the coefficients and inputs that it names.
 
 ``loss = E + A/N^alpha + B/D^beta`` is a law with the coefficients E, A, alpha, B and beta that reads ``params_active``
-and ``tokens``. What the fitting engine wants to know of coefficients is read off the formula:
+and ``tokens``. The properties of coefficients that the fitting engine needs are derived from the formula:
 
-- Above 0 are exponents that are written with a minus or below a fraction line (``N^-a``, ``1/N^a``), the factor of a
-  power law (``A/N^alpha``, ``k*N^a``) and a number that stands alone in a sum of such (``E``). All others may have
-  either sign, unless that is declared.
-- The dimension of a term's scale is the inverse of its columns', a number beside columns in ``min(D, T)`` or
-  ``(D + T)^b`` has theirs, and one beside ``b*log(N)`` is shifted by a change of N's unit. Where a formula has no such
-  coefficient, the column keeps its unit.
+- Positive coefficients are exponents with a minus or in a denominator (``N^-a``, ``1/N^a``), factors of a power law
+  (``A/N^alpha``, ``k*N^a``) and single terms in a sum of these (``E``). All others may have any sign, unless declared
+  otherwise.
+- The scale of a term has the inverse dimension of its columns. A coefficient next to columns in ``min(D, T)`` or
+  ``(D + T)^b`` has their dimension, and one next to ``b*log(N)`` is shifted by a change of N's unit. Without such a
+  coefficient the column keeps its unit.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from moejax.laws.split import best_split, why_no_split
 from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
-"""Columns by letters that are not column names."""
+"""Columns of letters that are not column names."""
 SIGNS = {"+": "above 0", "-": "below 0", "any": "of either sign"}
 MOST_PARTS = 2_000
-"""The largest tree that a formula may be, once what it defines is put in its place."""
+"""Maximum size of a formula's tree after substituting its definitions."""
 
 _FUNCTIONS: dict[str, Any] = {
     "log": jnp.log,
@@ -69,19 +69,20 @@ _BASES = {"log2": 2.0, "log10": 10.0}
 
 @dataclass(frozen=True)
 class ReadFormula:
-    """A formula and what its names were taken for: from these alone the law is made again."""
+    """A formula and the interpretation of its names, from which the law can be made again."""
 
     text: str
     columns: tuple[tuple[str, str], ...]
-    """Names in the formula that are a target or of a run, and what they are: fields, ratios or other columns."""
+    """Names in the formula that are targets or quantities of a run, and their columns: fields, ratios or other
+    columns."""
     signs: tuple[tuple[str, Sign], ...]
-    """Every coefficient in order, with its sign."""
+    """Coefficients in order, with their signs."""
     budget: str = ""
-    """The cost of two columns, such as ``C = 6*N*D``, for decisions; empty if the law decides nothing."""
+    """Cost of two columns, such as ``C = 6*N*D``, for decisions; empty if the law makes no decisions."""
 
     @property
     def sentence(self) -> str:
-        """The columns that the letters were matched to."""
+        """Return a sentence about the columns and coefficients of the formula."""
         by_sign = {sign: [name for name, one in self.signs if one == sign] for sign in SIGNS}
         said = "; ".join(f"{SIGNS[sign]}: {', '.join(ones)}" for sign, ones in by_sign.items() if ones)
         read = ", ".join(ours if name == ours else f"{name} ({ours})" for name, ours in self.columns)
@@ -105,17 +106,17 @@ def formula_law(
     known: Mapping[str, str] | None = None,
     budget: str = "",
 ) -> type[FormulaLaw]:
-    """The law that a formula is; equal formulas give the same class.
+    """Return the law of a formula; equal formulas give the same class.
 
     Args:
-      text: such as ``loss = E + A/N^alpha + B/D^beta``; after a comma or ``with``, what a name of it is.
-      columns: names that are columns, besides the fields of a ``Design``, its ratios, ``loss`` and N, D, C, L.
-      signs: of coefficients whose sign is not as the formula suggests: ``"+"``, ``"-"`` or ``"any"``.
-      known: in place of all these, every name that is a column, with what it is called in a ``Design``.
-      budget: what two of the columns cost, such as ``C = 6*N*D``; the law then decides how to split it.
+      text: formula, such as ``loss = E + A/N^alpha + B/D^beta``; definitions follow after a comma or ``with``.
+      columns: column names in addition to the fields of a ``Design``, its ratios, ``loss`` and N, D, C, L.
+      signs: signs of coefficients that differ from those suggested by the formula: ``"+"``, ``"-"`` or ``"any"``.
+      known: replaces all these: every name that is a column, with its name in a ``Design``.
+      budget: cost of two columns, such as ``C = 6*N*D``; the law then decides how to split it.
 
     Raises:
-      UserError: the text is no formula, or none that can be fitted; the sentence has the place or the name.
+      UserError: the text is no formula, or cannot be fitted; the message gives the position or the name.
     """
     if known is None:
         known = LETTERS | {name: name for name in (*FIELDS, *DERIVED, "loss", *columns)}
@@ -145,22 +146,22 @@ def formula_law(
 
 
 def assumed_signs(cls: type[FormulaLaw]) -> dict[str, Sign]:
-    """The coefficients that have one sign because the formula suggests it, and that sign."""
+    """Return the coefficients whose single sign was suggested by the formula, with that sign."""
     suggested = _Signs(dict(cls.formula.columns), _outputs(cls.formula.text).values()).signs
     return {name: sign for name, sign in cls.formula.signs if sign != "any" and suggested[name] == sign}
 
 
 def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
-    """A law by formula as plain data."""
+    """Return a law by formula as plain data."""
     said = cls.formula
     return {"formula": said.text, "columns": dict(said.columns), "signs": dict(said.signs), "budget": said.budget}
 
 
 def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
-    """The inverse of ``stored``.
+    """Return the law of plain data: the inverse of ``stored``.
 
     Raises:
-      UserError: it is no formula, or not with these names.
+      UserError: the text is no formula, or has other names.
     """
     made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"], budget=plain["budget"])
     if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs", "budget")}:
@@ -169,7 +170,8 @@ def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
 
 
 def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
-    """The targets of a formula, and what each is, with what it defines in its place; ``what`` is what it is called."""
+    """Return the targets of a formula with their trees, after substituting definitions; ``what`` names it in
+    messages."""
     equations = parse(text, what=what, arguments=False)
     sides: dict[str, Tree] = {}
     for equation in equations:
@@ -203,7 +205,7 @@ def _spent(
     """Return the name of a budget and the two columns that spend it, each as written and as in a ``Design``.
 
     Raises:
-      UserError: it is not a name that the formula does not read, by two columns that it does.
+      UserError: the budget is not a new name that depends on two columns of the formula.
     """
     (name, tree), *more = _outputs(budget, "budget").items()
     spent = dict.fromkeys(names(tree))
@@ -224,7 +226,7 @@ def _spent(
 
 
 def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRule:
-    """The least target at a budget, at what the law reads besides."""
+    """Return the decision for the minimum target at a budget, given the law's other inputs."""
     columns = dict(said.columns)
     ((spent, tree),) = _outputs(said.budget).items()
     one, other = letters = list(dict.fromkeys(names(tree)))
@@ -263,7 +265,7 @@ def _each(tree: Tree) -> Iterator[Tree]:
 
 
 def _put(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
-    """A tree with what some names are in their place."""
+    """Substitute definitions for names in a tree."""
     put = functools.partial(_put, defined=defined)
     match tree:
         case Name(text):
@@ -288,7 +290,7 @@ def _check_coefficients(text: str, found: Iterable[str]) -> None:
         if not name.isidentifier():
             raise UserError(f"The formula {text!r} has {name!r}, which is no column and no name of a coefficient.")
         if (plain := unicodedata.normalize("NFKC", name)) != name:
-            # Python takes both for one name.
+            # Python identifies both spellings.
             raise UserError(f"The formula {text!r} has a coefficient {name}; write it as {plain}.")
         taken = "is a word of Python" if keyword.iskeyword(name) else "every law has besides its coefficients"
         if keyword.iskeyword(name) or name in vars(FormulaLaw).get("__annotations__", ()):
@@ -297,7 +299,7 @@ def _check_coefficients(text: str, found: Iterable[str]) -> None:
 
 @functools.cache
 def _made(said: ReadFormula) -> type[FormulaLaw]:
-    """The class of a formula, which is its name; cached, so that equal formulas share what is compiled."""
+    """Make the class of a formula, cached so that equal formulas share compiled programs."""
     columns, trees = dict(said.columns), _outputs(said.text)
     used = {name for tree in trees.values() for name in names(tree)}
     read = {name: ours for name, ours in columns.items() if name in used}
@@ -381,20 +383,20 @@ def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:
 
 
 def _terms(tree: Tree) -> tuple[Tree, ...]:
-    """Yield the terms of a sum, without minus signs."""
+    """Return the terms of a sum, without minus signs."""
     return tuple(
         term.term if isinstance(term, Negative) else term for term in (tree.terms if isinstance(tree, Sum) else (tree,))
     )
 
 
 class _Signs:
-    """The signs that a formula suggests; a coefficient in several places has either if one of them allows it."""
+    """Signs suggested by a formula; a coefficient may have any sign if one of its occurrences allows it."""
 
     def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
         self.read = read
         self.signs: dict[str, Sign] = {}
         self.logarithms = 0
-        """Number of logarithms around the current term: inside one, a power is a factor and has no likely sign."""
+        """Number of logarithms around the current term. Inside one, a power acts as a factor and suggests no sign."""
         for tree in trees:
             self.sum(tree, inside=False)
 
@@ -410,7 +412,7 @@ class _Signs:
         return any(name in self.read for name in names(tree))
 
     def is_power_law(self, term: Tree) -> bool:
-        """Return whether a term is a product with a power of a column and with no other function of columns."""
+        """Return whether a term is a product with a power of a column and without other functions of columns."""
         functions = (one for one in _each(term) if isinstance(one, Apply) and one.function != "sqrt")
         if any(map(self.reads, functions)):
             return False
@@ -454,16 +456,16 @@ class _Signs:
         falls = falls and not self.logarithms
         self.note_all(exponent, falls and not any(isinstance(one, Sum) for one in _each(exponent)))
         for tree, _ in _factors(base):
-            # What is raised to a power that is fitted must be above 0.
+            # A base of a fitted power must be above 0.
             self.note(tree.text, True) if isinstance(tree, Name) else self.sum(tree, inside)
 
 
 Exponent = tuple[str, ...] | None
-"""Names of coefficients and numbers, with a minus or not, that add up to an exponent; None for what is no such sum."""
+"""Names of coefficients and numbers, with or without a minus, whose sum is an exponent; None if it is no such sum."""
 
 
 class _Dimensions:
-    """The dimensions and shifts of a formula's coefficients, as far as it has a coefficient to bear each."""
+    """Dimensions and shifts of a formula's coefficients, as far as coefficients can absorb changes of units."""
 
     def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
         self.read = read
@@ -476,13 +478,13 @@ class _Dimensions:
             self.settle(tree)
 
     def kind(self, name: str) -> str | None:
-        """The unit that a column is measured in: that of its kind, or its own; none if it is never changed."""
+        """Return the kind of unit of a column, or its own name; None if its unit never changes."""
         ours = self.read[name]
         own = None if ours in FIELDS or ours in DERIVED else ours
         return next((kind for kind, names in KINDS.items() if ours in names), own)
 
     def scale(self, tree: Tree) -> None:
-        """Note the coefficients that are of the output's size: one for each term."""
+        """Record the coefficients with the magnitude of the output, one for each term."""
         for term in _terms(tree):
             factors = [*_factors(term)]
             bare = [
@@ -494,7 +496,7 @@ class _Dimensions:
                 self.scale(sums[0])
 
     def settle(self, tree: Tree) -> None:
-        """Let every term of a sum keep its value in any unit."""
+        """Assign dimensions so that every term of a sum keeps its value in any unit."""
         terms = tree.terms if isinstance(tree, Sum) else (tree,)
         plain = [(term.term, True) if isinstance(term, Negative) else (term, False) for term in terms]
         bare = [(one.text, minus) for one, minus in plain if isinstance(one, Name) and one.text not in self.read]
@@ -503,7 +505,7 @@ class _Dimensions:
                 self.carry(*self.powers(term))
 
     def shifted(self, term: Tree, bearer: str, subtracted: bool) -> bool:
-        """Note what ``b*log(N)`` adds to the number beside it in another unit; return whether the term is such.
+        """Record the shift of the number next to ``b*log(N)`` in another unit; return whether the term has that form.
 
         Args:
           subtracted: whether the number is subtracted, as in ``log(N) - m``.
@@ -525,12 +527,12 @@ class _Dimensions:
         return True
 
     def carry(self, powers: Mapping[str, Exponent], bearers: list[tuple[str, bool]]) -> None:
-        """Let a coefficient take the inverse of a term's dimension."""
+        """Assign the inverse of a term's dimension to a coefficient."""
         if any(powers.values()) and bearers and not any(name in self.dimensions for name, _ in bearers):
             self.dimensions[bearers[0][0]] = _borne(powers, bearers[0][1])
 
     def compared(self, powers: Mapping[str, Exponent], beside: list[list[tuple[str, bool]]]) -> bool:
-        """Let a coefficient of each part take the dimension that what it is compared with has; whether all do."""
+        """Assign the dimension of the compared terms to a coefficient of each part; return whether all have it."""
         inverse = {kind: _negated(exponent) for kind, exponent in powers.items()}
         if None in powers.values() or not all(beside):
             return False
@@ -539,7 +541,8 @@ class _Dimensions:
         return all(self.dimensions.get(name) == _borne(inverse, below) for (name, below), *_ in beside)
 
     def powers(self, tree: Tree, exponent: Exponent = ("1",)) -> tuple[dict[str, Exponent], list[tuple[str, bool]]]:
-        """The exponents of a term's units, by kind, and the coefficients that could bear them, and whether below."""
+        """Return the unit exponents of a term by kind, and the coefficients that could absorb them, with their
+        position."""
         powers: dict[str, Exponent] = {}
         bearers: list[tuple[str, bool]] = []
         for factor, below in _factors(tree):
@@ -564,7 +567,7 @@ class _Dimensions:
         return powers, bearers
 
     def raised(self, base: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """The exponents of a power's units; a base with a coefficient of its own has none."""
+        """Return the unit exponents of a power; none if the base has a coefficient of its own."""
         powers, bearers = self.powers(base, exponent)
         if isinstance(base, Name) or not self.powers(base)[1]:
             return powers if not bearers else {}
@@ -572,9 +575,9 @@ class _Dimensions:
         return {}
 
     def alike(self, several: tuple[Tree, ...], tree: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """The exponents of a sum's units, or a minimum's, if its parts have the same and one bears none.
+        """Return the unit exponents of a sum or minimum if its parts have the same and one has no coefficient.
 
-        A coefficient alone beside columns, as T in ``min(D, T)``, has the dimension of these.
+        A coefficient next to columns, such as T in ``min(D, T)``, has their dimension.
         """
         plain = [self.powers(one) for one in several]
         columns = [powers for powers, _ in plain if powers]
@@ -607,7 +610,7 @@ class _Dimensions:
 
 
 def _borne(powers: Mapping[str, Exponent], below: bool) -> dict[str, tuple[str, ...]]:
-    """The dimension of a coefficient that takes the inverse of a term's, or stands below a fraction line in it."""
+    """Return the dimension of a coefficient that absorbs a term's units: the inverse, unless it is in a denominator."""
     return {kind: (one if below else _negated(one)) or () for kind, one in powers.items() if one}
 
 
@@ -620,7 +623,7 @@ def _minus(one: str) -> str:
 
 
 def _times(one: Exponent, other: Exponent) -> Exponent:
-    """The product of two exponents, one of which is a number: a whole one, if the other has names."""
+    """Return the product of two exponents, one of them a number; it must be an integer if the other has names."""
     if one is None or other is None:
         return None
     for number, rest in ((one, other), (other, one)):

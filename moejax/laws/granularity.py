@@ -21,11 +21,11 @@ class Granularity:
 
     Krajewski et al., "Scaling Laws for Fine-Grained Mixture of Experts" (2024), Eq. 9.
 
-    N is ``params_total_nonembedding`` (Section 6.1: d²·(8E+4) per block, E = 64), not the active parameters as which
-    other documents quote it. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward over that of an
+    N is ``params_total_nonembedding`` (Section 6.1: d²·(8E+4) per block, E = 64), not the active parameters, as other
+    documents quote it. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward over that of an
     expert, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
 
-    At one granularity this is Chinchilla's form; finer experts lower A for ever, unless the cost of routing is counted.
+    At one granularity this is Chinchilla's form; finer experts always lower A, unless the cost of routing is counted.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "model_dim", "expert_hidden")
@@ -52,9 +52,10 @@ class Granularity:
 
 
 def compute_optimal(law: Granularity, flops: Any, granularity: Any, expansion: Any) -> Claim:
-    """``params_active`` and ``tokens`` of least loss for a budget 6·N_act·D at one G and one N/N_act.
+    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N_act·D at one G and
+    N/N_act.
 
-    Without the cost of routing, which the document adds (Eq. 10) and which alone limits G: here finer is better.
+    The cost of routing, which the paper adds (Eq. 10) and which alone limits G, is not included: finer is better here.
     """
     scale = law.granularity_scale * granularity**-law.granularity_exponent + law.params_scale
     dense = Chinchilla(

@@ -22,8 +22,8 @@ class IsoflopSurface:
     Abnar et al. (2025), Eq. 8, for one training budget C; their best degrees are (2, 2, 2). No constants are published.
     N is ``params_total``, S is ``sparsity``, L is in nats per token.
 
-    The lengths of ``size``, ``sparsity`` and ``interaction`` are the degrees. The document has unit = 1; the products
-    (N̂·Ŝ)^i are not the same family of surfaces in another unit, so it is a constant of the law. The law is linear in
+    The lengths of ``size``, ``sparsity`` and ``interaction`` are the degrees. The document uses unit = 1. The products
+    (N̂·Ŝ)^i span another set of surfaces in another unit, so the unit is a constant of the law. The law is linear in
     its coefficients, so ``fit_surface`` is least squares. Its optima have closed forms for degrees (2, 2, 2) and are
     found numerically for others.
     """
@@ -56,7 +56,7 @@ def terms(design: Design, degrees: tuple[int, int, int], params_unit: Any = 1.0)
 def fit_surface(
     designs: Design, losses: Any, degrees: tuple[int, int, int] = (2, 2, 2), params_unit: float = 1.0
 ) -> IsoflopSurface:
-    """The surface of least squares through runs of one budget; the law is linear in its coefficients."""
+    """Fit the surface to runs of one budget by least squares; the law is linear in its coefficients."""
     matrix = jnp.stack(terms(designs, degrees, params_unit), axis=-1)
     scale = jnp.abs(matrix).max(axis=0)
     weights = iter(jnp.linalg.lstsq(matrix / scale, losses)[0] / scale)
@@ -68,10 +68,10 @@ def fit_surface(
 
 @in_float64
 def optimal_params_total(law: IsoflopSurface, sparsity: Any) -> Claim:
-    """N of least loss at one sparsity, for degrees (2, 2, 2).
+    """Return the claim for the N of minimum loss at one sparsity, for degrees (2, 2, 2).
 
     Raises:
-      UserError: for other degrees.
+      UserError: the degrees are others.
     """
     _require_quadratic(law)
     logged = -jnp.log(1 - jnp.asarray(sparsity, float))
@@ -86,10 +86,11 @@ def optimal_params_total(law: IsoflopSurface, sparsity: Any) -> Claim:
 
 @in_float64
 def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
-    """S of least loss at one size, for degrees (2, 2, 2), as the share 1-S of experts that serve a token.
+    """Return the claim for the S of minimum loss at one size, for degrees (2, 2, 2), as the share 1-S of active
+    experts.
 
     Raises:
-      UserError: for other degrees.
+      UserError: the degrees are others.
     """
     _require_quadratic(law)
     logged = jnp.log(params_total / law.params_unit)
@@ -103,7 +104,7 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
 
 
 def best_params_total(law: IsoflopSurface, active_experts_share: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    """N of least loss at one share 1-S of experts that serve a token, between two sizes, and that loss; any degrees."""
+    """Return the N of minimum loss between two sizes at one share 1-S of active experts, and that loss; any degrees."""
 
     def loss(log_total: Any) -> Any:
         return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
@@ -113,7 +114,7 @@ def best_params_total(law: IsoflopSurface, active_experts_share: Any, low: Any, 
 
 
 def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    """1-S of least loss at one size, between two shares, and that loss; any degrees."""
+    """Return the 1-S of minimum loss between two shares at one size, and that loss; any degrees."""
 
     def loss(log_share: Any) -> Any:
         return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})

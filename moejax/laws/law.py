@@ -1,9 +1,8 @@
-"""The protocol of a law: a frozen pytree of coefficients that is called on a Design and returns a loss.
+"""Define the protocol of a law: a frozen pytree of coefficients that maps a Design to a loss.
 
-The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design),
-bootstrapped (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic; it never
-branches on values and never checks them: that is done by ``moejax.laws.predict``. That it is given what it
-reads is all that is checked when it is called.
+The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design), bootstrapped
+(``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic. It never branches on values
+or checks them; ``moejax.laws.predict`` does that. A call only checks that the required inputs are given.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from moejax.pytree import pytree
 from moejax.wording import listed
 
 Sign = str
-"""``"+"`` for a coefficient that is positive, ``"-"`` for one that is negative, ``"any"`` for either."""
+"""``"+"`` for a positive coefficient, ``"-"`` for a negative one, ``"any"`` for either."""
 
 
 @runtime_checkable
@@ -37,12 +36,12 @@ class Law(Protocol):
     """Units of the outputs by name: ``LOSS``, or the entries of the mapping that the law returns."""
 
     def __call__(self, design: Design) -> Any:
-        """Loss in nats per token at one design point; a mapping, if the law predicts something else."""
+        """Return the loss in nats per token at one design point, or a mapping if the law predicts something else."""
         ...
 
 
 LOSS: Mapping[str, str] = {"loss": "nats per token"}
-"""The outputs of a law of the loss."""
+"""Outputs of a law of the loss."""
 
 
 def unit_of(output: str) -> str:
@@ -68,23 +67,23 @@ def coefficient(
     is_exponent: bool = False,
     output: str | None = None,
 ) -> Any:
-    """A field of a law that is fitted.
+    """Declare a fitted field of a law.
 
     Args:
-      meaning: what it is, in words, with its unit.
+      meaning: description with its unit.
       symbol: its letter in the paper.
       sign: the values it may take.
       dimension: its dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A carries
         ``params^alpha``, written ``{"params": "params_exponent"}``; keys are those of ``design.KINDS``, exponents are
         names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum.
-      shift: for a coefficient that stands beside a logarithm, as ``delta`` in ``E^(delta + gamma·log N)``: what a unit
-        of one e-fold adds to it, written ``{"params": "gamma"}``.
+      shift: for a coefficient next to a logarithm, as ``delta`` in ``E^(delta + gamma·log N)``: the change by a unit
+        of one e-fold, written ``{"params": "gamma"}``.
       log_base: the base of that logarithm.
-      is_scale: whether it is the scale of a term of the output, and of its size; what has a dimension is, if not given.
-      is_exponent: whether something is raised to it, which the dimensions may not say.
-      output: of several that the law has, the one that alone depends on it; any may, if not given.
+      is_scale: True if it is the scale of a term of the output; by default, True if it has a dimension.
+      is_exponent: True if it is an exponent, which the dimensions may not show.
+      output: the only output that depends on it; None if any may.
 
-    From dimensions and shifts alone the fitting engine derives how to centre its inputs, and back (``in_units``).
+    The fitting engine centres its inputs and transforms the coefficients back by dimensions and shifts (``in_units``).
     """
     return dataclasses.field(
         metadata={
@@ -104,7 +103,7 @@ def coefficient(
 def constant(
     meaning: str, *, symbol: str, default: Any, dimension: Mapping[str, str | tuple[str, ...]] | None = None
 ) -> Any:
-    """A field of a law that is chosen, not fitted: no leaf of the pytree, but it has a dimension."""
+    """Declare a field of a law that is chosen, not fitted: no leaf of the pytree, but with a dimension."""
     metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
     return dataclasses.field(
         default=default,
@@ -117,9 +116,10 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(coefficient, constant))
 def law(cls: _Class) -> _Class:
-    """Class decorator: a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree.
+    """Decorate a class as a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree.
 
-    Called on a Design that lacks a field of ``inputs``, it raises ``UserError`` with law, inputs and what is missing.
+    Called on a Design that lacks a field of ``inputs``, it raises ``UserError`` with the law, its inputs and the
+    missing ones.
     """
     if "__call__" in vars(cls) and hasattr(cls, "inputs"):
         cls.__call__ = _asking_for_inputs(cls.__call__)
@@ -136,7 +136,7 @@ def _asking_for_inputs(call: Callable[[Any, Design], Any]) -> Callable[[Any, Des
 
 
 def require_inputs(law: Any, given: Container[str]) -> None:
-    """Raise ``UserError``, with the law, what it reads and what is missing, if a field that it reads is not given."""
+    """Raise ``UserError`` with the law, its inputs and the missing ones if an input is not given."""
     missing = [name for name in law.inputs if name not in given]
     if missing:
         cls = law if isinstance(law, type) else type(law)
@@ -144,17 +144,17 @@ def require_inputs(law: Any, given: Container[str]) -> None:
 
 
 def coefficients(law: Any) -> dict[str, Any]:
-    """Coefficients of a law by name, in order; constants are not among them."""
+    """Return the coefficients of a law by name, in order, without constants."""
     return {f.name: getattr(law, f.name) for f in dataclasses.fields(law) if not f.metadata.get("static")}
 
 
 def without_effect(law: type, output: str) -> tuple[str, ...]:
-    """Coefficients on which one of a law's outputs does not depend, as others alone do."""
+    """Return the coefficients on which one of a law's outputs does not depend."""
     return tuple(f.name for f in dataclasses.fields(law) if f.metadata.get("output") not in (None, output))
 
 
 def outputs_of(law: Any) -> dict[str, str]:
-    """The outputs that a law gives, with their units: one fitted to an output has none of the others' coefficients."""
+    """Return the outputs of a law with their units; a law fitted to one output lacks the coefficients of the others."""
     unknown = {name for name, value in coefficients(law).items() if np.any(np.isnan(value))}
     cls = type(law)
     return {name: unit for name, unit in law.outputs.items() if unknown <= {*without_effect(cls, name)}}
@@ -167,12 +167,12 @@ def is_power(exponent: str | tuple[str, ...]) -> bool:
 
 
 def _log(size: Any) -> Any:
-    """In double precision for a number; for a traced one, in its own."""
+    """Return the logarithm, in double precision for a number, else in the precision of the traced value."""
     return math.log(size) if isinstance(size, int | float) else jnp.log(size)
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """``base ** exponent``; infinite where Python's own power of two numbers would raise."""
+    """Return ``base ** exponent``, which is infinite if Python's power of two numbers would raise."""
     if not (isinstance(base, int | float) and isinstance(exponent, int | float)):
         return base**exponent
     with np.errstate(over="ignore", divide="ignore"):
@@ -180,7 +180,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def in_units(law: Any, units: Mapping[str, Any]) -> Any:
-    """The same law for designs measured in other units: ``in_units(law, u)(design.in_units(d, u)) == law(d)``.
+    """Return the law for designs in other units: ``in_units(law, u)(design.in_units(d, u)) == law(d)``.
 
     Args:
       law: a law for designs in plain counts.
@@ -198,7 +198,7 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
         for kind, powers in f.metadata["dimension"].items():
             if kind in units:
                 total = sum(exponent(p) for p in ((powers,) if isinstance(powers, str) else powers))
-                # What is no number then is said of the fit.
+                # The fit reports non-finite values.
                 with np.errstate(over="ignore", invalid="ignore"):
                     value = value * _power(units[kind], -total)
         for kind, slope in f.metadata["shift"].items():

@@ -1,4 +1,4 @@
-"""Efficiency leverage, Tian et al. (2025): how many times a mixture's compute the dense model of equal loss needs."""
+"""Efficiency leverage, Tian et al. (2025): compute of the dense model of equal loss per compute of a mixture."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Leverage:
     Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts Language Models" (2025), Eqs.
     1 and 4.
 
-    EL is ``efficiency_leverage``: how many times the mixture's compute the dense model of equal loss needs. A is
+    EL is ``efficiency_leverage``: compute of the dense model of equal loss over that of the mixture. A is
     ``activation_ratio``, Â the same, saturated; G is ``granularity``, C is ``flops``. The document has two A: Section 2
     and Table 3 define (E_a + E_s)/(E + E_s), which is used here, but the labels of the data behind Table 6 (3.1 %, 0.8
-    %) are E_a/E. The second gives leverages 3 to 19 % larger where one expert is shared: for it, leave the shared
-    experts out of the design.
+    %) are E_a/E. The second definition gives leverages 3 to 19 % larger for one shared expert; to use it, leave the
+    shared experts out of the design.
 
     The bases of the logarithms are not printed; of all pairs among 2, e and 10, only log10 for C with log2 for G gives
     the printed EL > 7 at A = 3.1 %, G = 12, C = 1e22, with a best G near 12 and EL = 1 for a dense model. The text
-    calls d positive; Table 6 has it negative, which is what makes leverage grow with compute. ``leverage_between`` has
-    EL from two loss-compute curves (Algorithm 1).
+    calls d positive; it is negative in Table 6, which makes leverage grow with compute. ``leverage_between`` has EL
+    from two loss-compute curves (Algorithm 1).
     """
 
     inputs: ClassVar[tuple[str, ...]] = (
@@ -69,16 +69,17 @@ class Leverage:
 
 
 def leverage_between(mixture: LossCompute, dense: LossCompute, flops: Any) -> Any:
-    """Leverage at a mixture's compute, from the two loss-compute curves; NaN where it is undefined.
+    """Return the leverage at a mixture's compute from two loss-compute curves; NaN if it is undefined.
 
-    Appendix K, Algorithm 1: the FLOPs at which the dense curve reaches the mixture's loss, per FLOP of the mixture.
-    Undefined where the mixture's loss lies below what the dense curve ever reaches.
+    Appendix K, Algorithm 1: the FLOPs at which the dense curve reaches the mixture's loss, per FLOP of the mixture. It
+    is undefined if the mixture's loss is below the limit of the dense curve.
     """
     return flops_for_loss(dense, mixture(Design(flops=flops))) / flops
 
 
 def optimal_granularity(law: Leverage, activation_ratio: Any, flops: Any) -> Claim:
-    """Granularity of greatest leverage; it depends on neither A nor C, as long as A is below the dense model's 1."""
+    """Return the claim for the granularity of greatest leverage, independent of C and of A below the dense model's
+    1."""
     return Claim(
         statement="G* = 2^(-beta / (2 gamma))",
         source="from Tian et al. 2025, Eq. 4",
@@ -125,7 +126,7 @@ ENTRIES = (
         law=Leverage,
         aliases=("tian",),
         published=PUBLISHED,
-        # The best granularity depends on neither the activation ratio nor the FLOPs: any will do.
+        # The best granularity depends on neither the activation ratio nor the FLOPs, so these values are arbitrary.
         decides=(optimum(lambda law: optimal_granularity(law, 0.1, 1e20), gives={"granularity": "G*"}),),
         claims={"optimal_granularity": lambda: optimal_granularity(PUBLISHED["tian-2025"].law, 0.031, 1e22)},
     ),

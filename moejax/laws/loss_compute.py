@@ -34,7 +34,7 @@ class LossCompute:
 
 
 def flops_for_loss(law: LossCompute, loss: Any) -> Any:
-    """Training FLOPs at which the law reaches a loss; NaN for a loss that it never reaches."""
+    """Return the training FLOPs at which the law reaches a loss; NaN for a loss that it never reaches."""
     excess = jnp.asarray(loss - law.irreducible)
     reachable = jnp.where(excess > 0, excess, 1.0)
     return jnp.where(excess > 0, (reachable / law.scale) ** (1 / law.exponent), jnp.nan)
@@ -55,7 +55,7 @@ PUBLISHED = {
 
 
 def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ...] = ()) -> DecisionRule:
-    """The rule that gives the least FLOPs that reach a loss, by the frontier ``frontier_of(law, **given)``."""
+    """Return the decision for the minimum FLOPs that reach a loss, by the frontier ``frontier_of(law, **given)``."""
 
     def reason(law: Any, loss: float, **quantities: float) -> str:
         least = float(frontier_of(law, **quantities).irreducible)

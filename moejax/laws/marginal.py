@@ -1,4 +1,4 @@
-"""The marginal laws of Zhao et al. (2025): one factor varied, everything else held."""
+"""The marginal laws of Zhao et al. (2025): one factor varies, all others are held."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class MarginalShared:
 
 
 def optimal_active(law: MarginalActive) -> Claim:
-    """The active parameters of least loss."""
+    """Return the claim for the active parameters of minimum loss."""
     power = 1 / (law.active_exponent + 1)
     return Claim(
         statement="N_a* = (c gamma / h)^(1/(gamma+1))",
@@ -88,7 +88,7 @@ def optimal_active(law: MarginalActive) -> Claim:
 
 
 def optimal_experts(law: MarginalExperts) -> Claim:
-    """The number of active experts of least loss."""
+    """Return the claim for the number of active experts of minimum loss."""
     return Claim(
         statement="G* = sqrt(f / e)",
         source="from Zhao et al. 2025, Eq. 8",
@@ -98,7 +98,7 @@ def optimal_experts(law: MarginalExperts) -> Claim:
 
 
 def optimal_shared(law: MarginalShared) -> Claim:
-    """The share of shared experts of least loss."""
+    """Return the claim for the share of shared experts of minimum loss."""
     return Claim(
         statement="S* = -n / (2 m)",
         source="from Zhao et al. 2025, Eq. 10",
@@ -108,7 +108,7 @@ def optimal_shared(law: MarginalShared) -> Claim:
 
 
 def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
-    """Eq. 5 as the joint law has it around a design, whatever N_a the design has."""
+    """Return Eq. 5 as implied by the joint law around a design, for any N_a of the design."""
     three = at_structure(law, design.active_experts, design.shared_share)
     sizes = TwoFactor(**{f.name: getattr(three, f.name) for f in fields(TwoFactor)})
     return MarginalActive(
@@ -120,7 +120,7 @@ def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
 
 
 def margin_of_shared(law: FiveFactor, design: Design) -> MarginalShared:
-    """Eq. 10 as the joint law has it around a design, whatever S the design has."""
+    """Return Eq. 10 as implied by the joint law around a design, for any S of the design."""
     coupling = law.coupling(design)
     square, slope = law.shared_square * coupling, law.shared_slope * coupling
     none = replace(design, top_k=design.active_experts, num_shared_experts=0.0)

@@ -1,6 +1,6 @@
-"""The weight matrices of an architecture, on which every count of parameters and FLOPs is built.
+"""List the weight matrices of an architecture, on which every count of parameters and FLOPs is built.
 
-A matrix is the product of its two sides in parameters, and two FLOPs per entry for each token that passes through it.
+A matrix has as many parameters as the product of its dimensions, and costs two FLOPs per entry and token.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from moejax.ranges import Number
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Matrices:
-    """Entries of the weight matrices that a token can meet, summed over layers.
+    """Entries of the weight matrices that a token can use, summed over layers.
 
-    ``unembedding`` is the product with the vocabulary, whether its matrix is its own or the embedding's.
+    ``unembedding`` is the product with the vocabulary, whether its matrix is separate or tied to the embedding.
     """
 
     attention: Number
@@ -30,11 +30,11 @@ class Matrices:
     dense_feed_forward: Number
     unembedding: Number
     mtp_projections: Number = 0
-    """From hidden states and embeddings together into the blocks of multi-token prediction."""
+    """Matrices that combine hidden states and embeddings for the blocks of multi-token prediction."""
 
 
 def matrices(architecture: Architecture) -> Matrices:
-    """Entries of the weight matrices of an architecture, by part, without modules of multi-token prediction."""
+    """Count the entries of an architecture's weight matrices by part, without multi-token prediction modules."""
     a = architecture
     moe_layers = a.num_moe_layers
     expert = _swiglu(a.model_dim, a.expert_hidden)
@@ -52,8 +52,8 @@ def matrices(architecture: Architecture) -> Matrices:
 
 
 def mtp_matrices(architecture: Architecture) -> Matrices:
-    """Entries of the weight matrices of all modules of multi-token prediction. Each has the product with the
-    vocabulary, by the model's own matrix."""
+    """Count the entries of the weight matrices of all multi-token prediction modules. Each module includes the product
+    with the model's own vocabulary matrix."""
     a = architecture
     of_one = replace(matrices(a.mtp_block), mtp_projections=2 * a.model_dim**2)
     return jax.tree.map(lambda entries: a.num_mtp_layers * entries, of_one)
@@ -71,7 +71,7 @@ def _grouped_attention(a: Architecture) -> Number:
 
 
 def _latent_attention(a: Architecture) -> Number:
-    """DeepSeek-V2's attention: keys and values through a common latent, positions on one shared key head."""
+    """Count DeepSeek-V2's attention: keys and values through a common latent, positions on one shared key head."""
     queries = a.num_heads * (a.head_dim + a.rope_head_dim)
     compressed = a.query_latent_dim * (a.model_dim + queries)
     down = a.model_dim * (a.kv_latent_dim + a.rope_head_dim)

@@ -1,9 +1,9 @@
-"""Bytes that training and serving an architecture need, summed over all devices.
+"""Estimate the bytes for training and serving an architecture, summed over all devices.
 
-Parameters, gradients and optimiser state are exact. Activations are what a backward pass cannot do without: the inputs
-of every matrix product and gated unit, with attention in one kernel, so that no score is stored. Programs that fuse
-less keep more (plain automatic differentiation of a gated unit keeps six values where three would do): this is what
-to compare designs with, and the compiled program has the last word.
+Parameters, gradients and optimiser state are exact. Activations are those that a backward pass needs at least: the
+inputs of every matrix product and gated unit, with attention in one kernel, so that no score is stored. Programs with
+less fusion keep more (automatic differentiation of a gated unit keeps six values instead of three). Use these numbers
+to compare designs; the compiled program determines the actual memory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Memory:
     gradients: Number
     optimizer_state: Number
     activations: Number
-    """Kept by the layers for the backward pass."""
+    """Activations that layers keep for the backward pass."""
     logits: Number
-    """Logits of every token, in float32, and their gradient: of the model, or of one module of multi-token prediction
-    after another."""
+    """Logits of every token in float32, and their gradient, for the model or for one multi-token prediction module at a
+    time."""
 
     @property
     def total(self) -> Number:
-        """All of them at once, as at the start of the backward pass."""
+        """Return the sum of all parts, as at the start of the backward pass."""
         return sum(getattr(self, f.name) for f in fields(self))
 
 
@@ -48,11 +48,11 @@ def training_memory(
     activation_bytes: Number = 2,
     recompute: bool = False,
 ) -> Memory:
-    """Bytes of one training step over ``batch_tokens`` tokens held at once.
+    """Return the bytes of one training step over ``batch_tokens`` tokens held at once.
 
-    The defaults are AdamW with float32 master weights and moments (``optimizer_bytes`` is of both moments, per
-    parameter) and bfloat16 activations. With ``recompute``, the layers keep only their inputs and one layer at a time
-    is computed again.
+    The defaults are AdamW with float32 master weights and moments (``optimizer_bytes`` counts both moments, per
+    parameter) and bfloat16 activations. With ``recompute``, layers keep only their inputs, and one layer at a time is
+    recomputed.
     """
     a = architecture
     total = params(a).total + mtp_params(a).total
@@ -67,9 +67,9 @@ def training_memory(
 
 
 def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: Number = 2) -> Number:
-    """Bytes of the keys and values of ``tokens`` cached tokens; a windowed layer keeps its window.
+    """Return the bytes of the keys and values of ``tokens`` cached tokens; a windowed layer keeps its window.
 
-    Multi-head latent attention caches the latent and the one turned key, as DeepSeek-V2 (2024), Sec. 2.1 does.
+    Multi-head latent attention caches the latent and the one rotary key (DeepSeek-V2, 2024, Sec. 2.1).
     """
     a = architecture
     grouped = a.num_kv_heads * (a.head_dim + a.value_width)
@@ -82,7 +82,8 @@ def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: N
 
 
 def _inputs(a: Architecture) -> Number:
-    """Values per token: the input of every layer; of a module of multi-token prediction both, and its final norm's."""
+    """Count values per token: every layer's input; two inputs of each multi-token prediction module, and that of its
+    final norm."""
     return (a.num_layers + 3 * a.num_mtp_layers) * a.model_dim
 
 
@@ -93,13 +94,14 @@ def _all_layers(a: Architecture) -> Number:
 
 
 def _largest_layer(a: Architecture) -> Number:
-    """Values per token of a layer with experts, if there is any, as also the block of multi-token prediction is one;
-    around that it keeps the inputs of its two first norms, their outputs, and the input of its last."""
+    """Count values per token of a layer, with experts if there are any. The block of multi-token prediction is such a
+    layer; its module also keeps the inputs and outputs of its first two norms and the input of its last."""
     return _attention(a) + if_set(a.num_experts, _mixture(a), _dense(a))
 
 
 def _attention(a: Architecture) -> Number:
-    """Values per token: layer input, its norm, queries, keys, values (and latents), and their weighted mean."""
+    """Count values per token: layer input and its norm, queries, keys, values (and latents), and their weighted
+    mean."""
     turned = if_set(a.kv_latent_dim, a.rope_head_dim, 0)
     key_heads = if_set(a.kv_latent_dim, a.num_heads, a.num_kv_heads)
     queries = a.num_heads * (a.head_dim + turned)
@@ -109,12 +111,12 @@ def _attention(a: Architecture) -> Number:
 
 
 def _dense(a: Architecture) -> Number:
-    """Values per token: residual, its norm, gate and up before and their product after the activation."""
+    """Count values per token: residual and its norm, gate and up, and their product after the activation."""
     return 2 * a.model_dim + 3 * a.dense_hidden
 
 
 def _mixture(a: Architecture) -> Number:
-    """Values per token: as a dense layer for every expert that serves it, with the expert's input and output."""
+    """Count values per token: those of a dense layer for every active expert, with the expert's input and output."""
     experts = a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     shared = a.num_shared_experts * 3 * a.shared_width
     return 2 * a.model_dim + a.num_experts + experts + shared

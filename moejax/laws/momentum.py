@@ -1,4 +1,4 @@
-"""The loss along a training by two areas under its schedule of learning rates: Tissue et al. (2024)."""
+"""Loss during training from two areas under the learning-rate schedule, Tissue et al. (2024)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Momentum:
     momentum lambda: with lambda = exp(-1/tau) their C is B·(1 - lambda).
 
     S_1 is ``rate_sum``, eta_(k-1) - eta_k is ``drop`` and n_k is ``drop_steps``, the updates since it. L is in nats per
-    token. The paper sets lambda to .999 or so; here tau is fitted.
+    token. The paper sets lambda to about 0.999; here tau is fitted.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_steps")

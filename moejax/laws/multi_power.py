@@ -1,4 +1,4 @@
-"""The loss along a training under any schedule of learning rates: the multi-power law, Luo et al. (2025)."""
+"""Loss during training under any learning-rate schedule: the multi-power law, Luo et al. (2025)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class MultiPower:
     Luo et al., "A Multi-Power Law for Loss Curve Prediction Across Learning Rate Schedules" (2025), Eq. 1 to 3.
 
     S_1 is ``rate_sum``, the sum of learning rates until step t, warm-up included; the sum over k is over the updates
-    after the warm-up, where eta_(k-1) - eta_k is ``drop``, by how much the k-th lowered the rate, eta_k is
-    ``drop_rate`` and S_k is ``drop_sum``, the sum of rates from the k-th on. L is in nats per token.
+    after the warm-up, where eta_(k-1) - eta_k is ``drop``, the decrease of the rate at the k-th, eta_k is ``drop_rate``
+    and S_k is ``drop_sum``, the sum of rates from the k-th on. L is in nats per token.
 
-    A lower rate lowers the loss at once, and slows what follows: the first term is the loss of a constant rate, each
-    drop of the rate then takes off up to B times the drop, the sooner the lower the rate that it ends at.
+    A lower rate reduces the loss at once and slows further progress. The first term is the loss of a constant rate.
+    Each drop of the rate then reduces the loss by up to B times the drop, the faster the lower the rate after it.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_rate", "drop_sum")
@@ -44,7 +44,7 @@ class MultiPower:
 
     def __call__(self, design: Design) -> Any:
         read: Any = design.columns
-        # As a logarithm: powers of 1 + x keep their digits where x is small.
+        # The logarithm keeps the digits of powers of 1 + x for small x.
         age = jnp.log1p(self.drop_speed * read["drop_rate"] ** -self.rate_exponent * read["drop_sum"])
         fallen = jnp.sum(read["drop"] * -jnp.expm1(-self.drop_exponent * age), axis=-1)
         return self.irreducible + self.sum_scale * read["rate_sum"] ** -self.sum_exponent - self.drop_scale * fallen

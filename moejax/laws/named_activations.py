@@ -1,6 +1,6 @@
-"""Activations that layers can keep by name while they compute all else again: what they hold and what they spare.
+"""List named activations that layers can keep while everything else is recomputed, with their size and saved FLOPs.
 
-What an expert, a feed-forward or attention puts out has no name: no product's backward pass reads it.
+The outputs of experts, feed-forward and attention layers have no name, because no product's backward pass reads them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ class NamedActivation(NamedTuple):
     """Cost of a named activation for one token, summed over layers."""
 
     values: Number
-    """Numbers that are kept."""
+    """Number of values that are kept."""
     flops: Number
-    """FLOPs that are not computed again."""
+    """FLOPs that are not recomputed."""
     sums: Number = 0
-    """Numbers kept in float32, whatever the others' type: attention's logarithm of a sum for each query and head."""
+    """Values kept in float32 regardless of the other type: attention's logarithm of a sum for each query and head."""
 
 
 def named_activations(architecture: Architecture, sequence_length: Number) -> dict[str, NamedActivation]:
-    """By the names of ``moejax.kernels.saved_names``, of a training: with the layers of multi-token prediction."""
+    """Return the activations by their names in ``moejax.kernels.saved_names``, for training with multi-token
+    prediction."""
     a = architecture
     layers = a.num_layers + a.num_mtp_layers
     moe_layers = a.num_moe_layers + if_set(a.num_experts, a.num_mtp_layers, 0)
@@ -32,7 +33,7 @@ def named_activations(architecture: Architecture, sequence_length: Number) -> di
     turned = if_set(a.kv_latent_dim, a.rope_head_dim, 0)
     key_heads = if_set(a.kv_latent_dim, a.num_heads, a.num_kv_heads)
     queries, keys, values = a.num_heads * (a.head_dim + turned), key_heads * a.head_dim, key_heads * a.value_width
-    # The backward pass reads latents, so that the matrices into them are met again.
+    # The backward pass reads latents, so the matrices that produce them are recomputed.
     of_queries = if_set(a.query_latent_dim, a.query_latent_dim, a.model_dim) * queries
     of_keys_values = if_set(a.kv_latent_dim, a.kv_latent_dim, a.model_dim) * (keys + values)
     routed = moe_layers * a.top_k * a.expert_hidden

@@ -1,4 +1,4 @@
-"""Loss of models trained past their best number of tokens, Gadre et al. (2024): Chinchilla's law with one exponent."""
+"""The loss of over-trained models, Gadre et al. (2024): Chinchilla's law with one exponent."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class OverTraining:
     Gadre et al., "Language models scale reliably with over-training and on downstream tasks" (2024), Eq. 4.
 
     N is ``params_active`` (for a dense model, all parameters, embeddings included), D is ``tokens``, L is in nats per
-    token. M is the tokens per parameter, and C the training FLOPs. At every M the loss
-    falls as fast with C, so that over-training multiplies what is above E by a number that C does not change. It is
-    Chinchilla's law with alpha = beta = 2·eta (``untied``), and has one coefficient less.
+    token. M is the tokens per parameter, and C the training FLOPs. The loss above E falls with the same power of C at
+    every M, so that over-training multiplies it by a factor independent of C. It is Chinchilla's law with alpha = beta
+    = 2·eta (``untied``), and has one coefficient less.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
@@ -47,7 +47,7 @@ class OverTraining:
 
     @property
     def untied(self) -> Chinchilla:
-        """The same as a law of parameters and tokens."""
+        """Return the equivalent law of parameters and tokens."""
         six = FLOPS_PER_PARAM_AND_TOKEN**-self.flops_exponent
         return Chinchilla(
             irreducible=self.irreducible,
@@ -62,12 +62,12 @@ class OverTraining:
 
 
 def best_tokens_per_param(law: OverTraining) -> Any:
-    """The tokens per parameter of least loss, whatever the budget: (b/a)^(1/(2·eta))."""
+    """Return the tokens per parameter of minimum loss at any budget: (b/a)^(1/(2·eta))."""
     return (law.under_scale / law.over_scale) ** (1 / (2 * law.flops_exponent))
 
 
 def compute_optimal(law: OverTraining, flops: Any) -> Claim:
-    """``params_active`` and ``tokens`` of least loss for a budget 6·N·D: N* = (C/(6·M*))^(1/2), D* = M*·N*."""
+    """Return the claim for a budget 6·N·D: N* = (C/(6·M*))^(1/2), D* = M*·N*."""
     ratio = best_tokens_per_param(law)
     params = (flops / (FLOPS_PER_PARAM_AND_TOKEN * ratio)) ** 0.5
     return Claim(
@@ -80,7 +80,7 @@ def compute_optimal(law: OverTraining, flops: Any) -> Claim:
 
 
 def frontier(law: OverTraining) -> LossCompute:
-    """The loss of the best split against ``flops``."""
+    """Return the loss of the best split as a function of ``flops``."""
     return chinchilla.frontier(law.untied)
 
 

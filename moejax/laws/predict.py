@@ -1,6 +1,6 @@
-"""Ask a law about a design: names of laws, checks, published constants, predictions that say when they extrapolate.
+"""Query laws: names, checks, published constants, and predictions that report extrapolation.
 
-Laws themselves stay pure and check nothing.
+Laws themselves are pure and check nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ POSITIVE = (
     *("params_total", "params_active", "tokens", "unique_tokens", "flops"),
     *("model_dim", "num_layers", "expert_hidden"),
 )
-"""Fields of a Design that must be above 0; the others must not be below it."""
+"""Fields of a Design that must be positive; the others must be at least 0."""
 
 
 AS_DENSE = (
     "Constants that were fitted to dense models alone take a mixture for a dense model of the sizes they read: they "
     "know nothing of what experts gain."
 )
-"""The warning of ``Prediction.as_dense``."""
+"""Warning of ``Prediction.as_dense``."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,23 @@ class Prediction:
     """The prediction of a law for one design."""
 
     values: Mapping[str, float]
-    """By the names of the law's ``outputs``."""
+    """Predictions by the names of the law's ``outputs``."""
     units: Mapping[str, str]
     extrapolated: Mapping[str, float]
-    """Variables outside the fitted range: above 1, the value over the largest fitted; below 1, over the smallest."""
+    """Variables outside the fitted range: value over the largest fitted (above 1) or over the smallest (below 1)."""
     unchecked: tuple[str, ...]
-    """Variables that could not be held to a range: none is published, or the design does not give them."""
+    """Variables that were not checked against a range, because none is published or the design lacks them."""
     as_dense: bool = False
     """True if the design is a mixture and the constants were fitted to dense models only."""
     params_effective: float | None = None
-    """Parameters of the dense model with the same loss; None if the law does not count them."""
+    """Parameters of the dense model with the same loss; None if the law does not define them."""
 
     @property
     def loss(self) -> float:
-        """Nats per token.
+        """Return the loss in nats per token.
 
         Raises:
-          UserError: if the law predicts something else.
+          UserError: the law predicts something else.
         """
         if "loss" not in self.values:
             raise UserError(f"This law does not predict a loss but {listed(self.values)}.")
@@ -67,7 +67,7 @@ class Prediction:
 
 
 def beyond_in_words(factors: Mapping[str, float]) -> list[str]:
-    """``Prediction.extrapolated`` as people read it: ``tokens 4.9× above``, ``flops 2× below``."""
+    """Return ``Prediction.extrapolated`` as text: ``tokens 4.9× above``, ``flops 2× below``."""
     return [
         f"{name} {factor:.3g}× above"
         if factor > 1
@@ -79,10 +79,10 @@ def beyond_in_words(factors: Mapping[str, float]) -> list[str]:
 
 
 def law_name(name: str) -> str:
-    """A law's name from its name or a paper's.
+    """Return the name of a law from its name or alias.
 
     Raises:
-      UserError: for an unknown name, with the nearest ones.
+      UserError: the name is unknown; the message suggests similar names.
     """
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES.get(asked, asked)
@@ -96,19 +96,19 @@ def law_name(name: str) -> str:
 
 
 def law_class(name: str) -> type:
-    """A law's class from its name or a paper's.
+    """Return the class of a law from its name or alias.
 
     Raises:
-      UserError: for an unknown name, with the nearest ones.
+      UserError: the name is unknown; the message suggests similar names.
     """
     return LAWS[law_name(name)]
 
 
 def published(name: str, constants: str | None = None) -> Published:
-    """A published set of constants of a law; its first, if none is named.
+    """Return a published set of constants of a law; its first set if none is named.
 
     Raises:
-      UserError: for an unknown law or set, with the nearest names, or a law without published constants.
+      UserError: the law or set is unknown (with similar names), or the law has no published constants.
     """
     law = law_name(name)
     sets = PUBLISHED[law]
@@ -123,41 +123,41 @@ def published(name: str, constants: str | None = None) -> Published:
 
 @runtime_checkable
 class Ranged(Protocol):
-    """A law with the ranges that it was fitted in: a published set, or a fit of one's own."""
+    """A law with its fitted ranges: a published set, or a fit."""
 
     @property
     def law(self) -> Any:
-        """The law."""
+        """Return the law."""
         ...
 
     @property
     def fitted(self) -> Mapping[str, tuple[Any, Any]]:
-        """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+        """Return the smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
         ...
 
 
 def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     """Return the prediction of a law for one design, in float64, with the variables in which it extrapolates.
 
-    ``law`` is a name (its default constants), a published set, a fit of your own, or a law with coefficients of your
-    own, whose fitted range nobody knows.
+    ``law`` is a name (with default constants), a published set, a fit, or a law with given coefficients, whose fitted
+    range is unknown.
 
     Raises:
-      UserError: for a design that cannot be, or lacks what the law reads, or of which the law says no number.
+      UserError: the design is impossible, lacks an input of the law, or the law gives no finite number.
     """
     if isinstance(law, str):
         law = published(law)
     fitted = law.fitted if isinstance(law, Ranged) else {}
     bare: Any = law.law if isinstance(law, Ranged) else law
     check_inputs(bare, design)
-    # NumPy's numbers: each operation that JAX runs by itself is a program to compile. What is no number is said below.
+    # With NumPy numbers nothing is compiled, unlike single JAX operations. Non-finite results are reported below.
     with jax.enable_x64(True), np.errstate(all="ignore"):
         exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
         outputs: Any = exact(point)
         units = outputs_of(bare)
         values = {name: float(outputs[name] if isinstance(outputs, Mapping) else outputs) for name in units}
         if design.flops is None and design.params_active is not None and design.tokens is not None:
-            # As decisions count them; a law that reads FLOPs has asked for them above.
+            # Count FLOPs as decisions do; a law that reads FLOPs has required them above.
             spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
             design = point = dataclasses.replace(point, flops=spent)
         ranges = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
@@ -176,7 +176,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
 
 
 def effective_params(law: Any, design: Design) -> float | None:
-    """Return the parameters of the dense model with the same loss, in float64; None if the law does not count them."""
+    """Return the parameters of the dense model with the same loss, in float64; None if the law does not define them."""
     if not hasattr(law, "dense_equivalent"):
         return None
     with jax.enable_x64(True):
@@ -192,7 +192,7 @@ def _is_mixture(design: Design) -> bool:
 
 
 def check_inputs(law: Law, design: Design) -> None:
-    """Raise ``UserError`` if the law cannot be asked about the design."""
+    """Raise ``UserError`` if the law cannot be evaluated at the design."""
     check_design(design)
     require_inputs(law, known(design))
     check_experts(law, design)
@@ -208,7 +208,7 @@ def check_experts(law: Law, design: Design) -> None:
 
 
 def check_design(design: Design) -> None:
-    """Raise ``UserError``, naming fields, values, rule and remedy, if no model and run could be this design."""
+    """Raise ``UserError``, with fields, values, rule and remedy, if no model and run could have this design."""
     given = {name: float(value) for name, value in known(design).items()}
     for name, value in given.items():
         if name not in FIELDS:
@@ -233,8 +233,8 @@ def check_design(design: Design) -> None:
 
 
 def check_scale(design: Design) -> None:
-    """Raise ``UserError`` if nobody trains so few or so many, or FLOPs contradict sizes and tokens: what a table of
-    runs is held to (``moejax.fit.units``)."""
+    """Raise ``UserError`` if counts are implausible, or FLOPs contradict sizes and tokens, as for run tables
+    (``moejax.fit.units``)."""
     given = {name: float(value) for name in COUNTED if (value := getattr(design, name)) is not None}
     for name, value in given.items():
         kind = kind_of(name)
@@ -277,7 +277,7 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str,
 def factor(value: float, smallest: Any, largest: Any) -> float:
     """Return the ratio of a value to the largest, or to the smallest if it is smaller; 1 between them.
 
-    Ratios that are worked out may fall a rounding beside the end of a range.
+    The tolerance allows for rounding of computed ratios at the end of a range.
     """
     if value > largest * (1 + ROUNDING):
         return value / largest

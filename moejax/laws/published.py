@@ -1,4 +1,4 @@
-"""A published set of constants: the law it makes, where it stands, how far it was checked, and where it was fitted."""
+"""Define a published set of constants: the law, its source, how far it was checked, and its fitted ranges."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Published:
     """Constants of one law from one document."""
 
     law: Any
-    """The law with these constants."""
+    """Law with these constants."""
     source: str
     """Document, equation or table."""
     provenance: str
     """A key of ``PROVENANCE``."""
     data: str = ""
-    """Data on which the loss was measured, as far as the document says."""
+    """Data on which the loss was measured, as far as stated."""
     fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
     dense: bool = False
-    """True if it was fitted to dense models only, so that it does not model the gain of experts."""
+    """True if the constants were fitted to dense models only and do not model the gain of experts."""
     remark: str = ""
-    """A remark that a user must know before trusting a number."""
+    """Remark to read before trusting a number."""

@@ -1,4 +1,4 @@
-"""The resource equation of Li et al. (ICLR 2026): what a mixture costs beside a dense model of the same total size."""
+"""The resource equation of Li et al. (ICLR 2026): cost of a mixture relative to a dense model of equal total size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Resources:
     with D_d = (zeta·N/(4 + 3·alpha))^(1/3), mu_2 = (2·(4 + 3·mu) - 4)/3 and beta_2 = (r_a·(4 + 3·mu_2) - 4)/3.
 
     Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12 to 27, with every layer a
-    mixture: what equal total parameters and equal compute make of a mixture and a dense model, by counting alone. N is
-    ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L ``num_layers``. Given Eqs.
-    6, 14 and 15 for the counts (no norms, router or embeddings) the rest is exact; with one dense layer in 16, Eq. 18
-    is 5 % low.
+    mixture: a comparison of a mixture and a dense model of equal total parameters and equal compute, by counting alone.
+    N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L ``num_layers``. Given
+    Eqs. 6, 14 and 15 for the counts (no norms, router or embeddings) the rest is exact; with one dense layer in 16, Eq.
+    18 is 5 % low.
 
     r_a is ``activation_rate``, mu is ``total_ratio``, beta is ``active_ratio``; R_c is ``compute_ratio``,
     M_MoE/M_dense, and T is ``token_multiplier``, D_MoE/D_dense; D_d is the width of the dense model. Of a model with
@@ -64,7 +64,7 @@ class Resources:
         }
 
     def dense_width(self, params_total: Any) -> Any:
-        """Model width of the dense model of that size: D_m = zeta·L with N = (4 + 3·alpha)·zeta²·L³ (Eq. 6)."""
+        """Return the width of the dense model of that size: D_m = zeta·L with N = (4 + 3·alpha)·zeta²·L³ (Eq. 6)."""
         return (params_total * self.dense_aspect / _per_layer(self.dense_ratio)) ** (1 / 3)
 
 
@@ -77,29 +77,30 @@ def _per_layer(ratio: Any) -> Any:
 
 
 def layer_params(model_dim: Any, num_layers: Any, ratio: Any) -> Any:
-    """Parameters of layers with a feed-forward of ``ratio``·``model_dim`` (Eqs. 6, 14, 15): (4 + 3·ratio)·D_m²·L.
+    """Return the parameters of layers with a feed-forward of ``ratio``·``model_dim``: (4 + 3·ratio)·D_m²·L.
 
-    ``ratio`` is alpha for a dense layer, mu for all of a mixture layer, beta for its active part; add dense and
-    mixture layers.
+    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for all of a mixture layer, beta for its active part; add
+    dense and mixture layers.
     """
     return _per_layer(ratio) * model_dim**2 * num_layers
 
 
 def activation_rate(active: Any, total: Any) -> Any:
-    """r_a from beta and mu (Eq. 18): (4 + 3·beta)/(4 + 3·mu)."""
+    """Return r_a from beta and mu (Eq. 18): (4 + 3·beta)/(4 + 3·mu)."""
     return _per_layer(active) / _per_layer(total)
 
 
 def active_ratio(rate: Any, total: Any) -> Any:
-    """beta from r_a and mu (Eq. 27), the inverse of ``activation_rate``.
+    """Return beta from r_a and mu (Eq. 27), the inverse of ``activation_rate``.
 
-    Negative when r_a is below 4/(4 + 3·mu): attention alone is a larger share than that.
+    It is negative if r_a is below 4/(4 + 3·mu): attention alone is a larger share than that.
     """
     return (rate * _per_layer(total) - _ATTENTION) / _FEED_FORWARD
 
 
 def attention_factor(ratio: Any, context: Any) -> Any:
-    """kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), what attention scores add to 2·N FLOPs per token."""
+    """Return kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), the relative cost of attention scores over 2·N FLOPs
+    per token."""
     return 1 + 2 * context / _per_layer(ratio)
 
 

@@ -41,7 +41,7 @@ class Routed:
     experts_maximum: Any = coefficient("what infinitely many experts count as", symbol="E_max")
 
     def saturated_experts(self, num_experts: Any) -> Any:
-        """Ê."""
+        """Return Ê, the saturated expert count."""
         return saturate(num_experts, self.experts_start, self.experts_maximum, 1)
 
     def __call__(self, design: Design) -> Any:
@@ -52,11 +52,11 @@ class Routed:
         )
 
     def dense_equivalent(self, design: Design) -> Any:
-        """Parameters of the dense model with the same loss."""
+        """Return the parameters of the dense model with the same loss."""
         return self.effective_params(design.params_active, design.expert_expansion)
 
     def effective_params(self, params_active: Any, num_experts: Any) -> Any:
-        """Parameters of the dense model (E = 1) with the same loss: the effective parameter count."""
+        """Return the parameters of the dense model (E = 1) with the same loss: the effective parameter count."""
 
         def slope(experts: Any) -> Any:
             return self.params_slope + self.coupling * jnp.log10(experts)

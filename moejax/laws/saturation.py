@@ -1,4 +1,4 @@
-"""The saturating transform of Clark et al. (2022), which other laws share."""
+"""Define the saturating transform of Clark et al. (2022), which several laws share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def saturate(value: Any, start: Any, maximum: Any, least: Any) -> Any:
-    """x̂ with 1/x̂ = 1/(x - least + 1/(1/start - 1/maximum)) + 1/maximum.
+    """Return x̂ with 1/x̂ = 1/(x - least + 1/(1/start - 1/maximum)) + 1/maximum.
 
-    x̂ is ``start`` at x = ``least`` and approaches ``maximum``. Clark et al. (2022) have least = 1 expert,
-    Tian et al. (2025), Eq. 1, least = 0.
+    x̂ is ``start`` at x = ``least`` and approaches ``maximum``. Clark et al. (2022) use least = 1 expert; Tian et al.
+    (2025), Eq. 1, use least = 0.
     """
     return 1 / (1 / (value - least + 1 / (1 / start - 1 / maximum)) + 1 / maximum)

@@ -1,16 +1,17 @@
-"""Features of a schedule for laws of loss curves: the sum of its rates, and every drop of the rate with later rates.
+"""Compute features of a schedule for laws of loss curves: the sum of rates, and every drop of the rate with later
+rates.
 
 A schedule is the learning rate of every update, ``rates[i]`` of the one that turns step i into i + 1. After some
-updates a law reads, as columns of a ``Design``:
+updates, a law reads these columns of a ``Design``:
 
-- ``rate_sum``: the sum of the rates so far, warm-up included; beside it, for no law to read, ``peak_rate`` and
-  ``updates``, the highest rate so far and their number;
-- ``drop``: by how much each update lowered the rate, rates[i-1] - rates[i]; below 0 where it rose, as in the warm-up;
-- ``drop_rate``: the rate that it was lowered to; ``drop_sum``: the sum of rates from there on; ``drop_steps``: updates
-  since, the lowered one included.
+- ``rate_sum``: the sum of the rates so far, including the warm-up; also ``peak_rate`` and ``updates``, the highest
+  rate so far and the number of updates, which no law reads;
+- ``drop``: decrease of the rate at each update, rates[i-1] - rates[i]; negative for a rise, as in the warm-up;
+- ``drop_rate``: the rate after the drop; ``drop_sum``: the sum of rates from there on; ``drop_steps``: number of
+  updates since the drop, inclusive.
 
-``sums_at`` has an entry for every update, in JAX, and is differentiable in the rates. ``sums_of_curve`` has the same at
-many steps with few entries.
+``sums_at`` has an entry for every update, in JAX, and is differentiable in the rates. ``sums_of_curve``
+approximates the same at many steps with few entries.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ Points = dict[str, np.ndarray]
 """Columns by name: Float (points), or (points, drops)."""
 
 REACH = ("rate_sum", "peak_rate", "updates")
-"""Columns in any of which a schedule may lie beyond those that a law was fitted to, whatever the law reads."""
+"""Columns in which a schedule may exceed those that a law was fitted to, whichever columns the law reads."""
 LOWEST = 1e-4
-"""Share of the highest rate below which rates are not told apart: they stand to a negative power in a law."""
+"""Fraction of the highest rate below which rates are treated as equal, because laws use negative powers of them."""
 BINS = 16
-"""Ages of drops that are told apart: of so many, published laws are right to 3e-5 nats over 24,000 steps."""
+"""Number of distinct ages of drops, with which published laws are accurate to 3e-5 nats over 24,000 steps."""
 
 
 def sums_at(rates: Any) -> Design:
-    """Return the columns that laws of curves read after each of some updates.
+    """Return the columns that laws of curves read after the updates.
 
     Args:
       rates: Float (updates).
@@ -53,11 +54,11 @@ def sums_at(rates: Any) -> Design:
 
 
 def sums_of_curve(rates: Any, steps: Any, bins: int = BINS) -> Points:
-    """The columns after each of some numbers of updates, of drops and rises of ``bins`` ages.
+    """Return the columns after each of several numbers of updates, with drops and rises of ``bins`` ages.
 
-    Drops of about the same age are two equal ones, a standard deviation of their ``drop_sum`` to either side of its
-    mean; what else is read of them goes along its regression on that. Sums of functions that are smooth within a bin,
-    whose width is a share of its age, are right to third order.
+    Drops of about the same age are represented by two equal ones, at one standard deviation of their ``drop_sum`` on
+    either side of its mean; other values follow the regression on it. Sums of functions that are smooth within a bin,
+    whose width is proportional to its age, are exact to third order.
 
     Args:
       rates: Float (updates).
@@ -96,14 +97,14 @@ def sums_of_curve(rates: Any, steps: Any, bins: int = BINS) -> Points:
 
 
 def reach_at(rates: Any, steps: Any) -> Points:
-    """The columns of ``REACH`` after some numbers of updates."""
+    """Return the columns of ``REACH`` after several numbers of updates."""
     rates, steps = np.asarray(rates, np.float64), np.asarray(steps)
     so_far = [np.concatenate([[0.0], of.accumulate(rates)])[steps] for of in (np.add, np.maximum)]
     return dict(zip(REACH, (*so_far, steps.astype(np.float64)), strict=True))
 
 
 class _Means:
-    """Means of values of every update over bins, weighted by drops; in a bin without drops, the value in its middle."""
+    """Means of per-update values over bins, weighted by drops; in a bin without drops, the value in its middle."""
 
     def __init__(self, drop: Any, own: Any, ends: Any):
         self.drop, self.own, self.ends = drop, own, ends
@@ -116,6 +117,6 @@ class _Means:
 
 
 def _between(values: Any, ends: Any) -> Any:
-    """Sums over bins, from each end to the one before it."""
+    """Return sums over bins, from each end to the previous one."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return total[ends[:, :-1]] - total[ends[:, 1:]]

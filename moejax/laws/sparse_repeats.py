@@ -1,4 +1,4 @@
-"""The law of repeated tokens in sparse models, Wu et al. (2026): Muennighoff's, with scale and decays by density."""
+"""The law of repeated tokens in sparse models, Wu et al. (2026): Muennighoff's, with scales by density."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 
 LEAST, LEAST_SCALE = 1e-8, 1e-12
-"""Bounds of the released code, of sparsity and decays, and of the factor Q: powers of 0 have no slope."""
+"""Bounds of the released code for sparsity and decays, and for the factor Q, because powers of 0 have no slope."""
 
 
 @law
@@ -28,16 +28,16 @@ class SparseRepeats:
     r_D = max(d_D·(1 + lambda_D·z + sigma_D·z²), 1e-8), R_N = N/U_N - 1, R_D = D/U_D - 1, U_N = min(N, M),
     M = (Q·A/B)^(1/alpha)·U_D, s = N/T and z = max(1 - s, 1e-8).
 
-    Wu et al., "When Data Is Scarce: Scaling Sparse Language Models with Repeated Training" (2026), as its released
-    code fits it (boqian333/sparse-dc-scaling, fitting/fitting.ipynb); the text of the paper was not read.
+    Wu et al., "When Data Is Scarce: Scaling Sparse Language Models with Repeated Training" (2026), as its released code
+    fits it (boqian333/sparse-dc-scaling, fitting/fitting.ipynb); the text of the paper was not read.
 
     N is ``params_active``, there the weights of a sparse network that are not 0, T is ``params_total``, D is
     ``tokens``, of which U_D is ``unique_tokens_seen``. d_N, d_D, lambda_N, sigma_N, lambda_D and sigma_D are R_n*,
     R_d*, lambda_2, sigma_2, lambda_1 and sigma_1 there. L is in nats per token.
 
     At one density s it is the law of Muennighoff et al. (``at_density``) with one exponent for parameters and tokens.
-    The networks that it was fitted to have single weights left out, and change which during the training. A mixture
-    leaves out whole experts, and by the token: fit it to mixtures before deciding about one.
+    It was fitted to networks without single weights, which change during training. A mixture leaves out whole experts,
+    and per token: fit the law to mixtures before deciding about one.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens", "unique_tokens")
@@ -62,7 +62,7 @@ class SparseRepeats:
     tokens_decay_square: Any = coefficient("its change with the square of sparsity", symbol="sigma_D", sign="any")
 
     def at_density(self, density: Any) -> DataConstrained:
-        """The law of one share of active parameters."""
+        """Return the law at one share of active parameters."""
         sparse = jnp.maximum(1 - density, LEAST)
         scale = density**self.density_exponent + self.sparse_scale * sparse**self.sparse_exponent
         params = 1 + self.params_decay_slope * sparse + self.params_decay_square * sparse**2
@@ -82,7 +82,8 @@ class SparseRepeats:
 
 
 def compute_optimal(law: SparseRepeats, flops: Any, expansion: Any) -> Claim:
-    """``params_active`` and ``tokens`` of least loss for a budget 6·N·D at one density, if no token returns."""
+    """Return the claim for ``params_active`` and ``tokens`` of minimum loss at 6·N·D and one density, without
+    repetition."""
     return Claim(
         statement="N* = (Q A/B)^(1/(2 alpha)) (C/6)^(1/2), D* = C/(6 N*)",
         source="Wu et al. 2026, optimal_N and optimal_D of the released code",

@@ -28,10 +28,10 @@ class Sparsity:
     (2025), Eq. 6.
 
     N is ``params_total``, embeddings included; D is ``tokens``; S is ``sparsity``, the experts that do not serve a
-    token as a share of all. L is in nats per token. Inputs must have S < 1. Optima are at 6·N_a·D = C and
-    need a convention for N_a(N, S), which the paper does not give; ``active_params.py`` has three. Neither has a closed
-    form. The joint optimum of Eq. 2 is degenerate: with the published constants the loss falls in S until 1-S is about
-    1e-13, because delta and gamma are nearly equal. So sparsity is capped, and an optimum at the cap says so.
+    token as a share of all. L is in nats per token. Inputs must have S < 1. Optima are at 6·N_a·D = C and need a
+    convention for N_a(N, S), which the paper does not give; ``active_params.py`` has three. Neither has a closed form.
+    The joint optimum of Eq. 2 is degenerate: with the published constants the loss falls in S until 1-S is about 1e-13,
+    because delta and gamma are nearly equal. So sparsity is capped, and a note reports an optimum at the cap.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "num_experts", "top_k")
@@ -92,12 +92,12 @@ PUBLISHED = {
 SMALLEST, LARGEST = 1.0, 1e25
 """Bounds of the search for total parameters."""
 MOST_SPARSE = 0.999
-"""Largest sparsity that is searched."""
+"""Upper bound of the search for sparsity."""
 
 
 @jax.jit
 def best_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) -> Any:
-    """N*(C, S): total parameters of least loss at one sparsity."""
+    """Return N*(C, S): the total parameters of minimum loss at one sparsity."""
 
     def loss(log_total: Any) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": 1 - sparsity})
@@ -107,7 +107,7 @@ def best_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) 
 
 @jax.jit
 def best_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Any:
-    """S*(C, N): sparsity of least loss at one size, between 0 and ``cap``."""
+    """Return S*(C, N): the sparsity of minimum loss at one size, between 0 and ``cap``."""
 
     def loss(log_active: Any) -> Any:
         return _loss(law, flops, active_of, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
@@ -117,7 +117,7 @@ def best_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, 
 
 @jax.jit
 def dense_threshold(law: Sparsity, flops: Any, active_of: Any) -> Any:
-    """Total parameters below which S*(C, N) is 0: where the slope of the loss in S at S = 0 changes its sign."""
+    """Return the total parameters below which S*(C, N) is 0: where the slope of the loss in S changes sign at S = 0."""
 
     def loss(log_total: Any, active: Any) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": active})
@@ -134,7 +134,7 @@ def dense_threshold(law: Sparsity, flops: Any, active_of: Any) -> Any:
 
 @in_float64
 def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) -> Claim:
-    """The claim that ``best_params_total`` is optimal."""
+    """Return the claim that ``best_params_total`` is optimal."""
     return Claim(
         statement="N*(C, S) = argmin_N L(N, C / (6 N_a(N, S)), S)",
         source="Abnar et al. 2025, Eq. 3 under Eq. 6",
@@ -145,7 +145,7 @@ def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: An
 
 @in_float64
 def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Claim:
-    """The claim that ``best_sparsity`` is optimal, in terms of 1-S; at a bound it is not stationary and says so."""
+    """Return the claim that ``best_sparsity`` is optimal, in terms of 1-S; a note reports a value at a bound."""
     sparsity = best_sparsity(law, flops, params_total, active_of, cap=cap)
     notes = []
     if sparsity >= cap * (1 - 1e-6):
@@ -164,7 +164,7 @@ def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: An
 
 
 class JointOptimum(NamedTuple):
-    """Return the optimum with sparsity capped, and its reading."""
+    """Optimum with capped sparsity, and its interpretation."""
 
     params_total: float
     sparsity: float
@@ -173,7 +173,7 @@ class JointOptimum(NamedTuple):
 
 
 def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> JointOptimum:
-    """N and S of least loss with S at most ``cap``: Eq. 2, which has no optimum worth the name without the cap."""
+    """Return N and S of minimum loss with S at most ``cap``: Eq. 2, whose optimum without the cap is degenerate."""
     with jax.enable_x64(True):
         law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))
         actives, totals, losses = _losses_by_sparsity(law, flops, active_of, jnp.asarray(1 - cap, float))
@@ -189,7 +189,7 @@ def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_
 
 @jax.jit
 def _losses_by_sparsity(law: Sparsity, flops: Any, active_of: Any, least: Any) -> tuple[Any, Any, Any]:
-    """Shares of experts that serve a token, from ``least`` to 1, with the best size and its loss at each."""
+    """Return shares of active experts from ``least`` to 1, with the best size and its loss at each."""
 
     def at(active: Any) -> tuple[Any, Any]:
         total = best_params_total(law, flops, 1 - active, active_of)
@@ -214,7 +214,7 @@ def _at_size(law: Sparsity, flops: Any, active_of: Any, params_total: Any, varia
 
 
 def _sizes(law: Sparsity, flops: Any, sparsity: Any) -> dict[str, Any]:
-    """Sizes at one sparsity, by the default active-parameter convention."""
+    """Return the sizes at one sparsity by the default active-parameter convention."""
     active_of = convention()
     total = best_params_total(law, flops, sparsity, active_of)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active_of(total, sparsity))

@@ -1,4 +1,4 @@
-"""The split of a budget between two numbers at which something is least, by any formula of costs, in pure JAX."""
+"""Minimise an objective over splits of a budget between two numbers, for any cost formula, in pure JAX."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 
 REACH = 16.0
-"""E-folds that a split is searched on either side of an equal one: a factor of 9 million."""
+"""Search range in e-folds on either side of an equal split: a factor of 9 million."""
 POINTS, ROUNDS = 65, 8
-"""Points of a grid around the best point so far, and how often it is made finer."""
+"""Points of a grid around the best point so far, and number of refinements."""
 OFFSETS = np.linspace(-REACH, REACH, POINTS)
 FLAT = 1e-9
-"""Share of the objective by which the splits of a budget must differ for one of them to be best."""
+"""Minimum relative difference of the objective between splits for one of them to be best."""
 BISECTIONS = 60
 PAID = 1e-6
-"""The share of a budget by which what a split costs may differ from it."""
+"""Maximum relative difference between the cost of a split and the budget."""
 LONGEST = 1e-3
-"""The longest last step, in e-folds: the search ends nearer, but where a kink leaves no slope to follow."""
+"""Maximum last step in e-folds. The search ends closer, unless a kink has no slope to follow."""
 
 Function = Callable[[Any, Mapping[str, Any]], Any]
 """A function of a law and of the two numbers by name."""
 
 
 def best_split(law: Any, objective: Function, cost: Function, budget: Any, names: tuple[str, str]) -> dict[str, Any]:
-    """The two numbers above 0 of least objective among those that cost a budget; NaN if there is none in reach.
+    """Return the two positive numbers of minimum objective at a given cost; NaN if there are none in the search range.
 
-    It can be differentiated twice in the law's coefficients and in the budget.
+    The result can be differentiated twice in the law's coefficients and in the budget.
 
     Args:
-      cost: rises with both numbers.
-      names: of the numbers.
+      cost: cost function, increasing in both numbers.
+      names: names of the numbers.
     """
     asked = jnp.log(jnp.asarray(budget, float))
     moving = _Split(law, objective, cost, asked, names)
@@ -56,7 +56,8 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Any, names
     offset, _ = jax.lax.fori_loop(0, ROUNDS, nearer, start)
     inside = (jnp.abs(offset) < REACH) & jnp.isfinite(still.value(offset, middle)) & differ
     best = jax.lax.stop_gradient(still.paid(offset, middle))
-    # Newton steps from a point held still are the implicit function theorem; every one doubles the derivatives' order.
+    # Newton steps from a point held constant apply the implicit function theorem; every step doubles the order of the
+    # derivatives.
     for _ in range(2):
         (a, b), (c, d) = jax.jacfwd(moving.conditions)(best)
         one, other = moving.conditions(best)
@@ -67,7 +68,7 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Any, names
 
 
 def why_no_split(law: Any, objective: Function, cost: Function, budget: Any, names: tuple[str, str]) -> str:
-    """Why ``best_split`` gives no numbers, in the words of a sentence's end."""
+    """Return the reason why ``best_split`` gives no numbers, as the end of a sentence."""
     split = _Split(law, objective, cost, jnp.log(jnp.asarray(budget, float)), names)
     middle = split.middle()
     values = split.values_of_all(middle)
@@ -83,7 +84,7 @@ def why_no_split(law: Any, objective: Function, cost: Function, budget: Any, nam
 
 @dataclass(frozen=True)
 class _Split:
-    """Questions about points, which are logarithms of two numbers."""
+    """A split problem, with points as logarithms of the two numbers."""
 
     law: Any
     objective: Function
@@ -96,7 +97,7 @@ class _Split:
         return {name: jnp.exp(point[i]) for i, name in enumerate(self.names)}
 
     def over(self, point: Any) -> Any:
-        """By how much a point costs more than the budget, in e-folds."""
+        """Return the excess cost of a point over the budget, in e-folds."""
         return jnp.log(self.cost(self.law, self.numbers(point))) - self.asked
 
     def middle(self) -> Any:
@@ -104,19 +105,19 @@ class _Split:
         return _root(lambda both: self.over(jnp.stack([both, both])), 0.0, 8 * REACH)
 
     def paid(self, offset: Any, middle: Any) -> Any:
-        """The point with the first number so far from the middle that costs the budget."""
+        """Return the point that costs the budget and whose first number is ``offset`` from the middle."""
         first = middle + offset
         return jnp.stack([first, _root(lambda y: self.over(jnp.stack([first, y])), middle, 4 * REACH)])
 
     def value(self, offset: Any, middle: Any) -> Any:
-        """The objective there; infinite where nothing costs the budget."""
+        """Return the objective there; infinite if nothing costs the budget."""
         point = self.paid(offset, middle)
         found = self.objective(self.law, self.numbers(point))
         fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(found)
         return jnp.where(fits, found, jnp.inf)
 
     def values_of_all(self, middle: Any) -> Any:
-        """The objective over all splits that are searched."""
+        """Return the objective at all splits of the search range."""
         return jax.vmap(lambda offset: self.value(offset, middle))(OFFSETS)
 
     def conditions(self, point: Any) -> Any:

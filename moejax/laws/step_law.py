@@ -14,13 +14,13 @@ from moejax.laws.published import Published
 class StepLaw:
     """eta = k_eta·N^p_N·D^p_D and B = k_B·D^p_B.
 
-    Li et al., "Predictable Scale: Part I, Step Law" (2025), for AdamW with a learning rate that ends at 1e-5 whatever
-    its peak.
+    Li et al., "Predictable Scale: Part I, Step Law" (2025), for AdamW with a final learning rate of 1e-5, independent
+    of its peak.
 
     N is ``params_total_nonembedding`` and D is ``tokens``; eta is ``learning_rate``, the peak, and B is
-    ``batch_tokens``, both of least loss. Of a mixture N is all parameters: the best of the 16 released sweeps of
-    mixtures lie 1.2 times above the law by all parameters, with a scatter of 1.4, and .4 times, with a scatter of 2, by
-    the active ones.
+    ``batch_tokens``, both of minimum loss. For a mixture, N counts all parameters: the best of the 16 released sweeps
+    of mixtures are 1.2 times the law by all parameters, with a scatter of 1.4, and 0.4 times the law by active ones,
+    with a scatter of 2.
 
     Any other product of powers is a law by formula, such as ``learning_rate = k*N^a*D^b*model_dim^c``.
     """

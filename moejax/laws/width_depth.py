@@ -17,8 +17,8 @@ class WidthDepth:
     McLeish et al., "Gemstones: A Model Suite for Multi-Faceted Scaling Laws" (2025), the law of width and depth.
 
     w is ``model_dim``, d is ``num_layers``, p is ``params_active`` (for a dense model, all parameters, embeddings
-    included) and T is ``tokens``. L is in nats per token. Of two shapes with as many parameters it tells which is
-    better; a budget it splits only with a rule of how width and depth make parameters, which ``moejax design`` has.
+    included) and T is ``tokens``. L is in nats per token. The law compares shapes with equal numbers of parameters. To
+    split a budget it also needs the parameters as a function of width and depth, which ``moejax design`` has.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("model_dim", "num_layers", "params_active", "tokens")

@@ -1,8 +1,8 @@
-"""Published models as architectures, with the parameter counts that their authors state.
+"""List published models as architectures, with the parameter counts that their authors state.
 
-A model is entered from its own configuration file or technical report, and its computed counts are held to the stated
-ones. What an Architecture cannot say is in ``note``: multi-token-prediction heads are left out, sliding windows are
-counted as full attention, and rotary scaling and score scaling are not entered.
+A model is entered from its own configuration file or technical report, and tests compare its computed counts with the
+stated ones. ``note`` lists what an Architecture cannot express: multi-token-prediction heads are left out, sliding
+windows are counted as full attention, and rotary scaling and score scaling are not entered.
 """
 
 from moejax.errors import UserError
@@ -40,10 +40,10 @@ CATALOGUE: dict[str, PublishedModel] = {
 
 
 def find(name: str) -> PublishedModel:
-    """The published model of that name, in any case.
+    """Return the published model of that name, in any case.
 
     Raises:
-      UserError: no such model; the sentence offers the nearest names.
+      UserError: there is no such model; the message suggests similar names.
     """
     found = CATALOGUE.get(name.lower())
     if found is None:

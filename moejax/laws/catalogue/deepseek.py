@@ -1,4 +1,4 @@
-"""DeepSeek-V3.1, Kimi-K2 of the same design, and DeepSeekMoE before them."""
+"""Describe DeepSeek-V3.1, Kimi-K2 of the same design, and the earlier DeepSeekMoE."""
 
 from moejax.architecture import Architecture, RopeScaling
 from moejax.laws.catalogue.published_model import PublishedModel, unembedding_active

@@ -1,4 +1,4 @@
-"""GLM-4.5 and GLM-4.5-Air."""
+"""Describe GLM-4.5 and GLM-4.5-Air."""
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue.published_model import PublishedModel, no_vocabulary

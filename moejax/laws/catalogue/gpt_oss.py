@@ -1,4 +1,4 @@
-"""OpenAI's gpt-oss."""
+"""Describe OpenAI's gpt-oss models."""
 
 from moejax.architecture import Architecture, RopeScaling
 from moejax.laws.catalogue.published_model import PublishedModel, unembedding_active

@@ -1,4 +1,4 @@
-"""Tencent's Hunyuan-A13B."""
+"""Describe Tencent's Hunyuan-A13B."""
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue.published_model import PublishedModel

@@ -1,4 +1,4 @@
-"""Mixtral."""
+"""Describe the Mixtral models."""
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue.published_model import PublishedModel

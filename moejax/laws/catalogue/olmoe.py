@@ -1,4 +1,4 @@
-"""OLMoE."""
+"""Describe OLMoE."""
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue.published_model import PublishedModel

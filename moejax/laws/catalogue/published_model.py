@@ -1,4 +1,4 @@
-"""A published model: an architecture, and the sizes that its authors state."""
+"""Define a published model: an architecture and the sizes that its authors state."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from moejax.ranges import Number
 
 
 def everything(counts: Params) -> tuple[Number, Number]:
-    """Total and active parameters as ``accounting`` counts them."""
+    """Return total and active parameters as counted by ``accounting``."""
     return counts.total, counts.active
 
 
 def unembedding_active(counts: Params) -> tuple[Number, Number]:
-    """The embedding, a look-up, is not active; the unembedding is."""
+    """Count the unembedding as active, but not the embedding, which is a look-up."""
     return counts.total, counts.active - counts.embedding
 
 
 def no_vocabulary(counts: Params) -> tuple[Number, Number]:
-    """Embedding and unembedding do not count."""
+    """Count neither embedding nor unembedding."""
     return counts.total - counts.vocabulary, counts.active - counts.vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedModel:
-    """A model, and what its authors say of its size."""
+    """A model with the sizes that its authors state."""
 
     architecture: Architecture
     params_total: float
-    """Total parameters as stated."""
+    """Stated total parameters."""
     params_active: float
-    """Active parameters as stated."""
+    """Stated active parameters."""
     source: str
     counted: Callable[[Params], tuple[Number, Number]] = everything
-    """Which parameters the authors' totals count."""
+    """Convention of the authors' counts."""
     note: str = ""
-    """Parts that the architecture leaves out, and the reason for stated figures that differ by more than 1 %."""
+    """Parts that the architecture leaves out, and the reason for stated counts that differ by more than 1 %."""
 
     def computed(self) -> tuple[Number, Number]:
-        """Total and active parameters of the architecture, counted as the authors do."""
+        """Return total and active parameters of the architecture by the authors' convention."""
         return self.counted(params(self.architecture))

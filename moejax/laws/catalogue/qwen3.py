@@ -1,4 +1,4 @@
-"""Qwen3 mixtures."""
+"""Describe the Qwen3 mixtures."""
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue.published_model import PublishedModel

@@ -1,4 +1,4 @@
-"""The two models that Tian et al. (2025) train at scale."""
+"""Describe the two models that Tian et al. (2025) train at scale."""
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue.published_model import PublishedModel, no_vocabulary
