@@ -1,7 +1,7 @@
-"""From a budget to an architecture by gradient: what is chosen, what constrains it, and what each constraint is worth.
+"""Design an architecture for a budget by gradient: what is chosen, its constraints, and the value of each constraint.
 
-Everything is one form of problem, ``minimise w·m(z) where low ≤ m(z) ≤ high``: z are logarithms of what is chosen, and
-m are measures of it, taken through a law and the accounting (``program.py``), solved in ``solve.py``.
+Every problem has the form ``minimise w·m(z) where low ≤ m(z) ≤ high``. The z are logarithms of the chosen quantities,
+and the m are measures of them, computed by a law and the accounting (``program.py``). ``solve.py`` solves it.
 
 Called, ``moejax.design("zhao", flops=1e24)``, it is ``moejax.design.design.design``.
 """

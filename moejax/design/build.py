@@ -1,6 +1,5 @@
-"""From a shape in real numbers to one that can be built: whole numbers, multiples that hardware likes, exact counts;
-and the config file of it.
-"""
+"""Turn a real-valued shape into one that can be built, with integers, hardware-friendly multiples and exact counts, and
+write its config file."""
 
 from __future__ import annotations
 
@@ -29,37 +28,38 @@ MULTIPLES = {
     "shared_hidden": 128,
     "dense_hidden": 128,
 }
-"""Divisors of the numbers of a shape that is large enough: tiles of matrix units, experts of a mesh."""
+"""Multiples for the numbers of a shape that is large enough: tiles of matrix units, experts of a mesh."""
 HEADS_MULTIPLE = 8
-"""Divisor of the heads, if there are enough: a tensor-parallel group splits them among its devices."""
+"""Multiple for the number of heads, if there are enough: a tensor-parallel group splits them among its devices."""
 HELD = 0.05
-"""Share by which what follows from whole numbers may miss what is held equal, or a lower bound; a number of the shape
-that is bounded itself stays within, where a whole number does."""
+"""Relative tolerance of measures of an integer shape against equality constraints and lower bounds. Bounded numbers of
+the shape itself stay within their bounds if an integer does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """An architecture trained as long as the constraints let it."""
+    """An architecture with the largest training length that the constraints allow."""
 
     architecture: Architecture
     tokens: float
     measures: Mapping[str, float]
     prediction: Prediction
     broken: tuple[str, ...]
-    """Constraints that it does not keep however few its tokens."""
+    """Constraints that are violated even with the fewest tokens."""
 
     def goal(self, problem: Problem) -> float:
-        """The objective of the problem: for comparison only."""
+        """Return the objective of the problem, for comparison only."""
         if problem.goal != "loss":
             return self.measures[problem.goal]
         return self.prediction.values[problem.program.output] * (1 if problem.program.output == "loss" else -1)
 
 
 def max_tokens_within(problem: Problem, architecture: Architecture, published: Any = None) -> Built | None:
-    """An architecture with all the tokens that a problem's constraints leave it, or as few as reach the loss it asks.
+    """Return an architecture with the maximum tokens under a problem's constraints, or the fewest that reach the
+    required loss.
 
-    None if no constraint ends its tokens, or if it never reaches the loss. ``published`` is a set of constants of the
-    problem's law whose fitted range is to be held against.
+    Return None if no constraint limits the tokens, or if the loss is never reached. ``published`` is a set of constants
+    of the problem's law whose fitted range is checked.
     """
     constraints = problem.merged_constraints()
     if "loss" in constraints:
@@ -86,7 +86,7 @@ def max_tokens_within(problem: Problem, architecture: Architecture, published: A
 
 
 def measured(problem: Problem, architecture: Architecture, tokens: float) -> dict[str, float]:
-    """Every measure, and the numbers of the shape."""
+    """Return every measure, and the numbers of the shape."""
     candidate = _trained(problem, architecture, tokens)
     measures = {name: measure.of(candidate, problem.assumptions) for name, measure in MEASURES.items()}
     shape = {name: getattr(architecture, name) for name in MULTIPLES}
@@ -94,7 +94,7 @@ def measured(problem: Problem, architecture: Architecture, tokens: float) -> dic
 
 
 def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Candidate:
-    """An architecture trained on all the unique tokens that the constraints let there be."""
+    """Return an architecture trained on all unique tokens that the constraints allow."""
     constraint = problem.merged_constraints().get("unique_tokens")
     design = design_of(architecture, tokens, problem.assumptions.sequence_length)
     return trained_on(design, None if constraint is None else constraint.high, architecture)
@@ -103,7 +103,7 @@ def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Can
 def build(optimum: Optimum, published: Any = None, *, exact: bool = False) -> Built | None:
     """Choose the best integer shape around an optimum of shapes, each trained as long as the constraints let it.
 
-    Shapes are multiples that hardware likes, see ``integer_shape``; with ``exact``, the integers nearest the optimum.
+    Shapes use hardware-friendly multiples (``integer_shape``) or, with ``exact``, the integers nearest to the optimum.
     """
     problem = optimum.problem
     assert isinstance(problem.space, Shapes), "only shapes are built"
@@ -124,12 +124,12 @@ def build(optimum: Optimum, published: Any = None, *, exact: bool = False) -> Bu
 
 
 def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool = False) -> Architecture:
-    """Build an architecture like another with an integer shape, in multiples that hardware likes.
+    """Build an architecture like another with an integer shape, in hardware-friendly multiples.
 
-    Widths are multiples of ``MULTIPLES`` where they are large enough, key-value heads a power of two and heads a
-    multiple of them and, where there are enough, of ``HEADS_MULTIPLE``; a head is as wide as the other's. If
-    ``exact``, widths and heads are the whole numbers nearest to the other's ratio to the width. The weight of a single
-    expert is not normalised, so that the router can be trained.
+    Widths are multiples of ``MULTIPLES`` if large enough. Key-value heads are a power of two, and heads a multiple of
+    them and, if there are enough, of ``HEADS_MULTIPLE``; the head width is that of ``like``. With ``exact``, widths and
+    heads are the integers nearest to the ratios of ``like``. The weight of a single expert is not normalised, so that
+    the router can be trained.
     """
     wider = shape["model_dim"] / like.model_dim
     scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}
@@ -139,7 +139,7 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
 
 
 def _heads(like: Architecture, wider: float, exact: bool) -> dict[str, int]:
-    """Heads of a model so many times as wide."""
+    """Return the heads of a model that is ``wider`` times as wide."""
     key_heads = max(1, round(like.num_kv_heads * wider))
     if exact:
         return {"num_kv_heads": key_heads, "num_heads": key_heads * (like.num_heads // like.num_kv_heads)}
@@ -166,7 +166,8 @@ def _rounded(
     *,
     exact: bool,
 ) -> Iterator[dict[str, int]]:
-    """Shapes of whole multiples near the values and within their bounds; where none is, of whole numbers."""
+    """Yield shapes of multiples near the values and within their bounds, or of integers if there are no such
+    multiples."""
     choices = {}
     for name in names:
         if name in MULTIPLES:
@@ -180,7 +181,8 @@ def _rounded(
 
 
 def _bounded(multiples: list[int], value: float, bound: Constraint | None) -> list[int]:
-    """Those within a bound, or the nearest whole number within it; all where there is no bound, or no such number."""
+    """Return the multiples within a bound, or the nearest integer within it; without a bound or such an integer, return
+    all."""
     low, high = (-math.inf, math.inf) if bound is None else (bound.low * (1 - 1e-9), bound.high * (1 + 1e-9))
     at = min(max(value, low), high)
     whole = sorted((math.floor(at), math.ceil(at)), key=lambda number: abs(number - at))
@@ -189,7 +191,7 @@ def _bounded(multiples: list[int], value: float, bound: Constraint | None) -> li
 
 
 def _multiple(value: float, largest: int) -> int:
-    """The largest power of two, up to ``largest``, that rounds a value by at most a sixteenth."""
+    """Return the largest power of two, up to ``largest``, that changes a value by at most 1/16 when rounding."""
     multiple = largest
     while multiple > 1 and multiple > value / 8:
         multiple //= 2
@@ -197,7 +199,7 @@ def _multiple(value: float, largest: int) -> int:
 
 
 def _tokens_within(problem: Problem, architecture: Architecture, constraint: Constraint) -> float:
-    """The most tokens that a constraint lets an architecture have: every measure is a straight line in tokens."""
+    """Return the maximum tokens of an architecture under a constraint; every measure is linear in tokens."""
     one = 1e12
     none, some = (measured(problem, architecture, tokens).get(constraint.name, 0.0) for tokens in (0.0, one))
     slope = (some - none) / one
@@ -224,9 +226,10 @@ def _kept(constraint: Constraint, measures: Mapping[str, float]) -> bool:
 
 
 def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
-    """A file for ``moejax train --config``; ``says`` is a line of how the design came about.
+    """Return the text of a config file for ``moejax train --config``; ``says`` is a line about the origin of the
+    design.
 
-    Batch and learning rate are left to the law that the trainer knows ("auto"); the data are for the user to name.
+    Batch size and learning rate are "auto", so that the trainer's law sets them; the user must name the data.
     """
     architecture = {
         f.name: value

@@ -1,4 +1,4 @@
-"""A constraint of a problem, and one in a paper's own letters as one on what the problem chooses or measures."""
+"""Define constraints of a problem, including ones in a paper's own letters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SHARES = ("sparsity", "shared_share", "activation_ratio")
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """Bounds of a measure, a coordinate or the loss; equal bounds hold it."""
+    """Bounds of a measure, a coordinate or the loss; equal bounds fix it."""
 
     name: str
     low: float = 0.0
     high: float = math.inf
     said: str = ""
-    """As it was given, where that was in a paper's letter or as a share of experts."""
+    """Constraint as given, if it was in a paper's letter or a share of experts."""
 
     def __str__(self) -> str:
         if self.said:
@@ -37,15 +37,15 @@ class Constraint:
 
 
 def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
-    """Constraints that hold what they name at its value."""
+    """Return constraints that fix quantities at the given values."""
     return tuple(Constraint(name=name, low=float(value), high=float(value)) for name, value in given.items())
 
 
 def restated(constraint: Constraint, law: Any, space: Space) -> Constraint:
-    """A constraint on a letter of the law's paper, or on a share of experts, as one on what is searched.
+    """Convert a constraint on a letter of the law's paper or a share of experts to one on a searched quantity.
 
-    Shares of experts may be 0, and what is searched is searched by its logarithm: sparsity is constrained by the routed
-    experts per one that serves a token, and the shared share, where nothing chooses it, by the routed share.
+    Shares of experts may be 0, but most quantities are searched by their logarithm. So sparsity is constrained by the
+    routed experts per active routed expert, and the shared share, unless it is a coordinate, by the routed share.
 
     Raises:
       UserError: the share is outside its range.
@@ -63,7 +63,7 @@ def restated(constraint: Constraint, law: Any, space: Space) -> Constraint:
     elif name == "shared_share" and name not in chosen:
         name, low, high = "routed_share", max(0.0, 1 - high), 1 - low
     elif name == "activation_ratio" and isinstance(space, Sizes):
-        # Sizes have no shared experts where a law reads the number of routed ones.
+        # Sizes have no shared experts if a law reads the number of routed ones.
         name, low, high = "expert_expansion", 1 / high, 1 / low if low > 0 else math.inf
     if (name, low, high) == (constraint.name, constraint.low, constraint.high):
         return constraint

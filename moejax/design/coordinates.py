@@ -1,6 +1,5 @@
-"""Coordinates of a search: the sizes that a law reads, or the shape of a whole architecture, whose other proportions
-stay as in a given model.
-"""
+"""Define the coordinates of a search: the sizes that a law reads, or the shape of an architecture whose other
+proportions follow a given model."""
 
 from __future__ import annotations
 
@@ -20,44 +19,45 @@ from moejax.laws.design import Design
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinate:
-    """One number that is chosen."""
+    """A number to choose."""
 
     name: str
     meaning: str
     low: float
     high: float
-    """Bound of the search. A solution on it is not an optimum: the law decreases without limit."""
+    """Upper bound of the search. A solution on a bound is not an optimum: the law decreases without limit."""
     least: bool = False
     """True if ``low`` is the smallest possible value, such as one expert, and not a bound of the search."""
     starts: tuple[float, float]
-    """Between which the starts lie."""
+    """Range of the initial guesses."""
     linear: bool = False
-    """Searched as it is, because it may be 0, and not by its logarithm."""
+    """True to search the value itself, because it may be 0, instead of its logarithm."""
     starts_at_high: bool = False
-    """Searched from its upper bound, as more of it never hurts."""
+    """True to start the search at the upper bound, because larger values never increase the loss."""
 
     def scaled(self, value: float) -> float:
-        """The coordinate as it is searched."""
+        """Return the value on the scale of the search."""
         return value if self.linear else math.log(value) if value > 0 else -math.inf
 
     def plain(self, scaled: Any) -> Any:
-        """The inverse of ``scaled``."""
+        """Return the plain value: the inverse of ``scaled``."""
         return scaled if self.linear else jnp.exp(scaled)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """The design of a choice of coordinates."""
+    """The design for given coordinates."""
 
     design: Design
     architecture: Architecture | None = None
-    """None where only sizes are chosen."""
+    """Architecture; None if only sizes are chosen."""
     epochs: Any = None
-    """Passes over the unique tokens; None where there are as many as it takes."""
+    """Passes over the unique tokens; None if these are unlimited."""
 
 
 def trained_on(design: Design, unique_tokens: Any, architecture: Architecture | None = None) -> Candidate:
-    """A design trained on so many different tokens, or, if that is None, on no token twice."""
+    """Return the candidate of a design trained on ``unique_tokens`` different tokens, or, if None, without
+    repetition."""
     if unique_tokens is None:
         return Candidate(design=replace(design, unique_tokens=design.tokens), architecture=architecture)
     unique = replace(design, unique_tokens=unique_tokens)
@@ -66,21 +66,21 @@ def trained_on(design: Design, unique_tokens: Any, architecture: Architecture | 
 
 @runtime_checkable
 class Space(Protocol):
-    """A way to choose; hashable, so that equal spaces share a compiled program."""
+    """A search space; hashable, so that equal spaces share a compiled program."""
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """The coordinates of the space."""
+        """Return the coordinates of the space."""
         ...
 
     @property
     def assumes(self) -> str:
-        """Assumptions beyond the coordinates, as a sentence; empty if there are none."""
+        """Return assumptions beyond the coordinates, as a sentence; empty if there are none."""
         ...
 
     @property
     def at_least(self) -> Mapping[str, float]:
-        """Measures below which nothing can be."""
+        """Return lower bounds of measures that always hold."""
         ...
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
@@ -148,31 +148,31 @@ FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, s
 
 
 EXPANSIONS = (EXPANSION.name, EXPERT_EXPANSION.name)
-"""Coordinates that are 1 in a dense model."""
+"""Coordinates that are 1 for a dense model."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes alone, as far as a law reads them: what is chosen follows from the law's ``inputs``.
+    """A search space of the sizes that a law reads; the law's ``inputs`` determine the coordinates.
 
-    Training takes 6 FLOPs per active parameter and token. Where a law reads the number of experts, total over active
-    parameters follows from routed experts over those that serve a token, by ``active_params``. Embeddings are not told
-    apart.
+    Training takes 6 FLOPs per active parameter and token. If a law reads the number of experts, total over active
+    parameters follows from the ratio of all to active routed experts by ``active_params``. Embeddings are not treated
+    separately.
     """
 
     inputs: tuple[str, ...]
     active_params: Any = ACTIVE_PARAMS[DEFAULT]
-    """The active-parameter convention of ``laws/active_params.py``."""
+    """Active-parameter convention of ``laws/active_params.py``."""
 
     @property
     def assumes(self) -> str:
-        """The sentence on the convention, where the law reads what makes it matter."""
+        """Return the sentence on the convention if it affects the law."""
         matters = "num_experts" in self.inputs and bool({"params_total", "params_active"} & set(self.inputs))
         return sentence(self.active_params) if matters else ""
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """In the order of a budget: sizes, experts, tokens."""
+        """Return the coordinates in the order of a budget: sizes, experts, tokens."""
         reads = set(self.inputs)
         sizes, experts = bool(reads & {"params_active", "params_total"}), "num_experts" in reads
         chosen = {
@@ -190,14 +190,14 @@ class Sizes:
 
     @property
     def at_least(self) -> Mapping[str, float]:
-        """Nothing: coordinates have their own ends."""
+        """Return no lower bounds, because coordinates have their own."""
         return {}
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
-        """A design of the sizes; what no coordinate decides stays None, or 1 expert of 1."""
+        """Return a design of the sizes; fields without a coordinate stay None, or 1 expert of 1."""
         active, tokens = values.get("params_active"), values.get("tokens")
         routed = values.get("expert_expansion", 1.0)
-        # Every convention is a share of N that S decides.
+        # In every convention the active share of N depends on S alone.
         expansion = values["expansion"] if "expansion" in values else 1 / self.active_params(1.0, 1 - 1 / routed)
         experts, share = values.get("active_experts", 1.0), values.get("shared_share", 0.0)
         return trained_on(
@@ -238,31 +238,32 @@ NUM_SHARED = Coordinate(
 
 @dataclass(frozen=True)
 class Shapes:
-    """Architectures like ``like``, of another size, counted exactly; and tokens.
+    """A search space of architectures like ``like`` of another size, counted exactly, and of tokens.
 
-    The model's width is chosen, and of the rest what the law reads: its ``inputs`` say so. What a law is silent about
-    must not be left to what happens to cost least (one layer of endless width), and keeps its ratio to the width:
-    depth, heads, the feed-forward; or its number: experts that serve a token. Vocabulary and kind of attention stay.
+    The model width is chosen, and further quantities that the law reads (``inputs``). Quantities that the law does not
+    read are not optimised, because the cheapest value would win (such as one very wide layer). They keep their ratio to
+    the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and kind of attention are
+    unchanged.
     """
 
     like: Architecture
     inputs: tuple[str, ...]
     sequence_length: int = 4096
-    """For the training FLOPs that a law reads."""
+    """Sequence length for the training FLOPs that a law reads."""
 
     @property
     def assumes(self) -> str:
-        """Nothing: parameters of shapes are counted."""
+        """Return an empty string, because parameters of shapes are counted exactly."""
         return ""
 
     @property
     def at_least(self) -> Mapping[str, float]:
-        """A token is served by no more experts than there are."""
+        """Return the lower bound of routed experts per active routed expert."""
         return {"expert_expansion": 1.0} if self.like.is_moe else {}
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """Return the coordinates of a mixture or of a dense model, whichever ``like`` is."""
+        """Return the coordinates of a mixture or of a dense model, depending on ``like``."""
         reads, mixture = set(self.inputs), self.like.is_moe
         counted = mixture and {"top_k", "num_shared_experts"} <= reads and "num_experts" not in reads
         chosen = {
@@ -278,7 +279,7 @@ class Shapes:
         return tuple(coordinate for coordinate, is_chosen in chosen.items() if is_chosen)
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
-        """The architecture, whole numbers or not, with its design."""
+        """Return the real-valued architecture with its design."""
         names = {c.name for c in self.coordinates} - {"tokens", "unique_tokens"}
         wider = values["model_dim"] / self.like.model_dim
         architecture = self.like.replace(**{name: getattr(self.like, name) * wider for name in SCALED}).replace(
@@ -289,4 +290,4 @@ class Shapes:
 
 
 SCALED = ("num_layers", "num_heads", "num_kv_heads", "expert_hidden", "shared_hidden", "dense_hidden")
-"""Fields that grow with the model's width unless they are chosen."""
+"""Fields that grow with the model width unless they are chosen."""

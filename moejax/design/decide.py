@@ -1,6 +1,5 @@
-"""The whole answer for one law: the optimum, what constraints are worth, how flat it is, what repeats are worth, what
-to build.
-"""
+"""Answer a design problem for one law: the optimum, prices of constraints, flat region, value of repetition, and the
+model to build."""
 
 from __future__ import annotations
 
@@ -27,22 +26,22 @@ from moejax.wording import told
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """The value of repeating tokens under a law that prices repetition."""
+    """The value of repeating tokens under a law that models repetition."""
 
     unique_tokens: float
-    """As many as the constraints let there be."""
+    """Maximum number of unique tokens under the constraints."""
     once: Optimum | None
-    """The optimum without repeated tokens; None if no design satisfies that and the other constraints."""
+    """Optimum without repeated tokens; None if no design satisfies that and the other constraints."""
     endless: Optimum | None
-    """As if there were different tokens without end."""
+    """Optimum with unlimited unique tokens."""
     endless_epochs: float | None = None
-    """Passes over the unique tokens there are, if that is trained on them; None where the loss is not the goal."""
+    """Passes over the available unique tokens if that optimum is trained on them; None if the loss is not the goal."""
     endless_loss: float | None = None
-    """The loss it then reaches."""
+    """Loss of that training."""
 
 
 def repeats(optimum: Optimum) -> Repeats | None:
-    """Both answers; None for a problem in which unique tokens are not chosen or not constrained."""
+    """Return the value of repetition; None if unique tokens are not a coordinate or not constrained."""
     problem = optimum.problem
     constraint = problem.merged_constraints().get(UNIQUE_TOKENS.name)
     if constraint is None or UNIQUE_TOKENS.name not in (c.name for c in problem.space.coordinates):
@@ -70,63 +69,64 @@ def _optimum(problem: Problem) -> Optimum | None:
 
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"
-"""Published models whose proportions a design takes where a law is silent and nothing else is given."""
+"""Published models with default proportions for what a law does not read."""
 
 
 @runtime_checkable
 class Likely(Protocol):
-    """Laws as likely as a fit's, and what an answer's values under them say."""
+    """Laws drawn from the uncertainty of a fit, and intervals of answers under them."""
 
     @property
     def laws(self) -> Any:
-        """One law whose coefficients have an entry for each."""
+        """Return a law whose coefficients have one entry per draw."""
         ...
 
     @property
     def probes(self) -> Any:
-        """Laws that show what the runs do not determine (``fit.undetermined.Probes``); None if there is nothing."""
+        """Return laws that show what the runs do not determine (``fit.undetermined.Probes``); None if there is
+        nothing."""
         ...
 
     def interval_of(self, answers: Any, level: float) -> Interval:
-        """Interval of an answer from its value under each law; NaN where a law has none."""
+        """Return the interval of an answer from its value under each law; NaN for a law without one."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignResult:
-    """A model to train, and the reasons for it."""
+    """A model to train, with the reasons for it."""
 
     optimum: Optimum
     prices: Sequence[Price]
     flat: Sequence[Flat]
     within: float
     undecided: tuple[str, ...] = ()
-    """Coordinates of which values of more than a factor of ten are as good (``sensitivity.undecided``)."""
+    """Coordinates whose values over more than a factor of ten have the same loss (``sensitivity.undecided``)."""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
-    """For every number of the optimum, over laws as uncertain as a fit's; empty for published constants."""
+    """Intervals of the optimum's numbers under laws drawn from a fit's uncertainty; empty for published constants."""
     level: float = 0.9
-    """Share of answers that the intervals hold."""
+    """Coverage of the intervals."""
     by: str = ""
-    """Origin of these laws: \"drawn laws\", or \"resamples\"."""
+    """Origin of the drawn laws: \"drawn laws\" or \"resamples\"."""
     repeats: Repeats | None = None
-    """None where no law prices them, or unique tokens are not constrained."""
+    """Value of repetition; None if the law does not model it, or unique tokens are not constrained."""
     shape: Optimum | None = None
-    """The optimum among architectures, counted exactly."""
+    """Optimum among architectures, counted exactly."""
     built: Built | None = None
     not_built: str = ""
-    """Why there is none."""
+    """Reason why no model was built."""
     published: Mapping[str, Built] = field(default_factory=dict)
-    """Published models under the same constraints, as far as those end their training."""
+    """Published models under the same constraints, if these limit their training."""
 
 
 def customary_model(law: Any) -> str:
-    """The published model whose proportions are kept if none is named: a dense one for laws of dense models alone."""
+    """Return the published model with default proportions: a dense one for laws of dense models alone."""
     dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(law.inputs)
     return DENSE if dense else MIXTURE
 
 
 def customary(law: Any) -> Architecture:
-    """The architecture of ``customary_model``."""
+    """Return the architecture of ``customary_model``."""
     return CATALOGUE[customary_model(law)].architecture
 
 
@@ -141,16 +141,16 @@ def decide(
     by: str = "drawn laws",
     level: float = 0.9,
 ) -> DesignResult:
-    """Everything about a problem's optimum.
+    """Solve a problem and analyse its optimum.
 
     Args:
-      like: the architecture whose proportions stay where the law is silent.
-      within: nats by which the loss may rise in the flat region.
-      exact: build the whole numbers nearest to the optimum, whatever hardware likes.
-      known: the law's published set of constants, or its fit, whose fitted ranges predictions are held against.
-      likely: laws as likely as the law: the problem is solved under every one for intervals.
-      by: where these laws are from, in words.
-      level: of these intervals.
+      like: architecture whose proportions are kept for what the law does not read.
+      within: rise of the loss in nats that defines the flat region.
+      exact: build the integers nearest to the optimum instead of hardware-friendly multiples.
+      known: the law's published set of constants, or its fit, whose fitted ranges are checked.
+      likely: laws drawn from a fit's uncertainty, under each of which the problem is solved for intervals.
+      by: origin of these laws, in words.
+      level: coverage of these intervals.
 
     Raises:
       UserError: as ``optimise``, or the level is not between 0 and 1.
@@ -186,8 +186,8 @@ def decide(
 
 
 def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
-    """Intervals of every identified coordinate and of the goal; a law without an optimum counts as undefined, and what
-    moves along a direction that the runs do not determine has an open one."""
+    """Return intervals of every identified coordinate and of the goal. A law without an optimum counts as undefined. A
+    quantity that changes along a direction that the runs do not determine has an open interval."""
     optima = under_laws(optimum, likely.laws)
     aside = [] if likely.probes is None else under_laws(optimum, likely.probes.laws)
     names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.unidentified]
@@ -207,21 +207,21 @@ def _published(problem: Problem, known: Any) -> dict[str, Built]:
     published = {}
     for name, model in CATALOGUE.items():
         if isinstance(known, Published) and known.dense and model.architecture.is_moe:
-            continue  # Nor does one of dense models say what experts gain.
+            continue  # Constants of dense models do not model the gain of experts.
         try:
             one = max_tokens_within(problem, model.architecture, known)
         except ValueError:
-            continue  # A law of mixtures is not asked about a dense model.
+            continue  # A law of mixtures cannot be evaluated at a dense model.
         if one is not None:
             published[name] = one
     return published
 
 
 def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
-    """The same problem among architectures.
+    """Return the same problem among architectures.
 
     Raises:
-      UserError: the model whose proportions are kept is dense, and the law or a constraint asks for experts.
+      UserError: the model that gives the proportions is dense, but the law or a constraint requires experts.
     """
     like = customary(problem.law) if like is None else like
     check_experts(problem.law, design_of(like, 1.0))
@@ -257,7 +257,8 @@ def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None
 
 
 def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], make: Any) -> dict[str, Optimum | str]:
-    """The optimum under every law, or the sentence why there is none; ``make(law, constraints)`` is the problem."""
+    """Return the optimum under every law, or the reason why there is none; ``make(law, constraints)`` is the
+    problem."""
     optima: dict[str, Optimum | str] = {}
     for name, law in laws.items():
         try:
@@ -268,10 +269,10 @@ def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], mak
 
 
 def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
-    """Return the largest distance of optima beyond the fitted range of a published set or a fit, by variable."""
+    """Return the largest extrapolation of optima beyond the fitted range of a published set or a fit, by variable."""
     farthest: dict[str, float] = {}
     for optimum in filter(None, optima):
-        # What is held at an end of what there is, as no shared experts, is searched to rounding.
+        # A value held at a bound of its range, such as no shared experts, is exact only up to rounding.
         chosen = optimum.problem.program.coordinates
         values = {one.name: min(max(optimum.values[one.name], one.low), one.high) for one in chosen}
         for name, factor in predict(known, optimum.problem.space.candidate(values).design).extrapolated.items():

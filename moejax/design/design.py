@@ -1,4 +1,4 @@
-"""``moejax.design(law, flops=1e24)``: what to train under a law and constraints, in one call."""
+"""Answer ``moejax.design(law, flops=1e24)``: the model to train under a law and constraints, in one call."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ def design(
     level: float = 0.9,
     **at_most: float | int,
 ) -> DesignResult:
-    """The design of least loss under a law and constraints, what each constraint is worth, how flat it is, and what to
-    build.
+    """Return the design of minimum loss under a law and constraints, with prices, flat region, and the model to build.
 
     Args:
-      law: a law's name or a paper's first author (its first published constants), a published set, a law with
-        coefficients, or a ``FitResult``.
-      hold: what must have one value, such as ``{"expansion": 16}``.
-      like: the architecture whose proportions stay where the law is silent.
-      within: nats per token by which the loss may rise in the flat region.
-      level: of the intervals, which a fit has.
-      at_most: constraints by their names, such as ``flops=1e24`` or ``params_total=1e12``.
+      law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
+        ``FitResult``.
+      hold: fixed values, such as ``{"expansion": 16}``.
+      like: architecture whose proportions are kept for what the law does not read.
+      within: rise of the loss in nats per token that defines the flat region.
+      level: coverage of the intervals, which only a fit has.
+      at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
 
     Raises:
-      UserError: there is no such law or constraint, nothing constrains the design, or the constraints contradict each
-      other.
+      UserError: the law or constraint is unknown, nothing constrains the design, or the constraints contradict each
+        other.
     """
     known = published(law) if isinstance(law, str) else law
     constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
     constraints += held(hold or {})
     if not constraints:
         raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
-    # A published set and a fit hold a law; a law is one.
+    # A published set and a fit contain a law.
     problem = of_sizes(getattr(known, "law", known), tuple(constraints))
     ranged = known if isinstance(known, Ranged) else None
-    # A fit holds a covariance, and laws drawn from it.
+    # A fit has a covariance, from which laws are drawn.
     draw = getattr(known, "drawn", None)
     return decide(problem, like=like, within=within, known=ranged, likely=None if draw is None else draw(), level=level)

@@ -1,4 +1,4 @@
-"""How many times the compute one value of a formula's column is worth: FLOPs at equal loss, by root finding."""
+"""Compute the leverage of one value of a formula's column: the ratio of FLOPs at equal loss, by root finding."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from moejax.laws.formula_law import FormulaLaw
 from moejax.wording import listed
 
 REACH = 16.0
-"""E-folds of compute on either side of the budget in which equal loss is searched."""
+"""Search range of compute in e-folds on either side of the budget."""
 BISECTIONS = 60
 
 Given = tuple[tuple[str, float], ...]
 
 
 def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return what a family holds, under the names of a ``Design``.
+    """Return the held values of a set of designs, under the names of a ``Design``.
 
     Raises:
-      UserError: something is missing that the formula reads, or given that it does not.
+      UserError: a value that the formula reads is missing, or one that it does not read is given.
     """
     columns = dict(cls.formula.columns)
     held = {columns.get(one, one): value for one, value in given.items()}
@@ -40,7 +40,7 @@ def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dic
 
 @dataclass(frozen=True)
 class FormulaLeverage:
-    """The functional of a fitted formula that is the leverage; NaN where the other family never has that loss."""
+    """Functional of a fitted formula that gives the leverage; NaN if the other set of designs never has that loss."""
 
     family: Given
     against: Given
@@ -64,14 +64,14 @@ class FormulaLeverage:
         ends = (budget - REACH, budget + REACH)
         reached = (excess(still, ends[0]) > level) & (excess(still, ends[1]) < level)
         at, _ = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-        # A Newton step from a point that is held is the implicit function theorem.
+        # A Newton step from a constant point applies the implicit function theorem.
         slope = jax.grad(lambda log_flops: excess(still, log_flops))(at)
         at = at - (excess(law, at) - wanted) / jnp.where(slope == 0, 1.0, slope)
         return jnp.where(reached, jnp.exp(at - budget), jnp.nan)
 
 
 def _loss_of(cls: type[FormulaLaw]) -> tuple[Callable[[Any, Mapping[str, float], Any], Any], tuple[str, ...]]:
-    """Return what a family has by the logarithm of FLOPs, a loss under any name, and what families hold.
+    """Return the loss of a set of designs as a function of log FLOPs, and the names of its held values.
 
     Raises:
       UserError: the formula reads no FLOPs and has no budget.

@@ -1,8 +1,8 @@
-"""The optimum along a budget, beside dense models of the same budget: whoever claims a gain must beat them.
+"""Compute the optimum along a budget, compared with dense models of the same budget, and over two coordinates.
 
-One dense model is the best there is for the budget; the other has as many parameters in all as the optimum, all of
-which then serve every token, so that the same FLOPs buy fewer tokens: the comparison at equal N and equal C, where a
-mixture has N / N_a times the dense model's tokens. And the optimum over two coordinates at once, as a landscape.
+One dense model is the best for the budget. The other has the total parameters of the optimum, all of which serve every
+token, so that the same FLOPs buy fewer tokens. This is the comparison at equal N and equal C, in which a mixture has N
+/ N_a times the dense model's tokens. The optimum over two coordinates is a landscape.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from moejax.float64 import float64
 
 POINTS_PER_DECADE = 2
 LANDSCAPE = 9
-"""Values of each coordinate of a landscape."""
+"""Number of values per coordinate of a landscape."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One budget."""
+    """Results for one budget."""
 
     budget: float
     best: Optimum | None
-    """None where the law has no optimum."""
+    """Optimum; None if the law has none."""
     dense: Optimum | None
-    """The same with as many parameters as serve a token; None where the law knows dense models only."""
+    """Optimum with all parameters active; None if the law has dense models only."""
     equal: EqualDense | None = None
-    """None where the law tells no total from active parameters, or nothing spends FLOPs on tokens."""
+    """Dense model of equal size and compute; None if the law does not distinguish total and active parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EqualDense:
-    """The dense model of an optimum's total parameters and training FLOPs."""
+    """Dense model with an optimum's total parameters and training FLOPs."""
 
     tokens: float
     loss: float
@@ -51,10 +51,10 @@ class EqualDense:
 
 
 def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point]:
-    """The optimum at budgets from ``low`` to ``high``, half a decade apart or less.
+    """Return the optimum at budgets from ``low`` to ``high``, at most half a decade apart.
 
     Raises:
-      UserError: as ``optimise``, at the middle budget.
+      UserError: as ``optimise`` at the middle budget.
     """
     count = max(2, round(np.log10(high / low) * POINTS_PER_DECADE) + 1)
     budgets = np.geomspace(low, high, count).tolist()
@@ -71,7 +71,7 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
 
 
 def equal_dense(optimum: Optimum) -> EqualDense | None:
-    """The dense model that is as large in all, and as dear, as an optimum in sizes."""
+    """Return the dense model with the total parameters and FLOPs of an optimum in sizes."""
     problem, values = optimum.problem, dict(optimum.values)
     chosen = {c.name for c in problem.space.coordinates}
     if not isinstance(problem.space, Sizes) or not {"params_active", "tokens"} <= chosen:
@@ -88,27 +88,27 @@ def equal_dense(optimum: Optimum) -> EqualDense | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """The optimum where two coordinates are held."""
+    """Optima as a function of two held coordinates."""
 
     names: tuple[str, str]
     values: tuple[Sequence[float], Sequence[float]]
     goal: str
     optima: Sequence[Sequence[Optimum | None]]
-    """By the first coordinate, then the second; None where there is none."""
+    """Optima by the first and then the second coordinate; None where there is none."""
 
     @property
     def heights(self) -> np.ndarray:
-        """Values of the goal; NaN where there is no optimum."""
+        """Return the values of the goal; NaN where there is no optimum."""
         return np.asarray([[np.nan if o is None else o.values[self.goal] for o in row] for row in self.optima])
 
 
 def landscape(
     problem: Problem, first: tuple[str, float, float], second: tuple[str, float, float], count: int = LANDSCAPE
 ) -> Landscape:
-    """The optimum at every pair of values of two coordinates, ``count`` of each, evenly spaced in their logarithms.
+    """Return the optimum at ``count`` by ``count`` values of two coordinates, evenly spaced in their logarithms.
 
     Raises:
-      UserError: a name is no coordinate, or as ``optimise``, at the middle of both.
+      UserError: a name is no coordinate, or as ``optimise`` at the middle of both.
     """
     coordinates = [c.name for c in problem.space.coordinates]
     for name, *_ in (first, second):

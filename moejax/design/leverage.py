@@ -1,4 +1,4 @@
-"""The ratio of compute that two families of designs need for equal loss, under a law."""
+"""Compute the ratio of compute that two sets of designs need for equal loss, under a law."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from moejax.laws.accounting import design_of
 from moejax.laws.predict import check_experts
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
-"""Coordinates that vary within a family; all others are held."""
+"""Coordinates that vary within a set of designs; all others are held."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyLeverage:
-    """Leverage of one family over another at a budget: both at their best sizes."""
+    """Leverage of one set of designs over another at a budget, both at their best sizes."""
 
     value: float
     family: Optimum
-    """The first family at the budget."""
+    """Optimum of the first set at the budget."""
     against: Optimum
-    """The second, as cheap as it can be at the loss of the first."""
+    """Optimum of the second set with minimum FLOPs at the loss of the first."""
 
 
 def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
     """Return the coordinates of an architecture that a law reads, apart from its size.
 
     Raises:
-      UserError: the law reads the number of active experts, and a dense model has none.
+      UserError: the law reads the number of active experts, and the model is dense.
     """
     design = design_of(architecture, 1.0)
     check_experts(law, design)
@@ -44,10 +44,10 @@ def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
 
 
 def leverage(law: Any, family: Sequence[Constraint], against: Sequence[Constraint], flops: float) -> FamilyLeverage:
-    """FLOPs of the second family at the loss that the first reaches with ``flops``, over these.
+    """Return the FLOPs of the second set at the loss that the first reaches with ``flops``, divided by ``flops``.
 
     Raises:
-      UserError: as ``optimise``: a family has no optimum, or the second never reaches that loss.
+      UserError: as ``optimise``: a set has no optimum, or the second never reaches that loss.
     """
     first = optimise(of_sizes(law, (*family, Constraint(name="flops", high=flops))))
     loss = Constraint(name="loss", high=first.values["loss"])
@@ -56,7 +56,7 @@ def leverage(law: Any, family: Sequence[Constraint], against: Sequence[Constrain
 
 
 def resampled(central: FamilyLeverage, laws: Any) -> list[float]:
-    """The leverage under every law of a stack (as a bootstrap has); NaN where it is undefined."""
+    """Return the leverage under every law of a stack, such as a bootstrap; NaN if it is undefined."""
     best = under_laws(central.family, laws)
     budget = central.family.values["flops"]
     lanes = [i for i, one in enumerate(best) if one is not None]

@@ -1,4 +1,4 @@
-"""Measures to constrain or minimise: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
+"""Define measures to constrain or minimise: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from moejax.quantities import format, format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class CostAssumptions:
-    """Assumptions of the measures."""
+    """Assumptions behind the measures."""
 
     convention: str = "exact"
-    """A key of ``conventions.FLOPS``, for architectures; sizes are counted 6·N_a·D."""
+    """A key of ``conventions.FLOPS``, for architectures; sizes use 6·N_a·D."""
     sequence_length: int = 4096
     context: int = 32_768
-    """Tokens whose keys and values are kept when serving."""
+    """Number of tokens in the key-value cache when serving."""
     memory_tokens: int = 0
-    """Tokens whose activations are held at once by all chips together, layers computed again; 0 for none."""
+    """Number of tokens whose activations all chips together hold at once, with recomputation of layers; 0 for none."""
     bytes_per_param: float = 16.0
-    """Parameters, gradients and AdamW's moments in float32."""
+    """Bytes of a parameter with its gradient and AdamW moments in float32."""
     served_tokens: float = 0.0
-    """Tokens that the model will serve in its life."""
+    """Number of tokens served over the model's lifetime."""
     chip_flops: float = 989e12
-    """FLOPs per second of a chip at its peak; the default is an H100's, dense bfloat16 (NVIDIA's data sheet)."""
+    """Peak FLOPs per second of a chip; the default is an H100's, dense bfloat16 (NVIDIA's data sheet)."""
     mfu: float = 0.4
-    """Share of the peak that training reaches, by the FLOPs of ``convention``. The MFU of a training or a plan is by
+    """Fraction of the peak that training reaches, for the FLOPs of ``convention``. The MFU of a run or a plan uses
     "exact-causal"."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A positive number that a candidate has."""
+    """A positive number computed from a candidate."""
 
     meaning: str
     unit: str
     of: Callable[[Candidate, CostAssumptions], Any]
-    """None where the candidate does not say."""
+    """Function of candidate and assumptions; None if the candidate does not determine it."""
 
 
 def training_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Training FLOPs under the assumptions's convention."""
+    """Return the training FLOPs under the convention of the assumptions."""
     if candidate.architecture is None:
         return candidate.design.flops
     per_token = FLOPS[assumptions.convention].per_token(candidate.architecture, assumptions.sequence_length)
@@ -56,7 +56,7 @@ def training_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def inference_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """FLOPs of serving one token."""
+    """Return the FLOPs of serving one token."""
     if candidate.architecture is not None:
         return flops_per_token(candidate.architecture.without_mtp, assumptions.sequence_length).forward
     active = candidate.design.params_active
@@ -64,13 +64,13 @@ def inference_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def lifetime_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Training and all serving."""
+    """Return the FLOPs of training and serving."""
     training, serving = training_flops(candidate, assumptions), inference_flops(candidate, assumptions)
     return None if training is None or serving is None else training + assumptions.served_tokens * serving
 
 
 def memory_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Bytes of a training step on all chips together."""
+    """Return the bytes of a training step on all chips together."""
     if candidate.architecture is None:
         total = candidate.design.params_total
         return None if total is None else assumptions.bytes_per_param * total
@@ -85,24 +85,24 @@ def memory_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def kv_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Bytes of keys and values of one sequence."""
+    """Return the bytes of keys and values of one sequence."""
     return None if candidate.architecture is None else kv_cache_bytes(candidate.architecture, assumptions.context)
 
 
 def chip_hours(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Hours of one chip that training takes."""
+    """Return the chip-hours of training."""
     flops = training_flops(candidate, assumptions)
     return None if flops is None else flops / (assumptions.chip_flops * assumptions.mfu * 3600)
 
 
 def in_units(name: str, value: float) -> str:
-    """A measure's or coordinate's value as people write it: bytes in their own letters, as 35 B would be parameters."""
+    """Format the value of a measure or coordinate; bytes have their own units, because 35 B would be parameters."""
     is_bytes = name in MEASURES and MEASURES[name].unit == "bytes" and math.isfinite(value)
     return (format_bytes if is_bytes else format)(value)
 
 
 def _of_shape(read: Callable[[Any], Any]) -> Callable[[Candidate, CostAssumptions], Any]:
-    """A property of an architecture's design; where only sizes are chosen it is a coordinate, or nobody knows it."""
+    """Return a measure that reads an architecture's design; None if only sizes are chosen."""
     return lambda candidate, _: None if candidate.architecture is None else read(candidate.design)
 
 
@@ -136,4 +136,4 @@ MEASURES: dict[str, Measure] = {
     ),
     "granularity": Measure("twice the model's width over an expert's", "", _of_shape(lambda d: d.granularity)),
 }
-"""Every measure by its name; all of them grow with tokens by a straight line, or not at all."""
+"""Measures by name. All of them are constant or linear in tokens."""

@@ -1,4 +1,4 @@
-"""A law, a way to choose, constraints and a goal; and the optimum under them."""
+"""Define a design problem from a law, a search space, constraints and a goal, and find its optimum."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from moejax.sobol import sobol
 
 STARTS = 8
 SAME = 1e-6
-"""Starts that end within this of the lowest value agree."""
+"""Tolerance of the objective within which starts agree on the lowest value."""
 NOTHING = 1e-9
-"""Nats per e-fold: a multiplier below it is rounding."""
+"""Nats per e-fold below which a multiplier is rounding."""
 AT_THE_END = 1e-3
-"""E-folds from an end of the search within which an optimum is at it."""
+"""Distance in e-folds from a bound of the search within which an optimum is at the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class Problem:
     law: Any
     constraints: tuple[Constraint, ...]
     goal: str = "loss"
-    """The objective: ``loss``, or a key of ``MEASURES`` while a constraint holds the loss."""
+    """Objective: ``loss``, or a key of ``MEASURES`` if a constraint bounds the loss."""
     space: Space
     assumptions: CostAssumptions = field(default_factory=CostAssumptions)
 
     @property
     def program(self) -> CompiledProblem:
-        """Its compiled form."""
+        """Return the compiled form."""
         chosen = {c.name for c in self.space.coordinates}
         asked = [*self.merged_constraints(), self.goal]
         measured = [name for name in MEASURES if name in asked and name not in chosen]
@@ -49,12 +49,12 @@ class Problem:
 
     @property
     def goal_name(self) -> str:
-        """Name of the objective among an optimum's values; the law's output may differ from a loss."""
+        """Return the name of the objective among an optimum's values; the law's output may differ from a loss."""
         return self.program.output if self.goal == "loss" else self.goal
 
     def check(self) -> None:
-        """Raise ``UserError`` for constraints that say nothing, contradict each other, or that nothing here can
-        measure."""
+        """Raise ``UserError`` for constraints without effect, that contradict each other, or that cannot be
+        measured."""
         program = self.program
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
         reads = f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}"
@@ -101,7 +101,7 @@ class Problem:
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:
-        """One constraint a name: several of one name must all hold."""
+        """Return one constraint per name: several of one name must all hold."""
         merged = {name: Constraint(name=name, low=low) for name, low in self.space.at_least.items()}
         for constraint in self.constraints:
             known = merged.get(constraint.name, constraint)
@@ -111,7 +111,7 @@ class Problem:
         return merged
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bound of every measure of the program, as it is searched."""
+        """Return the lower and upper bounds of every measure of the program, on the scale of the search."""
         program, constraints = self.program, self.merged_constraints()
         coordinates = {c.name: c for c in program.coordinates}
         low, high = np.full(len(program.names), -np.inf), np.full(len(program.names), np.inf)
@@ -127,14 +127,14 @@ class Problem:
         return low, high
 
     def searched(self, name: str, value: float) -> float:
-        """A bound as the program measures it."""
+        """Return a bound on the scale of the search."""
         if name == "loss":
             return value if value > 0 else -math.inf
         linear = any(c.linear for c in self.space.coordinates if c.name == name)
         return value if linear else math.log(value) if 0 < value < math.inf else math.copysign(math.inf, value - 1)
 
     def weight(self) -> np.ndarray:
-        """1 for what is minimised."""
+        """Return the weights of the measures: 1 for the minimised one."""
         return np.asarray([float(name == self.goal) for name in self.program.names])
 
 
@@ -147,12 +147,12 @@ class Optimum:
     values: Mapping[str, float]
     """Coordinates and measures in plain numbers, and the loss."""
     multipliers: Mapping[str, float]
-    """Per constraint that binds: by how much the goal falls per e-fold (or nat) that it is loosened; negative if lower.
-    """
+    """Decrease of the goal per e-fold (or nat) by which a binding constraint is loosened; negative for a lower
+    bound."""
     unidentified: tuple[str, ...]
-    """Coordinates on which nothing depends."""
+    """Coordinates on which neither goal nor constraints depend."""
     agreeing: float
-    """Share of the starts that ended here."""
+    """Share of the starts that converged to this optimum."""
 
 
 class Unbounded(UserError):
@@ -160,13 +160,13 @@ class Unbounded(UserError):
 
 
 def of_sizes(law: Any, constraints: Sequence[Constraint], *, active_params: Any = None, **options: Any) -> Problem:
-    """The problem in the sizes that a law reads.
+    """Return the problem in the sizes that a law reads.
 
     Constraints may be in the letters of the law's paper. ``active_params`` is the active-parameter convention
-    (``laws/active_params.py``) where the law reads the number of experts; None for the default one.
+    (``laws/active_params.py``) for a law that reads the number of experts; None for the default.
 
-    A constraint of unique tokens is one of tokens under a law that has no price for repeats. Under one that has, no
-    token is repeated unless unique tokens are constrained.
+    A constraint on unique tokens becomes one on tokens for a law without repetition. For a law with repetition, tokens
+    are not repeated unless unique tokens are constrained.
     """
     constrained = any(constraint.name == "unique_tokens" for constraint in constraints)
     if constrained and "unique_tokens" not in law.inputs:
@@ -181,7 +181,7 @@ def of_sizes(law: Any, constraints: Sequence[Constraint], *, active_params: Any 
 
 
 def lanes_of(problems: Sequence[Problem]) -> Lane:
-    """Problems of one program as lanes."""
+    """Combine problems of one program as lanes."""
     bounds = [problem.bounds() for problem in problems]
     with jax.enable_x64(True):
         laws = jax.tree.map(lambda *leaves: np.asarray(leaves, np.float64), *[problem.law for problem in problems])
@@ -194,11 +194,11 @@ def lanes_of(problems: Sequence[Problem]) -> Lane:
 
 
 def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimum:
-    """The choice of least goal, from many starts.
+    """Return the optimum of the problem from many starts.
 
     Raises:
-      UserError: constraints that are unknown or contradict each other, or cannot hold together.
-      Unbounded: the goal still falls where the search ends, so that the law has no optimum under these constraints.
+      UserError: constraints are unknown, contradict each other, or cannot hold together.
+      Unbounded: the goal still falls at a bound of the search, so that the law has no optimum under these constraints.
     """
     problem.check()
     program = problem.program
@@ -222,7 +222,7 @@ def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimu
 
 
 def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) -> Optimum:
-    """One lane as an optimum."""
+    """Return one lane as an optimum."""
     program = problem.program
     point, measures = solved.points[lane], solved.measures[lane]
     with jax.enable_x64(True):
@@ -246,7 +246,7 @@ def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) 
 
 
 def at_the_end(optimum: Optimum) -> list[tuple[str, float]]:
-    """Coordinates at an end of the search that nobody asked for, with that end."""
+    """Return the coordinates at a bound of the search that is not a constraint, with that bound."""
     constraints = optimum.problem.merged_constraints()
     ends = []
     for i, c in enumerate(optimum.problem.space.coordinates):
@@ -262,7 +262,7 @@ def at_the_end(optimum: Optimum) -> list[tuple[str, float]]:
 
 
 def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
-    """Sobol points between the coordinates' starts, as far as constraints let them."""
+    """Return Sobol points within the coordinates' ranges of initial guesses, as far as constraints allow."""
     coordinates = problem.space.coordinates
     low, high = (bound[: len(coordinates)] for bound in problem.bounds())
     drawn = sobol(len(coordinates), 1 << max(count - 1, 1).bit_length(), seed)[:count]
@@ -272,7 +272,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
 
 
 def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
-    """Which coordinates move neither goal nor constraints, at any start."""
+    """Return whether each coordinate affects neither goal nor constraints at any start."""
     slopes = local(program, points, lanes["law"]).jacobian[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)

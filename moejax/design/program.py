@@ -1,7 +1,7 @@
-"""The problem as it is compiled: measures of a point and their derivatives.
+"""Compile a problem: measures of a point and their derivatives.
 
 The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws are arguments of every lane, and weights and
-constraints are not compiled at all, so one program serves a problem under many laws, budgets and goals.
+constraints are not compiled, so one program serves a problem under many laws, budgets and goals.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from moejax.errors import UserError
 from moejax.float64 import float64
 
 Lane = Mapping[str, Any]
-"""``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
+"""Mapping with ``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
 
 GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp.log(leverage)}
 """Objectives by the name of a law's output."""
 
 
 def output_of(law: Any) -> str:
-    """The output of a law that a design can be judged by.
+    """Return the output of a law that is an objective of designs.
 
     Raises:
-      UserError: the law has none.
+      UserError: the law has no such output.
     """
     known = [name for name in GOALS if name in law.outputs]
     if not known:
@@ -50,25 +50,25 @@ class CompiledProblem:
     space: Space
     assumptions: CostAssumptions
     measured: tuple[str, ...]
-    """Keys of ``MEASURES`` that are constrained or minimised, apart from those that are coordinates."""
+    """Keys of ``MEASURES`` that are constrained or minimised and are not coordinates."""
     output: str
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """The coordinates of the space."""
+        """Return the coordinates of the space."""
         return self.space.coordinates
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the measures, in order."""
+        """Return the names of the measures, in order."""
         return (*(c.name for c in self.coordinates), *self.measured, "loss")
 
     def values(self, point: Any) -> dict[str, Any]:
-        """Coordinates in plain numbers."""
+        """Return the coordinates in plain numbers."""
         return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
 
     def measured_at(self, point: Any, law: Any) -> Any:
-        """The measures that are no coordinates, as they are constrained: logarithms, then the loss."""
+        """Return the measures that are not coordinates, on the scale of the search: logarithms, then the objective."""
         candidate = self.space.candidate(self.values(point))
         logs = [jnp.log(MEASURES[name].of(candidate, self.assumptions)) for name in self.measured]
         said = law(candidate.design)
@@ -78,20 +78,20 @@ class CompiledProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """Measures of many points, each under its lane, with their derivatives in the point."""
+    """Measures of many points, each in its lane, with their derivatives with respect to the point."""
 
     measures: Float[np.ndarray, "lanes measures"]
-    """Coordinates as they are searched, then what ``measured_at`` gives."""
+    """Coordinates on the scale of the search, then the results of ``measured_at``."""
     jacobian: Float[np.ndarray, "lanes measures coordinates"]
     second: Float[np.ndarray, "lanes measures coordinates coordinates"]
 
     def hessian(self, forces: Float[np.ndarray, "lanes measures"]) -> np.ndarray:
-        """[lanes, coordinates, coordinates] of the sum of the measures, weighed by ``forces``: goal and multipliers."""
+        """Return the Hessians [lanes, coordinates, coordinates] of the measures weighted by ``forces``."""
         return np.einsum("lm,lmyz->lyz", forces, self.second)
 
 
 def local(program: CompiledProblem, points: Any, laws: Any) -> Local:
-    """Measures and derivatives."""
+    """Compute measures and derivatives."""
     with float64():
         measures, jacobian, second = (np.asarray(part) for part in _local(program, points, laws))
     lanes, size = points.shape
@@ -104,8 +104,8 @@ def local(program: CompiledProblem, points: Any, laws: Any) -> Local:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _local(program: CompiledProblem, points: Any, laws: Any) -> tuple[Any, Any, Any]:
-    # All of it in one program from one trace, as these take most of the time of a design. Few coordinates are chosen,
-    # so that derivatives forwards are the smaller program.
+    # One program from one trace computes everything, because compilation takes most of the time of a design. With few
+    # coordinates, forward-mode derivatives give the smaller program.
     def one(point: Any, law: Any) -> tuple[Any, Any, Any]:
         def measured(z: Any) -> tuple[Any, Any]:
             found = program.measured_at(z, law)

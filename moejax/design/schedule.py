@@ -1,7 +1,7 @@
-"""The schedule of least loss at a horizon under a law of loss curves, by the law's gradient in every rate.
+"""Find the schedule of minimum loss at a horizon under a law of loss curves, by the law's gradient in every rate.
 
-After the warm-up the rate never rises. It is the peak times the exponential of what was taken off so far, a sum of
-squares at knots, so that no constraint is left; between knots it is linear in its logarithm.
+After the warm-up the rate never rises. It is the peak times the exponential of minus the accumulated decrease, a sum of
+squares at knots, so that no constraint remains. Between knots its logarithm is linear.
 """
 
 from __future__ import annotations
@@ -25,41 +25,42 @@ from moejax.laws.schedule_sums import sums_at
 Rates = Float[np.ndarray, " updates"]
 
 KNOTS = 200
-"""Most numbers that the schedule after the warm-up is made of."""
+"""Maximum number of knots of the schedule after the warm-up."""
 FINAL = 1e-3
-"""Share of the peak below which no rate falls: rates stand to a negative power in a law."""
+"""Minimum rate as a fraction of the peak, because laws use negative powers of rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestSchedule:
-    """The optimum of a law beside customary values."""
+    """The optimum of a law, compared with usual schedules."""
 
     rates: Rates
     """Learning rate of every update."""
     loss: float
-    """At the horizon, by the law."""
+    """Loss at the horizon under the law."""
     others: Mapping[str, tuple[Rates, float]]
-    """Usual schedules of the same peak, warm-up and horizon, and their losses by the law."""
+    """Usual schedules with the same peak, warm-up and horizon, and their losses under the law."""
     iterations: int
 
     @property
     def decays_from(self) -> int:
-        """The update at which the rate falls below 99 % of its peak for good."""
+        """Return the update after which the rate stays below 99 % of its peak."""
         return int(np.flatnonzero(self.rates >= 0.99 * self.rates.max())[-1]) + 1
 
     @property
     def final_share(self) -> float:
-        """The last rate, as a share of the peak."""
+        """Return the last rate as a fraction of the peak."""
         return float(self.rates[-1] / self.rates.max())
 
 
 def warmed_up(peak: float, warmup: int, after: Float[np.ndarray, " after"]) -> Rates:
-    """A schedule that rises linearly to its peak, and goes on with shares of it."""
+    """Return a schedule with linear warm-up to its peak, followed by fractions of the peak."""
     return peak * np.concatenate([np.arange(1, warmup + 1) / max(warmup, 1), after])
 
 
 def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
-    """Cosine to a tenth of the peak, the same to nothing, and constant with a linear decay over the last fifth."""
+    """Return cosine decay to 10 % of the peak, cosine decay to 0, and a constant rate with linear decay over the last
+    fifth."""
     done = np.arange(1, steps - warmup + 1) / (steps - warmup)
     wave = 0.5 * (1 + np.cos(np.pi * done))
     falls = np.minimum(1.0, (1 - done) / 0.2)
@@ -72,13 +73,13 @@ def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
 
 
 def final_loss(law: Any, rates: Any) -> Any:
-    """The loss after the last update of a schedule, to the update; differentiable in both."""
+    """Return the loss after the last update of a schedule, exactly; differentiable in law and rates."""
     return law(sums_at(rates))
 
 
 @dataclass(frozen=True)
 class _Objective:
-    """Loss at the horizon, by what is taken off the rate's logarithm at every knot."""
+    """Loss at the horizon as a function of the decrease of the log rate at every knot."""
 
     law: type
     steps: int
@@ -88,7 +89,7 @@ class _Objective:
         count = self.steps - self.warmup
         taken = jnp.concatenate([jnp.zeros(1), jnp.cumsum(point**2)])
         floor = -np.log(FINAL)
-        # Saturates at the floor without a corner.
+        # Saturate smoothly at the floor.
         off = floor * jnp.tanh(taken / floor)
         at = jnp.linspace(0.0, 1.0, len(taken))
         after = jnp.exp(-jnp.interp(jnp.arange(1, count + 1) / count, at, off))
@@ -109,11 +110,11 @@ _final_loss = jax.jit(final_loss)
 
 
 FEWEST_AFTER_WARMUP = 10
-"""Updates among which a schedule can be chosen."""
+"""Minimum number of updates after the warm-up."""
 
 
 def check_horizon(steps: int, warmup: int, peak: float) -> None:
-    """Refuse what no schedule can be chosen for.
+    """Check that a schedule can be chosen for the horizon.
 
     Raises:
       UserError: the horizon leaves no updates after the warm-up, or the peak is not above 0.
@@ -128,9 +129,9 @@ def check_horizon(steps: int, warmup: int, peak: float) -> None:
 
 
 def best_schedule(law: Any, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
-    """The rates, not rising after the warm-up, that lead to the least loss after ``steps`` updates.
+    """Return the rates, not rising after the warm-up, with the minimum loss after ``steps`` updates.
 
-    It lies as far from the fitted schedules as the law lets it: an extrapolation, to be tried before it is believed.
+    The result is as far from the fitted schedules as the law permits: an extrapolation, to be verified by training.
 
     Raises:
       UserError: as ``check_horizon``.
@@ -153,7 +154,7 @@ def best_schedule(law: Any, steps: int, *, warmup: int, peak: float, knots: int 
         ended = minimise.minimise_lanes(objective, starts, shared, np.zeros(len(starts)), max_iterations=1500)
         best = int(np.argmin(ended.values))
         rates = np.array(_rates(objective, ended.points[best], peak))
-        # Rounding makes no rise of a constant.
+        # Rounding must not turn a constant rate into a rise.
         rates[warmup:] = np.minimum.accumulate(rates[warmup:])
         loss = float(_final_loss(law, jnp.asarray(rates)))
     return BestSchedule(rates=rates, loss=loss, others=others, iterations=int(ended.iterations[best]))

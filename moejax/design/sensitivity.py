@@ -1,4 +1,4 @@
-"""Sensitivity of an optimum: prices of constraints, flatness, and dependence on law and budget."""
+"""Compute the sensitivity of an optimum: prices of constraints, flat region, and dependence on law and budget."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from moejax.design.problem import Optimum, Problem, at_the_end, lanes_of, read
 from moejax.design.solve import solve
 
 CHANGE = 0.02
-"""E-folds by which a bound is moved to see what it is worth."""
+"""E-folds by which a bound is moved to estimate its price."""
 LOSS_CHANGE = 0.001
-"""The same in nats, where the constraint is the loss."""
+"""Nats by which a bound on the loss is moved to estimate its price."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,14 @@ class Price:
 
     constraint: Constraint
     multiplier: float
-    """Change of the goal per e-fold (of the loss: per nat) by which the bound grows, from its multiplier."""
+    """Change of the goal per e-fold (per nat for the loss) of the bound, from the multiplier."""
     resolved: float
-    """The same from solving again with the bound a little larger and a little smaller."""
+    """Change of the goal from solving again with the bound slightly larger and smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
-    """The range of a coordinate within which the loss rises by no more than stated while the rest adapts."""
+    """The range of a coordinate within which the loss rises by no more than stated while the others adapt."""
 
     name: str
     low: float
@@ -44,16 +44,16 @@ class Flat:
 
     @property
     def is_wide(self) -> bool:
-        """True if its ends differ by more than a factor of ten."""
+        """Return whether low and high differ by more than a factor of ten."""
         return self.high > 10 * self.low > 0
 
 
 UNMOVED = 1e-6
-"""Nats by which the loss of what a law does not decide may differ, by the precision of the search."""
+"""Tolerance in nats for losses that are equal up to the precision of the search."""
 
 
 def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Optimum | None]:
-    """Problems of one program, each from an optimum near it; None where there is no optimum."""
+    """Solve problems of one program, each from a nearby optimum; None where there is no optimum."""
     left = [{c.name for c in o.problem.space.coordinates} & set(o.unidentified) for o in near]
     lanes = lanes_of(problems)
     points = np.stack([o.point for o in near])
@@ -69,12 +69,12 @@ def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Op
 
 
 def within_the_search(optima: Sequence[Optimum | None]) -> list[Optimum | None]:
-    """Optima, None where one lies at an end of the search that nobody asked for."""
+    """Return the optima, with None for those at a bound of the search that is not a constraint."""
     return [None if one is None or at_the_end(one) else one for one in optima]
 
 
 def prices(optimum: Optimum) -> list[Price]:
-    """Every constraint that binds, dearest first, with its price checked by solving again."""
+    """Return every binding constraint, the most expensive first, with its price verified by solving again."""
     problem, constraints = optimum.problem, optimum.problem.merged_constraints()
     binding = [constraints[name] for name in optimum.multipliers if name in constraints]
     if not binding:
@@ -102,7 +102,7 @@ def goal_of(optimum: Optimum) -> float:
 def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
     """Return the range of every coordinate, one at a time, within a rise of the loss and all constraints.
 
-    The other coordinates adapt. With the loss as a constraint, the cost may rise by that share instead.
+    The other coordinates adapt. If the loss is a constraint, the cost may rise by that fraction instead.
     """
     problem = optimum.problem
     decided = [c for c in problem.space.coordinates if c.name not in optimum.unidentified]
@@ -126,7 +126,7 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
                 float(c.plain(solved.points[lane, at])) if solved.holds[lane] else math.nan
                 for lane in (2 * i, 2 * i + 1)
             )
-        # Where the end is 0, rounding goes a hair below it.
+        # At a bound of 0, rounding may give a slightly negative value.
         low = max(low, c.low) if low == low else low
         ends = tuple(bool(abs(solved.multipliers[lane, goal]) < 1e-9) for lane in (2 * i, 2 * i + 1))
         regions.append(Flat(name=c.name, low=low, high=high, best=optimum.values[c.name], ends=(ends[0], ends[1])))
@@ -134,10 +134,10 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
 
 
 def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
-    """The coordinates of which values of more than a factor of ten have the same loss, as the rest adapts.
+    """Return the coordinates whose values over more than a factor of ten have the same loss while the others adapt.
 
     Args:
-      flat: the region within a larger rise of the loss.
+      flat: region for a larger rise of the loss.
     """
     if not any(one.is_wide for one in flat):
         return ()
@@ -145,14 +145,14 @@ def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
 
 
 def under_laws(optimum: Optimum, laws: Any) -> list[Optimum | None]:
-    """The optimum under every law of a stack (as a bootstrap has); None where a law has none."""
+    """Return the optimum under every law of a stack, such as a bootstrap; None for a law without one."""
     count = len(jax.tree.leaves(laws)[0])
     each = [jax.tree.map(lambda leaf, i=i: float(leaf[i]), laws) for i in range(count)]
     return within_the_search(solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each]))
 
 
 def along(optimum: Optimum, name: str, values: Sequence[float]) -> list[Optimum | None]:
-    """The optimum with an upper bound at every value in turn, each from its neighbour's."""
+    """Return the optimum with an upper bound at each of several values."""
     problems = [_with(optimum.problem, Constraint(name=name, high=value)) for value in values]
     return within_the_search(solve_again([optimum] * len(values), problems))
 

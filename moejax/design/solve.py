@@ -1,4 +1,4 @@
-"""Many problems at once: augmented Lagrangian for the constraints, then Newton on the conditions of an optimum."""
+"""Solve many problems at once: augmented Lagrangian for the constraints, then Newton on the optimality conditions."""
 
 from __future__ import annotations
 
@@ -12,53 +12,54 @@ from jaxtyping import Bool, Float
 from moejax.design.program import CompiledProblem, Lane, local
 
 ROUNDS = 14
-"""Updates of the multipliers, at most."""
+"""Maximum number of multiplier updates."""
 FEASIBLE = 1e-7
-"""E-folds (or nats) by which a constraint may be missed."""
+"""Tolerance of constraints in e-folds (or nats)."""
 TOGETHER = 8
-"""Lanes that are solved in one go."""
+"""Number of lanes that are solved together."""
 MOST_STEPS = 100
-"""Steps in each round, at most."""
+"""Maximum number of steps per round."""
 LONGEST, SHORTEST = 4.0, 1e-9
-"""E-folds of a step along one direction of curvature: no longer, and given up when shorter."""
+"""Maximum step in e-folds along one direction of curvature, and step length below which a lane stops."""
 FLAT = 1e-7
-"""Length of a gradient, relative to a value above 1, below which a round is at its end."""
+"""Norm of the gradient, relative to a value above 1, at which a round ends."""
 STEPS = 12
-"""Newton steps at the end."""
+"""Number of final Newton steps."""
 
 T = TypeVar("T", bound="Solved | _Conditions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """The end point of every lane."""
+    """The solution of every lane."""
 
     points: Float[np.ndarray, "lanes coordinates"]
     measures: Float[np.ndarray, "lanes measures"]
     multipliers: Float[np.ndarray, "lanes measures"]
-    """By how much the objective falls per unit that a constraint is loosened; negative at a lower one."""
+    """Decrease of the objective per unit by which a constraint is loosened; negative for a lower bound."""
     outside: Float[np.ndarray, "lanes measures"]
-    """Violation of the constraints by every measure."""
+    """Constraint violation of every measure."""
     slope: Float[np.ndarray, " lanes"]
-    """Length of the Lagrangian's gradient."""
+    """Norm of the Lagrangian's gradient."""
     values: Float[np.ndarray, " lanes"]
-    """The objective."""
+    """Value of the objective."""
     signs: Bool[np.ndarray, " lanes"]
     """True if every multiplier has the sign of an active constraint."""
 
     @property
     def holds(self) -> Bool[np.ndarray, " lanes"]:
-        """True for each lane whose constraints hold and whose objective no longer falls."""
+        """Return whether each lane's constraints hold and its objective is stationary."""
         return (
             (np.abs(self.outside).max(axis=1) <= FEASIBLE) & (self.slope < 1e-6) & np.isfinite(self.values) & self.signs
         )
 
 
 def solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
-    """Every lane from its point. ``lanes`` needs ``law``, ``weight``, ``low`` and ``high``, with an entry a lane."""
+    """Solve every lane from its point; ``lanes`` has ``law``, ``weight``, ``low`` and ``high`` with an entry per
+    lane."""
     points, parts = np.asarray(points, float), []
     for first in range(0, len(points), TOGETHER):
-        # Always as many lanes, so that they are compiled once.
+        # A constant number of lanes needs one compilation.
         index = np.minimum(np.arange(first, first + TOGETHER), len(points) - 1)
         parts.append(_solve(program, points[index], jax.tree.map(lambda x, i=index: np.asarray(x)[i], lanes)))
     joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Solved)}
@@ -87,11 +88,11 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
 
 
 def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
-    """Minimise the augmented Lagrangian near every point: a multiplier and a parabola for how far a measure is
-    outside its constraints.
+    """Minimise the augmented Lagrangian near every point: a multiplier and a quadratic penalty for constraint
+    violations.
 
-    Newton's steps along the directions of curvature, each downhill and no longer than what was last found to hold.
-    They are solved for all lanes together: nothing of the search is compiled.
+    Newton steps along the directions of curvature are accepted only downhill, with an adaptive maximum length. They are
+    computed in NumPy for all lanes together, so that the search needs no compilation.
     """
 
     def lagrangian(at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,7 +105,7 @@ def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
         return value, np.einsum("lm,lmz->lz", forces, here.jacobian), here.hessian(forces) + bent
 
     points, longest = np.array(points), np.ones(len(points))
-    # A point without a number stays where it is, and no step goes to one.
+    # A non-finite point stays where it is, and no step leads to one.
     with np.errstate(all="ignore"):
         value, gradient, hessian = lagrangian(points)
         unfinished = np.isfinite(value) & np.isfinite(hessian).all(axis=(1, 2))
@@ -129,7 +130,7 @@ def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
 
 
 def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
-    """Penalties at which an e-fold outside a constraint costs about ten times what the objective gains by it."""
+    """Return penalties for which an e-fold of violation costs about ten times its gain in the objective."""
     slopes = local(program, points, lanes["law"]).jacobian
     gain = np.linalg.norm(np.einsum("lm,lmz->lz", lanes["weight"], slopes), axis=1)
     steep = np.maximum((slopes**2).sum(axis=2), 1e-6)
@@ -137,17 +138,17 @@ def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.n
 
 
 def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane) -> Solved:
-    """Newton's steps on what is 0 at an optimum, taken while they bring it nearer.
+    """Take Newton steps on the residuals of the optimality conditions while they decrease.
 
-    That is the gradient of the goal with the constraints' multipliers, and by how much the constraints that bind are
-    missed; the multiplier of one that does not bind stays 0.
+    The residuals are the gradient of the goal with the constraints' multipliers, and the violations of the binding
+    constraints. The multiplier of a constraint that does not bind stays 0.
     """
     weight, low, high, law = (lanes[name] for name in ("weight", "low", "high", "law"))
     binds, size = (multipliers != 0) | (low == high), points.shape[1]
     bound = np.where(binds, np.where(multipliers > 0, high, low), 0.0)
     here = _conditions(program, points, multipliers, weight, law, binds, bound)
     for _ in range(STEPS):
-        # A point without a number has no step, and is not better.
+        # A non-finite point has no step and is not better.
         with np.errstate(all="ignore"):
             change = np.stack([_step(*lane) for lane in zip(here.slopes, here.wrong, strict=True)])
             change *= np.minimum(1.0, 1.0 / np.abs(change[:, :size]).max(axis=1, keepdims=True))
@@ -171,15 +172,15 @@ def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane
 
 @dataclass(frozen=True, kw_only=True)
 class _Conditions:
-    """The conditions of an optimum at a point of every lane."""
+    """The optimality conditions at a point of every lane."""
 
     points: np.ndarray
     multipliers: np.ndarray
     measures: np.ndarray
     wrong: np.ndarray
-    """Return the residuals of the optimality conditions."""
+    """Residuals of the optimality conditions."""
     slopes: np.ndarray
-    """Its derivatives in point and multipliers."""
+    """Derivatives of the residuals with respect to point and multipliers."""
 
 
 def _conditions(
@@ -200,18 +201,18 @@ def _conditions(
 
 
 def _step(slopes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Return the Newton step of a lane's point and multipliers; NaN where its slopes are not finite."""
+    """Return the Newton step of a lane's point and multipliers; NaN if its derivatives are not finite."""
     if not (np.isfinite(slopes).all() and np.isfinite(wrong).all()):
         return np.full(len(wrong), np.nan)
     return np.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]
 
 
 def _lanes(keep: np.ndarray, mine: T, others: T) -> T:
-    """The lanes of one where they are kept, and of the other where not."""
+    """Select lanes from ``mine`` where ``keep`` is True, else from ``others``."""
     names = [f.name for f in fields(mine)]
     return type(mine)(**{name: _chosen(keep, getattr(mine, name), getattr(others, name)) for name in names})
 
 
 def _chosen(keep: np.ndarray, mine: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """One lane or the other's, lane by lane."""
+    """Select array entries lane by lane."""
     return np.where(keep.reshape(-1, *[1] * (mine.ndim - 1)), mine, others)

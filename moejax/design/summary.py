@@ -1,4 +1,4 @@
-"""Summaries of designs as ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
+"""Summarise designs as ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIDE_BY_SIDE = (
     *("params_total", "params_active", "expansion", "active_experts", "shared_share", "granularity"),
     *("tokens", "epochs"),
 )
-"""The sizes that tables of several optima show."""
+"""Sizes in tables of several optima."""
 
 
 def _columns(*names: str) -> list[Column]:
@@ -36,7 +36,7 @@ def _columns(*names: str) -> list[Column]:
 
 
 def summary(name: str, decision: DesignResult) -> Result:
-    """The whole answer of one law: what to train, what the constraints and repeats are worth, published models."""
+    """Summarise one law: the model to train, prices of constraints, value of repetition, and published models."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     notes = _to_train(decision)
     if optimum.unidentified:
@@ -80,7 +80,7 @@ def summary(name: str, decision: DesignResult) -> Result:
 
 
 def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
-    """Return the table of the model to train, the optima it approximates, and the flat region."""
+    """Return the table of the model to train, the optima that it approximates, and the flat region."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     flat = {one.name: one for one in decision.flat}
     output = optimum.problem.program.output
@@ -109,7 +109,7 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
 
 
 def _to_train(decision: DesignResult) -> list[str]:
-    """Which of the columns to train, and what each restriction costs."""
+    """Return notes on which column to train, and the cost of each restriction."""
     built, shape, optimum = decision.built, decision.shape, decision.optimum
     if built is None or shape is None:
         return [f"No architecture: {decision.not_built}"]
@@ -145,7 +145,7 @@ def _to_train(decision: DesignResult) -> list[str]:
 
 
 def _likeness(shape: Optimum) -> str:
-    """The published model that shapes are like; one that was given otherwise has no name."""
+    """Return the published model that gives the proportions, or a phrase for another architecture."""
     like = getattr(shape.problem.space, "like", None)
     return next((name for name, model in CATALOGUE.items() if model.architecture == like), "the architecture given")
 
@@ -201,7 +201,7 @@ def _published(decision: DesignResult) -> list[Table]:
 
 
 def with_extrapolation(result: Result, designs: str, beyond: Mapping[str, float]) -> Result:
-    """The same with a warning of how far ``designs`` lie beyond what the law was fitted to, if they do."""
+    """Add a warning about the extrapolation of ``designs`` beyond the fitted range, if any."""
     if not beyond:
         return result
     warning = f"{designs} beyond what the law was fitted to: {', '.join(beyond_in_words(beyond))}."
@@ -209,11 +209,11 @@ def with_extrapolation(result: Result, designs: str, beyond: Mapping[str, float]
 
 
 def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tokens: float | None) -> Result:
-    """The same, beginning with what is assumed of active parameters, and by laws without a price for repeats.
+    """Prepend the assumptions on active parameters, and on laws without repetition.
 
     Args:
-      problems: those that were solved, by the name of their law.
-      unique_tokens: as many as there are said to be, if this was said.
+      problems: solved problems, by the name of their law.
+      unique_tokens: number of unique tokens, if given.
     """
     assumed = list(dict.fromkeys(one.space.assumes for one in problems.values() if one.space.assumes))
     data = result.data | ({"active_convention": assumed[0]} if assumed else {})
@@ -228,7 +228,7 @@ def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tok
 
 
 def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAssumptions) -> Result:
-    """The same with what ``on_chips`` says, as a warning if a sequence on each chip is more than its memory."""
+    """Add the results of ``on_chips``, as a warning if one sequence per chip exceeds its memory."""
     data = result.data | {"on_chips": on_chips}
     if not on_chips:
         return replace(result, data=data)
@@ -256,7 +256,8 @@ def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAss
 def laws_summary(
     optima: Mapping[str, Optimum | str], constraints: Sequence[Constraint], beyond: Mapping[str, Mapping[str, float]]
 ) -> Result:
-    """Every law's optimum or why it has none, and how far ``beyond`` what each law was fitted to it lies."""
+    """Summarise every law's optimum, or the reason why there is none, and its extrapolation ``beyond`` the fitted
+    range."""
     decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
     none = {name: one for name, one in optima.items() if isinstance(one, str)}
     table = Table(
@@ -288,7 +289,7 @@ def _sizes(optimum: Optimum | None) -> list[float | None]:
 
 
 def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
-    """The best design of every budget, the best dense one, and the dense one as large in all."""
+    """Summarise the best design of every budget, the best dense one, and the dense one of equal size."""
 
     def output(optimum: Optimum | None) -> float | None:
         return None if optimum is None else optimum.values[optimum.problem.program.output]
@@ -322,7 +323,7 @@ def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
 
 
 def landscape_summary(law: str, found: Landscape) -> Result:
-    """The law's output by two coordinates."""
+    """Summarise the law's output by two coordinates."""
     (first, second), heights = found.names, found.heights.tolist()
     rows = [[value, *row] for value, row in zip(found.values[0], heights, strict=True)]
     head = Column(f"{first} \\ {second}", functools.partial(format, digits=3))
