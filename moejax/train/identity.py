@@ -13,8 +13,8 @@ import datetime
 import hashlib
 import itertools
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -129,11 +129,12 @@ def own(
     check_writable(folder)
     changed = changes(saved, as_read(training.as_json()))
     if not _has_begun(folder) and not has_writer(folder):
-        # Hashes of text and weights are recorded again, and text with other settings is prepared again.
+        # Hashes of text and weights are recorded again, and text that gives other tokens is prepared again.
         for name in (CORPUS, INITIAL_WEIGHTS):
             (folder / name).unlink(missing_ok=True)
-        if any(place.startswith("recipe.data") for place in changed):
-            shutil.rmtree(folder / DATA, ignore_errors=True)
+        if _tokens(saved) != _tokens(training.as_json()) and os.path.lexists(folder / DATA):
+            aside = (folder / DATA).rename(_unused(folder / f"{DATA}-old-{number}" for number in itertools.count(1)))
+            log(f"The settings give other tokens than those in {folder / DATA}, which is now {aside}.")
         write_json(path, training.as_json())
         return
     _check(folder, _decisive(changed), accept)
@@ -146,6 +147,14 @@ def own(
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_json(folder / HISTORY, [*history, {"at": now, "changes": plain}])
     write_json(path, training.as_json())
+
+
+def _tokens(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide the tokens of the prepared sets, from a training's plain data."""
+    data = training["recipe"]["data"]
+    parts = {part["name"]: part["source"] for part in data["mixture"]}
+    names = ("source", "named_mixture", "tokenizer", "text_field", "validation_share")
+    return {"parts": parts, **{name: data[name] for name in names}}
 
 
 def _has_begun(folder: Path) -> bool:
@@ -168,10 +177,14 @@ def _saved(path: Path, kind: type[Settings], log: Callable[[str], None]) -> Any:
         if not (path.parent / "checkpoints").is_dir():
             raise
         names = (path.with_name(f"{path.stem}.damaged-{number}{path.suffix}") for number in itertools.count(1))
-        aside = path.rename(next(name for name in names if not name.exists()))
+        aside = path.rename(_unused(names))
         log(f"{told(problem).removesuffix(f'; {REMEDY}.')}; it is now {aside}, and the settings that were given stand "
             f"in its place.")  # fmt: skip
         return None
+
+
+def _unused(names: Iterable[Path]) -> Path:
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

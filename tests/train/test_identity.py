@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from moejax.data.config import WeightedSource
 from moejax.folder import only_writer
 from moejax.stored import read_json, write_json
 from moejax.train import identity
@@ -69,7 +70,6 @@ def test_a_folder_with_anything_trained_is_not_free(training, tmp_path, kept):
 @pytest.mark.parametrize("change", [*TOLD, *NEVER, {"data__text_field": "body"}], ids=lambda change: next(iter(change)))
 def test_a_folder_in_which_nothing_was_trained_is_free_for_another_training(training, tmp_path, change):
     own(tmp_path, training)
-    (tmp_path / "data").mkdir()
     (tmp_path / "corpus.json").touch()
     other = changed(training, **change)
     with only_writer(tmp_path), pytest.raises(ValueError, match=r"belongs to another run|cannot go on with that"):
@@ -78,7 +78,43 @@ def test_a_folder_in_which_nothing_was_trained_is_free_for_another_training(trai
     assert read_json(tmp_path / "training.json", dict, remedy="") == json.loads(json.dumps(other.as_json()))
     assert read_history(tmp_path) == []
     assert not (tmp_path / "corpus.json").exists()
-    assert (tmp_path / "data").exists() == (not next(iter(change)).startswith("data"))
+
+
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ({"data__sequence_length": 64}, False),
+        ({"data__order_seed": 3}, False),
+        ({"data__corrupt_share": 0.5}, False),
+        ({"data__text_field": "body"}, True),
+        ({"data__tokenizer": "ids:100:0"}, True),
+        ({"data__validation_share": 0.5}, True),
+        ({"data__source": "elsewhere"}, True),
+        ({"data__mixture": (WeightedSource(name="web", source="web", weight=1.0),)}, True),
+    ],
+    ids=str,
+)
+def test_nothing_in_the_folder_of_tokens_is_removed_and_only_other_tokens_move_it(training, tmp_path, change, moves):
+    own(tmp_path, training)
+    (tmp_path / "data-old-1").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes.txt").write_text("of a person")
+    said = []
+    own(tmp_path, changed(training, **change), log=said.append)
+    place = tmp_path / ("data-old-2" if moves else "data")
+    assert (place / "notes.txt").read_text() == "of a person"
+    assert [str(place) in sentence for sentence in said] == [True] * moves
+
+
+def test_other_weights_of_a_mixture_keep_its_tokens(training, tmp_path):
+    for weight in (1.0, 2.0):
+        parts = (
+            WeightedSource(name="web", source="web", weight=weight),
+            WeightedSource(name="code", source="c", weight=1.0),
+        )
+        own(tmp_path, changed(training, data__mixture=parts))
+        (tmp_path / "data").mkdir(exist_ok=True)
+    assert not (tmp_path / "data-old-1").exists()
 
 
 @pytest.mark.parametrize("change", RESUMABLE, ids=lambda change: next(iter(change)))
