@@ -1,4 +1,4 @@
-"""A mixture small enough to train in seconds on any CPU: for first tries and for tests.
+"""A mixture small enough to train in seconds on any CPU, for first experiments and for tests.
 
 Command:  moejax train --config=configs/tiny.py
 Cost:     4.3e10 FLOPs with both branches; 10 to 15 s on one core, most of it compilation.

@@ -1,42 +1,54 @@
 """The sparsity and IsoFLOP grid of Abnar et al. (2025), "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity".
 
-Purpose:  IsoFLOP surfaces over size and sparsity, the law of Eq. 6 with its held-out sparsity, and whether downstream
-          tasks go with the loss whatever the sparsity.
+Purpose:  IsoFLOP surfaces over size and sparsity, the law of Eq. 6 tested at held-out sparsity, and the relation of
+          downstream errors to the loss at different sparsities.
 Paper:    Sections 2 and 4, Appendix B (Table 1), Appendix C (FLOPs), Appendices D.1 (budgets) and D.3 (tasks).
 Command:  moejax study --config=configs/studies/abnar.py --config.recipe.data.source=PATH
-          :grid (the default), sizes by sparsities by budgets; :search, Table 1's whole search space at one size and
-          budget for every sparsity; :tuned, the search and then the grid, each sparsity with what won there, as two
-          stages; :sweep, Table 1's whole search space in every cell of the grid; :downstream, the grid and then D.3's
-          tasks of every checkpoint (pip install 'moejax[eval]'); :tiny, :tiny-search, :tiny-tuned and :tiny-downstream,
-          the same here, the last with a task of the study's own text.
-Data:     yours, tokenised by GPT-NeoX's tokenizer (50,432 entries); the paper has a part of RedPajama v1.
-Recipe:   dropless, 1024 sequences of 2048 a batch, QK-norm, router z-loss of 0.001 and no jitter, warm-up to a rate of
-          0.002 and a cosine over the rest, without a shared trunk: one training per cell. Adam with decay of 1e-5 that
-          does not scale with the rate, so 1e-5/rate here.
-Cost:     :grid and :downstream 157 runs, 5.0e22 FLOPs, 33,100 H100 hours at 40 % MFU; :search 225 runs, 2.2e22 and
-          14,500 hours; :tuned 382 runs, 7.3e22 and 47,600 hours; :sweep 5,031 runs, 1.6e24 and 1,060,000 hours; :tiny
-          and :tiny-downstream 18 runs, 3.6e12 FLOPs, :tiny-search 10 and 4.9e11, :tiny-tuned 22 and 1.4e12, minutes
-          each on two cores.
-Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3); a
-          task's error follows the loss whatever the sparsity, but in reading comprehension, where sparser models err
-          more (Figures 5 and 10). Of :tiny, losses below the unigram entropy and a fit of two laws; of :tiny-tuned, a
-          winner for every sparsity; of :tiny-downstream, an error that falls with the loss.
+          The argument selects a part; times are at 40 % MFU. :downstream and :tiny-downstream need
+          pip install 'moejax[eval]'.
 
-Appendix C has sequences of 2048 tokens, experts of 4·d_model/granularity and heads that fill d_model. The paper prints
-neither widths and layers nor expert counts or the floor of the decay. Inferred, each for want of the number: width 64
-times the layers, heads of 64, as few experts as make the sparsity exact, a decay to 0; tokens are the budget over
-Appendix C's FLOPs per token, and sizes those that get between 2 and 500 tokens per active parameter; a cell without a
-search of its own has the middle rate and warm-up, the smaller balance and G = 1; the size and budget of the search
-(1024 wide at 1e20 FLOPs, both in the middle of the grid), as the paper says that optima differed between configurations
-and not which were swept; that in :tuned a sparsity's winner serves every size and budget; bfloat16 compute, which the
-hours assume. In :search, :tuned and :sweep the experts that serve a token double with G, as all of them do, so that S
-and N_a stay: Appendix C treats their number as "an independent variable that does not scale with granularity", has E·G
-experts in all, and prints neither number; with as many active experts as at G = 1, N_a would be half.
+| part             | trains                                                      | runs  | FLOPs  | H100 hours |
+|------------------|-------------------------------------------------------------|-------|--------|------------|
+| :grid (default)  | sizes by sparsities by budgets                              | 157   | 5.0e22 | 33,100     |
+| :search          | Table 1's search space, one size and budget, all sparsities | 225   | 2.2e22 | 14,500     |
+| :tuned           | :search, then :grid with the best settings per sparsity     | 382   | 7.3e22 | 47,600     |
+| :sweep           | Table 1's search space in every cell of the grid            | 5,031 | 1.6e24 | 1,060,000  |
+| :downstream      | :grid, with D.3's tasks for every checkpoint                | 157   | 5.0e22 | 33,100     |
+| :tiny            | a small grid, minutes on two cores                          | 18    | 3.6e12 |            |
+| :tiny-search     | a small search, minutes on two cores                        | 10    | 4.9e11 |            |
+| :tiny-tuned      | a small search and grid, minutes on two cores               | 22    | 1.4e12 |            |
+| :tiny-downstream | :tiny, with a task on the study's own text                  | 18    | 3.6e12 |            |
 
-An expert's weight is its probability, also where several serve a token. Appendix A.2 describes the choice of experts
-and no weights, and Appendix B names MegaBlocks. Its router takes a softmax over all experts and does not normalise the
-weights of the chosen ones by default (moe_normalize_expert_weights is None). Normalised, the weight of a single expert
-is constant and the router gets no gradient: 115 of the 134 sparse models of :grid have one active expert.
+Data:     your own, tokenised by GPT-NeoX's tokenizer (50,432 entries); the paper uses a part of RedPajama v1.
+Recipe:   dropless, batches of 1024 sequences of 2048 tokens, QK-norm, router z-loss of 0.001 and no jitter. The rate
+          warms up to 0.002 and then follows a cosine. Every cell has its own run, without a shared trunk. Adam with a
+          weight decay of 1e-5 that does not scale with the rate, which is 1e-5/rate here.
+Cost:     see the table.
+Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3). A
+          task's error follows the loss at every sparsity, except in reading comprehension, where sparser models have
+          higher errors (Figures 5 and 10). For :tiny, losses below the unigram entropy and a fit of two laws; for
+          :tiny-tuned, best settings for every sparsity; for :tiny-downstream, an error that falls with the loss.
+
+Appendix C specifies sequences of 2048 tokens, experts of width 4·d_model/granularity, and heads that fill d_model. The
+paper does not print widths, layers, expert counts, or the final rate. Inferred:
+
+- Width 64 times the layers, heads of 64, the fewest experts that make the sparsity exact, and a decay to 0.
+- Tokens are the budget divided by Appendix C's FLOPs per token, and sizes have between 2 and 500 tokens per active
+  parameter.
+- A cell without its own search has the middle rate and warm-up, the smaller balance weight, and G = 1.
+- The search is at width 1024 and 1e20 FLOPs, both in the middle of the grid: the paper states that optima differ
+  between configurations, but not which ones were swept. In :tuned the best settings of a sparsity apply to every size
+  and budget.
+- Compute is in bfloat16, which the hours assume.
+- In :search, :tuned and :sweep the number of active experts doubles with G, like the number of all experts, so that S
+  and N_a stay constant. Appendix C treats the number of active experts as "an independent variable that does not scale
+  with granularity", has E·G experts in all, and prints neither number. With as many active experts as at G = 1, N_a
+  would be half.
+
+An expert's weight is its probability, even if several experts serve a token. Appendix A.2 describes the choice of
+experts but no weights, and Appendix B names MegaBlocks. Its router applies softmax to all experts and by default does
+not normalise the weights of the chosen ones (moe_normalize_expert_weights is None). With normalisation, the weight of a
+single expert is constant and the router gets no gradient: 115 of the 134 sparse models of :grid have one active expert.
 """
 
 from __future__ import annotations

@@ -1,20 +1,25 @@
-"""The protocol of the book chapter "MoE Scaling Laws": twenty proxies, a larger held-out run, a pilot of the real one.
+"""The protocol of the book chapter "MoE Scaling Laws": twenty proxies, a larger held-out run, and a pilot.
 
-Purpose:  refit alpha, beta and gamma of the effective-parameter law on one's own data, and test it before a launch.
+Purpose:  refit alpha, beta and gamma of the effective-parameter law to new data, and test it before a large run.
 Paper:    Book chapter "MoE Scaling Laws" (chapter 002), its closing check list and Engineering Reality, 3.
 Command:  moejax study --config=configs/studies/chapter_002.py --config.recipe.data.source=PATH
-          :proxies (the default), twenty proxies, five active sizes by four expansions, a hundredfold in both;
-          :held-out, the same with one run of 16B active parameters, which is held out of the fit; :pilot, DeepSeek-V3's
-          shape (37B active of 671B) on 100B tokens; :tiny, the proxies' design with its held-out run, here.
-Data:     yours, with a tokenizer of at most 50,432 entries (of :pilot, 129,280).
-Recipe:   a trunk per model and branches at 5, 10 and 20 tokens per active parameter; rate and batch by Tian's Eq. 5.
-Cost:     :proxies 1.2e22 FLOPs, 8,120 H100 hours at 40 % MFU; :held-out 4.9e22 and 33,000 hours; :pilot 3.1e22 and
-          19,300 hours; :tiny 3.2e12 FLOPs, minutes on two cores.
-Expected: the held-out run within 0.02 nats of the law, and the pilot's loss as the law gives it for 100B tokens. Of
-          :tiny, losses below the unigram entropy and a fit, tested on a model it has not seen.
+          The argument selects a part; times are at 40 % MFU:
 
-The chapter prints no shapes. Inferred for want of them: width 64 times the layers, heads of 64, a feed-forward of
-4·d_model active in four of so many fine experts, tied embeddings; bfloat16 compute, which the hours assume.
+| part               | trains                                                    | FLOPs  | H100 hours |
+|--------------------|-----------------------------------------------------------|--------|------------|
+| :proxies (default) | 20 proxies: 5 active sizes, 4 expansions, factor 100 each | 1.2e22 | 8,120      |
+| :held-out          | the proxies and one held-out run of 16B active parameters | 4.9e22 | 33,000     |
+| :pilot             | DeepSeek-V3's shape (37B active of 671B) on 100B tokens   | 3.1e22 | 19,300     |
+| :tiny              | a small version of :held-out, minutes on two cores        | 3.2e12 |            |
+
+Data:     your own, with a tokenizer of at most 50,432 entries (129,280 for :pilot).
+Recipe:   a trunk per model with branches at 5, 10 and 20 tokens per active parameter; rate and batch by Tian's Eq. 5.
+Cost:     see the table.
+Expected: a loss of the held-out run within 0.02 nats of the law, and a loss of the pilot as predicted for 100B tokens.
+          For :tiny, losses below the unigram entropy and a fit that is tested on a held-out model.
+
+The chapter prints no shapes. Inferred: width 64 times the layers, heads of 64, a feed-forward of 4·d_model active width
+in four fine-grained experts, tied embeddings; bfloat16 compute, which the hours assume.
 """
 
 from __future__ import annotations

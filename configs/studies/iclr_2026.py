@@ -1,59 +1,70 @@
 """The experiments behind "MoE needs a more aggressive data scaling strategy" (Li et al., ICLR 2026).
 
-Purpose:  a strong backbone first (arrangement, gates, top-K, shape), then the activation rate at equal N and equal C,
-          then what repeated tokens cost; and the two experiments of others that the explainer compares with.
+Purpose:  first a strong backbone (arrangement, gates, top-K, shape), then the activation rate at equal N and equal C,
+          then the cost of repeated tokens; and the two experiments of others with which the explainer compares.
 Paper:    Its explainer: Appendices A (resource equation), B (DeepSeekMoE, Kimi K2), C (Tables 4 to 6, Figure 7), E
           (Table 8) and F (13 % point, 14B, unique tokens).
 Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --config.recipe.data.source=PATH
-          :arrangement, Table 4's full, interleave and 1dense, with and without shared experts and by their ratio;
-          :gates with and without normalisation; :top-K, three groups of equal activation rate; :shape, zeta by mu;
-          :activation-rate (the default), :activation-rate-7B, :activation-rate-14B; :re-search, other architectures at
-          the 13 % point of 7B; :reuse, fewer unique tokens; :greedy, all of it as stages, each winner carried into the
-          next; :sparsity, Kimi's experts from 8 to 64 times those that are active; :deepseek, DeepSeekMoE 16B and the
-          dense 7B; :tiny, :tiny-greedy, :tiny-reuse and :tiny-annealing, the same here.
-Data:     yours, with a tokenizer of at most 65,536 entries (:deepseek 102,400). Table 8's mixture: its six parts by
+          The argument selects a part; times are at 40 % MFU:
+
+| part                       | trains                                                         | FLOPs  | H100 hours |
+|----------------------------|----------------------------------------------------------------|--------|------------|
+| :arrangement               | Table 4's full, interleave and 1dense; shared experts by ratio | 8.9e21 | 4,460      |
+| :gates                     | gates with and without normalisation                           | 5.9e21 | 2,950      |
+| :top-K                     | three groups of equal activation rate                          | 8.8e21 | 4,600      |
+| :shape                     | zeta by mu                                                     | 2.2e22 | 11,300     |
+| :activation-rate (default) | activation rates at equal N and C                              | 1.5e22 | 7,620      |
+| :activation-rate-7B        | the same at 7B                                                 | 1.1e23 | 61,800     |
+| :activation-rate-14B       | the same at 14B                                                | 4.3e23 | 252,000    |
+| :re-search                 | other architectures at the 13 % point of 7B                    | 1.0e23 | 52,100     |
+| :reuse                     | fewer unique tokens                                            | 7.6e21 | 3,790      |
+| :annealing                 | another mixture of text during the decay                       | 6.6e21 | 3,400      |
+| :greedy                    | all stages, each starting from the winner of the previous one  | 3.5e22 | 17,700     |
+| :sparsity                  | Kimi's experts, from 8 to 64 times the active ones             | 9.4e21 | 4,540      |
+| :deepseek                  | DeepSeekMoE 16B and the dense 7B                               | 1.3e23 | 82,900     |
+| :tiny                      | small version, minutes on two cores                            | 4.2e12 |            |
+| :tiny-greedy               | small version, minutes on two cores                            | 4.3e12 |            |
+| :tiny-reuse                | small version, minutes on two cores                            | 3.5e12 |            |
+| :tiny-annealing            | small version, minutes on two cores                            | 1.2e12 |            |
+
+Data:     your own, with a tokenizer of at most 65,536 entries (:deepseek 102,400). Table 8's mixture: its six parts by
           name in a folder, --config.recipe.data.named_mixture=li-2026 --config.recipe.data.source=FOLDER.
 Recipe:   equal compute C for every run of a part: D = C/(3M) with the resource equation's M (Eqs. 5, 7, 17), so that a
-          mixture gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). ALiBi, as the paper has.
-Cost:     in FLOPs and H100 hours at 40 % MFU: :activation-rate 1.5e22 and 7,620, of 7B 1.1e23 and 61,800, of 14B 4.3e23
-          and 252,000; :re-search 1.0e23 and 52,100; :arrangement 8.9e21 and 4,460; :gates 5.9e21 and 2,950; :top-K
-          8.8e21 and 4,600; :shape 2.2e22 and 11,300; :reuse 7.6e21 and 3,790; :annealing 6.6e21 and 3,400; :greedy
-          3.5e22 and 17,700 if the expected models win; :sparsity 9.4e21 and 4,540; :deepseek 1.3e23 and 82,900. :tiny
-          4.2e12 FLOPs, :tiny-greedy 4.3e12, :tiny-reuse 3.5e12, :tiny-annealing 1.2e12, minutes each on two cores.
-Expected: 1dense+SE no worse than the others; normalisation changes balance more than loss; top-K of 1 and of 22 or 33
-          worse than few; the best activation rate near 20 %, there better than dense, and no architecture at 13 %
-          better than it; at 14B the best rate no higher. Of the tiny ones, losses below the unigram entropy; of :tiny
-          and :tiny-reuse, a fit; of :tiny-greedy, a winner of each stage. Of :annealing, a lower loss of the parts that
-          the decay reads more of, and a higher one of the rest.
+          mixture gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). ALiBi, as in the paper.
+Cost:     see the table; for :greedy, if the expected models win.
+Expected: 1dense+SE no worse than the others; an effect of normalisation on balance rather than loss; top-K of 1 and of
+          22 or 33 worse than small top-K; the best activation rate near 20 %, where the mixture is better than the
+          dense model; no architecture at 13 % better than it; a best rate at 14B that is no higher. For the tiny parts,
+          losses below the unigram entropy; for :tiny and :tiny-reuse, a fit; for :tiny-greedy, a winner of each stage.
+          For :annealing, a lower loss on the parts that the decay reads more of, and a higher one on the rest.
 
-The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, K of Table 6, and S = 16384 of the
-search over shapes (C.3) alone; expert counts, rates, batches and tokens are in its figures or not at all. Inferred,
-each for want of the number:
+The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, K of Table 6, and S = 16384 for the
+search over shapes (C.3) alone. Expert counts, rates, batches and tokens are in its figures or missing. Inferred:
 
-- mu = 22 and an activation rate near 20 % throughout the backbone (88 units of D_m/4 in a layer, 14 of them active; of
-  top-K, few experts whose width gives the printed rates): the explainer calls mu = 22 representative, 20 % best.
-  Equal N and N_a within each comparison, as its Step 1 compares shapes and not sizes.
-- S = 16384 in every part but :deepseek, and not in C.3 alone; R_c, and with it every mixture's tokens, follows from it.
+- mu = 22 and an activation rate near 20 % throughout the backbone (88 units of D_m/4 in a layer, 14 of them active; for
+  top-K, few experts whose width gives the printed rates): the explainer calls mu = 22 representative and 20 % best.
+  N and N_a are equal within each comparison, because its Step 1 compares shapes, not sizes.
+- S = 16384 in every part but :deepseek, not only in C.3; R_c, and with it the tokens of every mixture, depends on S.
   bfloat16 compute, which the hours assume.
-- Table 4: its rows are in a picture. Its losses stand in three groups (full and interleave near 1.67, 1dense+SE beside
-  interleave near 1.86, shared ratios near 1.67), so of different models or tokens, of which nothing is printed: here
-  they are one group, and all its losses can be compared. The text has two interleave rows beside full, which are read
-  as without and with shared experts, and three shared ratios D_se/(K·D_e), read as 0, 2/5 and 1: 1.6752 and 1.6726 are
-  Table 5's rows without and with D_se = K·D_e. Table 5 also has 1.6712, of D_se = K·D_e without normalisation; if that
-  is the third row, though C.1 has Norm = True, then 2/5 is a ratio that the paper did not train.
-- Rate, batch: Tian's Eq. 5. Tokens: 20 per parameter of the dense model of equal N.
-- 7B: 24 layers of 2048, zeta = 85; 14B: the same layers and width, N twice as large through mu, as Appendix F argues.
-  The dense models have zeta of 85 to 91 and the same alpha.
-- :re-search: what is searched anew is not said; experts half and twice as wide, interleaved layers, no shared expert,
-  and zeta of 64 and 114.
-- Steps: the text numbers the first alone and calls the sweep a later one. Reuse as the third is ours, from the
-  accounting of unique tokens that Appendix F asks for: all tokens new, or as many unique ones as the dense model reads,
-  a half and a quarter of these. In :reuse three sizes and budgets, which the law of repeated tokens reads.
-- :annealing: Appendix F would add "a controlled high-quality annealing stage", whose unique tokens need care, as a
-  mixture and a dense model read different numbers of tokens; it gives no data and no length. Here: the last fifth, in
-  which the learning rate falls; half of it Table 8's web text, half its five other parts by their weights (a fifth of
-  the mixture before). ra20-annealed-short decays over as many tokens as the dense model does.
-- :sparsity: eight experts and one shared serve a token (B.2) in this backbone; Kimi's own shape B.2 does not give.
+- Table 4: its rows are in an image. Its losses form three groups (full and interleave near 1.67, 1dense+SE and
+  interleave near 1.86, shared ratios near 1.67), so they belong to different models or tokens, which are not printed.
+  Here they are one group, and all its losses can be compared. The text has two interleave rows next to full, taken as
+  without and with shared experts, and three shared ratios D_se/(K·D_e), taken as 0, 2/5 and 1: 1.6752 and 1.6726 are
+  Table 5's rows without and with D_se = K·D_e. Table 5 also has 1.6712, for D_se = K·D_e without normalisation. If that
+  is the third row, although C.1 has Norm = True, then the paper did not train the ratio 2/5.
+- Rate and batch follow Tian's Eq. 5. Tokens are 20 per parameter of the dense model of equal N.
+- 7B: 24 layers of width 2048, zeta = 85. 14B: the same layers and width, with N doubled through mu, as Appendix F
+  argues. The dense models have zeta of 85 to 91 and the same alpha.
+- :re-search: the explainer does not state what it searches again. Here: experts of half and twice the width,
+  interleaved layers, no shared expert, and zeta of 64 and 114.
+- Steps: the text numbers only the first step and calls the sweep a later one. Reuse as the third step is our choice,
+  because Appendix F asks for an accounting of unique tokens: all tokens new, or as many unique ones as the dense model
+  reads, or a half or a quarter of these. :reuse has three sizes and budgets, for the law of repeated tokens.
+- :annealing: Appendix F proposes "a controlled high-quality annealing stage", whose unique tokens need care because a
+  mixture and a dense model read different numbers of tokens. It gives no data and no length. Here it is the last fifth,
+  in which the learning rate falls: half Table 8's web text, half its five other parts by their weights (a fifth of the
+  mixture before). ra20-annealed-short decays over as many tokens as the dense model.
+- :sparsity: eight experts and one shared serve a token (B.2) in this backbone; B.2 does not give Kimi's own shape.
 - :deepseek: shapes as their authors published them; 2T tokens (B.1).
 """
 

@@ -1,12 +1,12 @@
-"""The quickstart: nine small models really trained on real text, two laws fitted to them, and a decision.
+"""The quickstart: train nine small models on real text, fit two laws to them, and make a decision.
 
-Purpose:  the whole thread, from architectures to a decision, on a laptop's CPU.
+Purpose:  the whole workflow, from architectures to a decision, on a laptop's CPU.
 Command:  moejax study --config=configs/studies/quickstart.py        (or: make quickstart)
 Data:     the source files of the running Python's standard library, as bytes.
-Recipe:   one warm-up-stable trunk per model, a decay branch per budget (Zhao et al. §3).
-Cost:     8.6e12 FLOPs with all branches; README.md says in what time.
-Expected: every loss below 2.6 nats/token (single bytes reach 3.24), top-2 mixtures below the dense model of their width
-          at the largest budget, and coefficients that 27 runs do not determine, said as such.
+Recipe:   one warm-up-stable trunk per model and a decay branch per budget (Zhao et al. §3).
+Cost:     8.6e12 FLOPs with all branches; README.md has the time.
+Expected: every loss below 2.6 nats/token (the unigram entropy is 3.24), top-2 mixtures below the dense model of their
+          width at the largest budget, and a warning about coefficients that 27 runs do not determine.
 """
 
 from ml_collections import ConfigDict

@@ -1,54 +1,79 @@
 """The experiments of Tian et al. (2025), "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts".
 
-Purpose:  how activation ratio, granularity, shared experts, dense layers and attention change efficiency leverage; and
-          the laws of learning rate, batch, model scale and tokens by which these runs are trained.
+Purpose:  the effect of activation ratio, granularity, shared experts, dense layers and attention on efficiency
+          leverage, and the laws of learning rate, batch, model scale and tokens by which these runs are trained.
 Paper:    Tables 8 to 12 and 14; Appendix E.1 and Figures 7 and 8; Appendix E.2, Table 5 and Figure 9; Appendix F.2 and
           Figure 12; Tables 1 and 13 (MoE-mini, Dense-6.1B); Appendix D.
 Command:  moejax study --config=configs/studies/tian.py:table-8 --config.recipe.data.source=PATH
-          :main (the default), all tables together; :table-8 activation ratio, :table-9 granularity, :table-10 shared
-          experts, :table-11 dense layers, :table-12 attention and experts, :table-14 heads; :hyperparameters, Appendix
-          E.1 with its dense twin and Figure 8's activation ratios; :allocation, Appendix E.2; :balance, Figure 12;
-          :shared, Table 10 with the share of 16.7 % that Appendix F.3 compares; :models, MoE-mini and Dense-6.1B on 1T
-          tokens; :table-13, its parallel settings; and here, in minutes, :tiny (Tables 8 and 9), :tiny-hyperparameters,
-          :tiny-allocation, :tiny-balance.
-Data:     yours, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D). Table 4's mixture is
+          The argument selects a part; times are at 40 % MFU, in brackets those of Appendix L:
+
+| part                  | trains                                              | FLOPs  | H800 hours       |
+|-----------------------|-----------------------------------------------------|--------|------------------|
+| :main (default)       | all tables together                                 | 3.6e22 | 21,300 (200,000) |
+| :table-8              | activation ratio                                    | 9.4e21 | 5,660            |
+| :table-9              | granularity                                         |        |                  |
+| :table-10             | shared experts                                      |        |                  |
+| :table-11             | dense layers                                        |        |                  |
+| :table-12             | attention and experts                               |        |                  |
+| :table-14             | heads                                               |        |                  |
+| :hyperparameters      | Appendix E.1, its dense twin, and Figure 8's ratios | 4.0e22 | 24,800           |
+| :allocation           | Appendix E.2                                        | 5.7e21 | 3,530            |
+| the two above         |                                                     |        | (360,000)        |
+| :balance              | Figure 12                                           | 1.4e22 | 8,550            |
+| :shared               | Table 10 with the share of 16.7 % of Appendix F.3   | 8.3e21 | 4,990            |
+| :models               | MoE-mini and Dense-6.1B on 1T tokens                | 5.9e22 | 38,700 (120,000) |
+| :table-13             | its eight models with its parallel settings         |        |                  |
+| :tiny                 | small versions of Tables 8 and 9, minutes           | 6.3e12 |                  |
+| :tiny-hyperparameters | small version, minutes                              | less   |                  |
+| :tiny-allocation      | small version, minutes                              | less   |                  |
+| :tiny-balance         | small version, minutes                              | less   |                  |
+
+Data:     your own, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D). Table 4's mixture is
           --config.recipe.data.named_mixture=tian-2025, with a folder of its eleven parts as data.source.
 Recipe:   each table's own rate and batch; D = C/M, with C the printed maximum and M of Appendix I as Table 12 uses it.
-          Warm-up of 1 % and an exponential decay to a tenth (Appendix D); its share of the run is not printed: 20 %.
-Cost:     :main 3.6e22 FLOPs, 21,300 H800 hours at 40 % MFU (Appendix L: 200,000); :table-8 9.4e21 and 5,660 hours;
-          :hyperparameters 4.0e22 and 24,800, :allocation 5.7e21 and 3,530 (Appendix L: 360,000 for both); :balance
-          1.4e22 and 8,550; :shared 8.3e21 and 4,990; :models 5.9e22 and 38,700 (120,000); :tiny 6.3e12 FLOPs and its
-          likes less, minutes here.
-Types:    bfloat16 compute, float32 masters and moments (Appendix D); the tiny ones float32.
+          Warm-up of 1 % and an exponential decay to a tenth (Appendix D); the decay's share of the run is not printed
+          and is 20 % here.
+Cost:     see the table.
+Types:    bfloat16 compute, float32 masters and moments (Appendix D); float32 in the tiny parts.
 Expected: 48, 36, 36, 24, 30 and 26 runs. Leverage grows as fewer experts are active, has an optimum in granularity
-          near 12, and depends little on the rest (Section 4). A study ends with Algorithm 1 and its table of leverages,
-          Eq. 4, 5 and 6, as far as its runs set them: leverage needs the dense runs of Table 8. Of :tiny, losses below
-          the unigram entropy and a table of leverages that says nothing of large models.
+          near 12, and depends little on the other factors (Section 4). A study ends with Algorithm 1 and its table of
+          leverages, and with Eqs. 4, 5 and 6 as far as its runs determine them; leverage needs the dense runs of Table
+          8. For :tiny, losses below the unigram entropy, and a table of leverages without relevance for large models.
 
-Corrected as the rest of the document demands, each with a note in the study: Table 10's E_s = 2 beside E_a = 11, which
-is not twelve, Table 11's d_ffn (printed 1280 to 5120; Appendix F.4 has 3·d_expert), Table 12's rates (printed ten times
-Table 8's from 6e19 FLOPs on), and Table 14's 6 heads with 4 key-value heads (built with 3). Key-value heads of Tables 9
-to 11 are those of Table 8. MoE-mini's one dense layer follows from its size; its rate and batch are not printed and
-follow Eq. 5.
+Corrected for consistency with the rest of the document, each with a note in the study:
 
-Inferred, as the document does not say it: Table 8's first d_expert of 384, where 320 is printed. For 384: Figure 4's G
-of 2, and Tables 9 to 11; for 320: Tables 12 and 14, which keep it here, and Table 11's d_ffn, 4·d_expert in every row
-only with it. So :table-8's first model with 64 experts is not Table 12's or Table 14's. The models of :shared with E_a
-= 10 and E_s = 2, which Table 10 does not print: Appendix F.3 finds S = 16.7 % best up to 1e20 FLOPs, so that they were
-trained, and the one E_s = 2 beside E_a = 11 may be a slip for such a row. Every model is trained to its "Max training
-FLOPs" alone, 2e18 to 6e20, where Section 3 and Appendix F.1 have budgets of 1e18 to 3e20, half of each: whether losses
-are read at half of a training is not said, and the decay of a rate makes such a loss no end's. So a family has six
-budgets, and fewer leverages come of it than the paper's 224. Appendix E.1's rates go by half a power of two, since only
-the ends are printed; each of its budgets, 3e17 to 3e20 by half decades, has the model of Table 8 whose own budget is
-nearest. Its dense twin has a feed-forward as wide as the five active experts together, so that M is the same. Figure
-8's activation ratios of 4.7 and 10.9 % are 2 and 6 of 64 experts with one shared, (E_a + E_s)/E, as 7.8 % is 4 of 64;
-other readings of A do not give these numbers. Appendix E.2 takes its losses "from hyperparameter scaling experiments",
-the runs of Appendix E.1, whose sizes are not printed; :allocation trains others, Table 8's shapes and six more of like
-proportions, those within a factor four of Table 5's M at each budget; rates and batches of both kinds follow Eq. 5,
-whose dense constants are not printed. Figure 12's runs are Table 9's, beside twins with a balance loss of 0.001, the
-only setting that Appendix F.2 changes. Table 13's first six models are Table 9's with 256 experts, whose widths they
-have. Its pipeline of two stages for 22 layers has no counterpart here: layers are scanned on every device, and
-parameters are sharded over fsdp instead; expert and tensor parallelism are as printed.
+- Table 10's E_s = 2 with E_a = 11, whose sum is not twelve.
+- Table 11's d_ffn (printed 1280 to 5120; Appendix F.4 has 3·d_expert).
+- Table 12's rates (printed ten times Table 8's from 6e19 FLOPs on).
+- Table 14's 6 heads with 4 key-value heads (built with 3).
+
+Key-value heads of Tables 9 to 11 are those of Table 8. MoE-mini's one dense layer follows from its size; its rate and
+batch are not printed and follow Eq. 5.
+
+Inferred:
+
+- Table 8's first d_expert is 384, where 320 is printed. For 384: Figure 4's G of 2, and Tables 9 to 11. For 320: Tables
+  12 and 14, which keep it here, and Table 11's d_ffn, which is 4·d_expert in every row only with 320. So :table-8's
+  first model with 64 experts is not that of Table 12 or 14.
+- :shared has models with E_a = 10 and E_s = 2, which Table 10 does not print. Appendix F.3 finds S = 16.7 % best up to
+  1e20 FLOPs, so they were trained, and the one E_s = 2 with E_a = 11 may be a misprint of such a row.
+- Every model is trained to its "Max training FLOPs" alone, 2e18 to 6e20. Section 3 and Appendix F.1 have budgets of
+  1e18 to 3e20, half of each. Whether losses are read halfway is not stated, and before the decay of the rate they are
+  not final losses. So a family has six budgets, which give fewer leverages than the paper's 224.
+- Appendix E.1's rates are spaced by half a power of two, because only the ends are printed. Each of its budgets, 3e17
+  to 3e20 by half decades, has the model of Table 8 with the nearest budget. Its dense twin has a feed-forward as wide
+  as the five active experts together, so that M is the same.
+- Figure 8's activation ratios of 4.7 and 10.9 % are 2 and 6 of 64 experts with one shared, (E_a + E_s)/E, as 7.8 % is
+  4 of 64; other definitions of A do not give these numbers.
+- Appendix E.2 takes its losses "from hyperparameter scaling experiments", the runs of Appendix E.1, whose sizes are not
+  printed. :allocation trains other models: Table 8's shapes and six more of similar proportions, those within a factor
+  of four of Table 5's M at each budget. Rates and batches of both kinds follow Eq. 5, because the dense constants are
+  not printed.
+- Figure 12's runs are Table 9's, with twins that have a balance loss of 0.001, the only setting that Appendix F.2
+  changes.
+- Table 13's first six models are Table 9's with 256 experts, whose widths they have. Its pipeline of two stages for 22
+  layers has no counterpart here: layers are scanned on every device, and parameters are sharded over fsdp instead.
+  Expert and tensor parallelism are as printed.
 """
 
 from __future__ import annotations

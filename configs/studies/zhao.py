@@ -1,45 +1,59 @@
 """The 446 experiments, in 419 runs, of Zhao et al. (2025), "Towards a Comprehensive Scaling Law of Mixture-of-Experts".
 
-Purpose:  runs on which the five-factor law L(N, D, N_a, G, S) was fitted, as they can be trained here.
+Purpose:  reproduce the runs to which the five-factor law L(N, D, N_a, G, S) was fitted.
 Paper:    Table 1 (five models, hyperparameters), Table 6 (446 configurations), Eqs. 2 and 3, Appendix H.
 Command:  moejax study --config=configs/studies/zhao.py:G --config.recipe.data.source=PATH
-          :all (the default), or one group of Table 6: :G :N :S :N_a (rows 0 to 267, which the paper fits), :small-G
-          (268 to 357), :validation (358 to 445); :table-1, its five models; :cosine, these under Table 1's schedule
-          beside Section 3's; :tiny and :tiny-cosine, the same designs in minutes here.
-Data:     yours, with a tokenizer of at most 50,000 entries: the paper prints neither corpus nor vocabulary.
-Recipe:   one trunk per model, a branch per D (Section 3: warm-up, stable and decay, though Table 1 says cosine: the
-          decay here is a cosine to 0 over the last tenth). AdamW, 3e-4, 500 steps of warm-up, 2Mi tokens a batch.
-Cost:     :all 2.2e22 FLOPs, 14,500 H800 hours at 40 % MFU (3.5e22 if trunks were not shared); :G 8.9e20 FLOPs and 559
-          hours; :cosine 1.7e21 FLOPs and 1,120 hours; :tiny 4.0e12 FLOPs, :tiny-cosine 4.1e12,
-          minutes on two cores. --dry-run has every run.
-Expected: of :all, 419 runs: Table 6 lists 27 settings again. Eq. 11 puts the lowest loss
-          near G = 7 and S = 0.31 (Section 5). Of :tiny, losses below the unigram entropy, a fit of two laws, and
-          nothing about G or S that its intervals could tell. Of :cosine, by how much the schedules differ: a fit
-          that mixed them would need less than the 0.0059 nats that Eq. 11 misses (Figure 12). Of :tiny-cosine, cosines
-          0.05 to 0.20 nats above their twins (2026-11-28, 155 s of processor time), at the rate chosen for the twins.
+          The argument selects a part; times are at 40 % MFU. --dry-run lists every run.
 
-Schedules. Inferred: Table 1 says "cosine, decay rate 10 %, min lr 0", Section 3 and the shared trunks say warm-up,
-stable and decay. All groups read both as a stable rate and a cosine over the last 10 %. In :cosine every model has a
-twin, NAME-cosine, whose cosine begins where the warm-up ends; it trains each D from there, since two share no more.
-Which models the paper trained under a cosine it does not say: those of the table that names it, at Table 6's usual D.
+| part           | trains                                                   | FLOPs  | H800 hours |
+|----------------|----------------------------------------------------------|--------|------------|
+| :all (default) | all rows of Table 6 (3.5e22 FLOPs without shared trunks) | 2.2e22 | 14,500     |
+| :G             | its group of rows 0 to 267, which the paper fits         | 8.9e20 | 559        |
+| :N :S :N_a     | the other groups of rows 0 to 267                        |        |            |
+| :small-G       | rows 268 to 357                                          |        |            |
+| :validation    | rows 358 to 445                                          |        |            |
+| :table-1       | the five models of Table 1                               |        |            |
+| :cosine        | these under the schedules of Table 1 and of Section 3    | 1.7e21 | 1,120      |
+| :tiny          | a small version of the design, minutes on two cores      | 4.0e12 |            |
+| :tiny-cosine   | a small version of :cosine, minutes on two cores         | 4.1e12 |            |
 
-Also inferred, as none is printed: a standard deviation of 0.006 at the start, which is Tian et al.'s and DeepSeek's;
-the weight of the balance loss, of which Section 3 says that there is one and which is the default here; and bfloat16
-compute with float32 masters, which the hours above assume.
+Data:     your own, with a tokenizer of at most 50,000 entries: the paper prints neither corpus nor vocabulary.
+Recipe:   one trunk per model and a branch per D. Section 3 specifies warm-up, stable and decay, although Table 1 says
+          cosine: the decay here is a cosine to 0 over the last tenth. AdamW, rate 3e-4, 500 steps of warm-up, 2Mi
+          tokens per batch.
+Cost:     see the table.
+Expected: for :all, 419 runs, because Table 6 lists 27 settings twice. Eq. 11 has its lowest loss near G = 7 and
+          S = 0.31 (Section 5). For :tiny, losses below the unigram entropy, a fit of two laws, and intervals too wide
+          to determine G or S. For :cosine, the difference between the schedules: a fit that mixes them would need less
+          than the 0.0059 nats by which Eq. 11 misses (Figure 12). For :tiny-cosine, cosine runs 0.05 to 0.20 nats above
+          their twins (2026-11-28, 155 s of processor time), at the rate chosen for the twins.
+
+Schedules. Inferred: Table 1 says "cosine, decay rate 10 %, min lr 0"; Section 3 and the shared trunks imply warm-up,
+stable and decay. All groups combine both as a stable rate and a cosine over the last 10 %. In :cosine every model has a
+twin, NAME-cosine, whose cosine begins after the warm-up. It trains each D separately after the warm-up, because the
+schedules share nothing more. The paper does not state which models it trained under a cosine; here they are those of
+Table 1, at Table 6's usual D.
+
+Also inferred: an initial standard deviation of 0.006, as in Tian et al. and DeepSeek; the default weight of the balance
+loss, which Section 3 mentions without a value; and bfloat16 compute with float32 masters, which the hours assume.
 
 An expert's weight is its probability in all rows, so that a group varies one factor. Section 3 describes the choice of
-experts and no weights; the paper names Megatron-LM and TorchTitan. TorchTitan does not normalise the weights by default
-(route_norm=False), and Megatron-LM refuses to normalise the weight of a single routed expert, which 24 of the 446 rows
+experts but no weights; the paper names Megatron-LM and TorchTitan. TorchTitan does not normalise the weights by default
+(route_norm=False). Megatron-LM refuses to normalise the weight of a single routed expert, which 24 of the 446 rows
 have: it would be constant, and the router would get no gradient.
 
-Shapes. A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token.
-Experts are cut finer or coarser (G), their number changes (N), or they widen and become fewer by Eq. 35 (N_a): in all
-of these n_e = total·G/active - S·G and d_expert = active·width/G, with the two widths counted in Table 1's experts.
-Flagged in the study's notes: shapes that the paper does not print (N = 1209M and 7255M, and four small ones, found as
-the ones that round to the printed N and N_a), G = 2.5 with half a shared expert (kept: one of half the width), S = 0.8
-beyond the stated 0.7, d_expert rounded to whole numbers, and row 419 (it repeats row 413 where the table's pattern has
-D = 20B, which is trained). Validation rows 443 to 445 repeat fitted ones and are not trained again. S = 0.33 is a
-third.
+Shapes. A layer of Table 1's models has 33 expert widths, 32 routed and one shared, of which five serve a token. Experts
+become finer or coarser (G), their number changes (N), or they become wider and fewer by Eq. 35 (N_a). In all cases
+n_e = total·G/active - S·G and d_expert = active·width/G, with both widths in units of Table 1's experts. The study's
+notes flag these deviations:
+
+- shapes that the paper does not print (N = 1209M and 7255M, and four small ones, derived from the printed N and N_a);
+- G = 2.5 with half a shared expert, kept as one of half the width;
+- S = 0.8, beyond the stated 0.7; S = 0.33 is a third;
+- d_expert rounded to integers;
+- row 419, which repeats row 413 although the table's pattern has D = 20B, which is trained instead.
+
+Validation rows 443 to 445 repeat fitted rows and are not trained again.
 """
 
 from ml_collections import ConfigDict

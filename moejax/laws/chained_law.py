@@ -60,7 +60,7 @@ def chained_law(loss_law: type, score_law: type) -> type[ChainedLaw]:
 
     Raises:
       UserError: the first predicts no loss, the second reads more than a loss, or both have a coefficient of the same
-          name.
+        name.
     """
     if dict(loss_law.outputs) != LOSS:
         raise UserError(

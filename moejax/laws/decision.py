@@ -69,7 +69,7 @@ def optimum(
       claim: ``claim(law, **given)``.
       ends: bounds of the search for some of the claim's variables.
       gives: symbols of the claim's variables, and of the ``loss`` if it is a result too; names are prefixed with
-          ``optimal_``.
+        ``optimal_``.
     """
 
     def decide(law: Any, **quantities: float) -> dict[str, Any]:
