@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import json
 import os
 import stat
 import zlib
@@ -71,6 +72,19 @@ def check(path: str | Path) -> os.stat_result:
 def _kind(mode: int) -> str:
     tests = {"a folder": stat.S_ISDIR, "a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
     return next((name for name, test in tests.items() if test(mode)), "a device")
+
+
+def check_text(path: str | Path) -> None:
+    """Raise ``UserError`` if a file of text begins in UTF-16 or UTF-32; readers name what is damaged.
+
+    Raises:
+      UserError: as ``check`` too.
+    """
+    with contextlib.suppress(*UNREADABLE), opened(path) as stream:
+        if not json.detect_encoding(stream.read(4)).startswith("utf-8"):
+            raise UserError(
+                f"{path} is no UTF-8: it begins as UTF-16 or UTF-32 do, or in zero bytes. Save it as UTF-8."
+            )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ MOST_DEPTH = 100
 """Maximum depth of nesting, since later code may recurse once per level."""
 
 
-def parse(text: str | bytes, **options: Any) -> Any:
+def parse(text: str, **options: Any) -> Any:
     """Parse JSON of any origin; ``options`` are those of ``json.loads``.
 
     Raises:
@@ -25,8 +25,7 @@ def parse(text: str | bytes, **options: Any) -> Any:
     except RecursionError:
         value = None
     else:
-        openings = ("[", "{") if isinstance(text, str) else (b"[", b"{")
-        if sum(map(text.count, openings)) <= MOST_DEPTH or not is_deep(value):  # type: ignore[arg-type]
+        if sum(map(text.count, "[{")) <= MOST_DEPTH or not is_deep(value):
             return value
     raise UserError(f"it is nested more than {MOST_DEPTH} deep")
 

@@ -143,6 +143,27 @@ def test_damaged_lines_are_named_and_their_neighbours_read(tmp_path):
     assert [w.why[:12] for w in wrong] == ["no JSON (jso", "no JSON obje", "no text in i", "a surrogate "]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".jsonl", ".jsonl.zst", ".json"])
+def test_text_in_another_encoding_is_refused_by_name(tmp_path, suffix, encoding):
+    content = '{"text": "one"}\n'.encode(encoding)
+    path = tmp_path / f"other{suffix}"
+    pack = {".gz": lambda: path.write_bytes(gzip.compress(content)), ".zst": lambda: zstd(path, content)}
+    pack.get(path.suffix, lambda: path.write_bytes(content))()
+    with pytest.raises(UserError, match=f"other{suffix} is no UTF-8: .* Save it as UTF-8"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+def test_a_line_in_another_encoding_is_damaged_and_its_neighbours_are_read(tmp_path, encoding):
+    lines = ['{"text": "first é"}\n'.encode("utf-8-sig"), '{"text": "ü"}\n'.encode(encoding), b'{"text": "last"}\n']
+    # A line break of several bytes would begin the next line with the rest of it.
+    (tmp_path / "web.jsonl").write_bytes(lines[0] + lines[1] + b"\n" + lines[2].decode().encode("utf-8-sig"))
+    found = read(tmp_path)
+    assert texts(f for f in found if isinstance(f, Document)) == ["first é", "last"]
+    assert any(isinstance(f, Corrupt) and "no JSON" in f.why for f in found)
+
+
 @pytest.mark.parametrize("how", [".gz", ".zst"])
 def test_a_compressed_file_cut_short_loses_its_rest_and_says_so(tmp_path, how):
     lines = "".join(f'{{"text": "{i} {"xyz" * i}"}}\n' for i in np.random.default_rng(0).permutation(3000)).encode()

@@ -25,7 +25,7 @@ from moejax.data.sources import (
     token_files,
 )
 from moejax.errors import UserError
-from moejax.input_file import inner_suffix, is_compressed
+from moejax.input_file import check_text, inner_suffix, is_compressed
 from moejax.storage import is_remote
 from moejax.wording import says, some
 
@@ -86,6 +86,8 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
             except OSError as error:
                 shards.append(Broken(File(str(path.absolute()), 0, 0), f"unreadable ({says('the system', error)})"))
                 continue
+            if read in COMPRESSIBLE:
+                check_text(path)
             if one.size or not is_compressed(path):
                 whole.append(one)
             else:

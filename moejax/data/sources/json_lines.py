@@ -151,7 +151,8 @@ _CHUNK = 2**20
 
 def _document(line: bytes, name: str, field: str) -> Document | Corrupt:
     try:
-        record = parse(line)
+        # Given bytes, the parser would guess UTF-16. Joined files have a byte order mark at any line.
+        record = parse(line.decode("utf-8-sig"))
     except ValueError as error:
         return Corrupt(name, f"no JSON ({told(error) if isinstance(error, UserError) else says('json', error)})")
     return _text_of(record, name, field)
