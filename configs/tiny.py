@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The training."""
+    """Return the training run."""
     config = ConfigDict()
     config.name = "tiny"
     config.seed = 0

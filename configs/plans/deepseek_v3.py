@@ -32,7 +32,7 @@ SEQUENCE = 4096
 
 
 def get_config(predicted: str = "multi-token") -> ConfigDict:
-    """The training; ``predicted`` is "multi-token", as published, or "next-token"."""
+    """Return the training run; ``predicted`` is "multi-token", as published, or "next-token"."""
     if predicted not in ("multi-token", "next-token"):
         raise UserError(f"What is predicted is {predicted!r}; choose multi-token or next-token.")
     config = ConfigDict()

@@ -23,7 +23,7 @@ SEQUENCE = 4096
 
 
 def get_config() -> ConfigDict:
-    """The training."""
+    """Return the training run."""
     config = ConfigDict()
     config.name = "moe-mini"
     config.seed = 0

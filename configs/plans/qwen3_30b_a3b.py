@@ -22,7 +22,7 @@ SEQUENCE = 4096
 
 
 def get_config() -> ConfigDict:
-    """The training."""
+    """Return the training run."""
     config = ConfigDict()
     config.name = "qwen3-30b-a3b"
     config.seed = 0

@@ -20,7 +20,7 @@ SEQUENCE = 4096
 
 
 def get_config(chips: str = "16") -> ConfigDict:
-    """The training on so many chips."""
+    """Return the training run on this number of chips."""
     config = ConfigDict()
     config.name = f"olmoe-{chips}"
     config.seed = 0

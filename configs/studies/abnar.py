@@ -65,33 +65,33 @@ from moejax.laws.accounting import params
 from moejax.laws.conventions import FLOPS
 
 Shape = dict[str, Any]
-"""An architecture's settings."""
+"""Settings of an architecture."""
 Cell = tuple[str, Shape, dict[str, Any]]
-"""One training: its name, its shape, and what its recipe has otherwise."""
+"""Name, shape and recipe changes of a training run."""
 
 SPARSITIES = {0: (1, 1), 25: (4, 3), 50: (2, 1), 75: (4, 1), 90: (10, 1), 95: (20, 1), 98: (50, 1)}
 """Total and active experts by sparsity in percent (Table 1), at a granularity of 1; 0 is a dense model."""
 BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)
-"""Appendix D.1."""
+"""Training FLOPs (Appendix D.1)."""
 WIDTHS = (512, 768, 1024, 1280, 1536, 2048, 2560, 3072)
 GRANULARITIES, RATES, BALANCES, WARMUPS = (1, 2), (0.003, 0.002, 0.001), (0.02, 0.05), (0.02, 0.05, 0.1)
-"""Table 1's search space."""
+"""Search space of Table 1."""
 SEQUENCE, BATCH = 2048, 1024 * 2048
 TOKENS_PER_PARAM = (2, 500)
 
 
 class Tuned(NamedTuple):
-    """What Table 1 tunes beside the sparsity."""
+    """Settings that Table 1 tunes in addition to the sparsity."""
 
     granularity: int = 1
     rate: float = 0.002
     balance: float = 0.02
     warmup: float = 0.05
-    """Share of the tokens."""
+    """Share of the training tokens."""
 
     @property
     def name(self) -> str:
-        """As part of a model's name."""
+        """Return the settings as part of a model's name."""
         rate, balance, warm = 1000 * self.rate, 100 * self.balance, 100 * self.warmup
         return f"G{self.granularity}-rate{rate:g}-balance{balance:g}-warm{warm:g}".replace(".", "_")
 
@@ -102,7 +102,7 @@ TINY_SPACE = [Tuned(granularity, rate) for granularity in GRANULARITIES for rate
 
 
 def get_config(part: str = "grid") -> ConfigDict:
-    """The study of one part."""
+    """Return the study of one part."""
     config = ConfigDict()
     config.name = f"abnar-{part}"
     config.seed = 0
@@ -136,7 +136,7 @@ def get_config(part: str = "grid") -> ConfigDict:
 
 
 def model(sparsity: int, width: int, granularity: int = 1, vocabulary: int = 50_432, head_dim: int = 64) -> Shape:
-    """The shape of a width at a sparsity in percent."""
+    """Return the shape of a model by its width and its sparsity in percent."""
     heads = width // head_dim
     shape = dict(vocab_size=vocabulary, model_dim=width, num_layers=heads, num_heads=heads, num_kv_heads=heads)
     shape |= dict(head_dim=head_dim, qk_norm=True, tied_embeddings=False)
@@ -148,7 +148,7 @@ def model(sparsity: int, width: int, granularity: int = 1, vocabulary: int = 50_
 
 
 def cell(name: str, shape: Shape, flops: float, chosen: Tuned = USUAL, sequence: int = SEQUENCE) -> Cell:
-    """One training: a shape to the end of a budget."""
+    """Return the run of a shape with a budget."""
     tokens = int(flops / FLOPS["abnar"].per_token(Architecture(**shape), sequence))
     rate = chosen.rate
     optimizer = dict(learning_rate=rate, warmup_tokens=int(chosen.warmup * tokens), weight_decay=1e-5 / rate)
@@ -157,7 +157,7 @@ def cell(name: str, shape: Shape, flops: float, chosen: Tuned = USUAL, sequence:
 
 
 def grid(chosen: Mapping[int, Sequence[Tuned]] | None = None) -> Iterator[Cell]:
-    """Every width that suits a budget, at every sparsity, with what is chosen for the sparsity."""
+    """Yield every width suitable for a budget at every sparsity, with the settings chosen for the sparsity."""
     for flops, sparsity, width in itertools.product(BUDGETS, SPARSITIES, WIDTHS):
         own = (chosen or {}).get(sparsity, [USUAL])
         for one in own:
@@ -170,24 +170,25 @@ def grid(chosen: Mapping[int, Sequence[Tuned]] | None = None) -> Iterator[Cell]:
 
 
 def space_of(sparsity: int, space: Sequence[Tuned] = SPACE) -> list[Tuned]:
-    """What is searched at a sparsity: neither granularity nor balance means anything to a dense model."""
+    """Return the search space at a sparsity; granularity and balance weight do not apply to a dense model."""
     return [one for one in space if sparsity or (one.granularity == 1 and one.balance == BALANCES[0])]
 
 
 def search() -> Iterator[Cell]:
-    """Table 1's search at 1e20 FLOPs and a width of 1024."""
+    """Yield Table 1's search at 1e20 FLOPs and a width of 1024."""
     for sparsity in SPARSITIES:
         for one in space_of(sparsity):
             yield cell(f"S{sparsity}-{one.name}", model(sparsity, 1024, one.granularity), 1e20, one)
 
 
 def sweep() -> Iterator[Cell]:
-    """Table 1's search in every cell of the grid (Appendix B)."""
+    """Yield Table 1's search in every cell of the grid (Appendix B)."""
     yield from grid({sparsity: space_of(sparsity) for sparsity in SPARSITIES})
 
 
 def tuned(before: Any, cells: Callable[..., Iterator[Cell]], space: Sequence[Tuned]) -> dict[str, Any]:
-    """The grid, each sparsity with what had the least loss there in the search; of equal ones the usual choice."""
+    """Return the grid with the settings of minimum loss in the search for each sparsity; ties give the usual
+    settings."""
     by_name = {one.name: one for one in space}
     losses = {name.partition("-")[::2]: loss for name, loss in before.losses.items()}
     chosen: dict[int, list[Tuned]] = {}
@@ -206,7 +207,7 @@ def tuned(before: Any, cells: Callable[..., Iterator[Cell]], space: Sequence[Tun
 
 
 def tiny() -> Iterator[Cell]:
-    """Two budgets, three widths, three sparsities."""
+    """Yield two budgets, three widths and three sparsities."""
     yield from tiny_grid(budgets=(1e11, 3e11), widths=(32, 48, 64))
 
 
@@ -215,7 +216,7 @@ def tiny_grid(
     budgets: Sequence[float] = (5e10, 1e11),
     widths: Sequence[int] = (32, 48),
 ) -> Iterator[Cell]:
-    """The grid in small."""
+    """Yield a small grid."""
     for flops, sparsity, width in itertools.product(budgets, (0, 50, 90), widths):
         one = (chosen or {}).get(sparsity, [Tuned(rate=0.006)])[0]
         shape = model(sparsity, width, one.granularity, vocabulary=257, head_dim=16)
@@ -223,7 +224,7 @@ def tiny_grid(
 
 
 def tiny_search() -> Iterator[Cell]:
-    """The search in small: two granularities and two rates for each of three sparsities."""
+    """Yield a small search: two granularities and two rates for each of three sparsities."""
     for sparsity in (0, 50, 90):
         for one in space_of(sparsity, TINY_SPACE):
             shape = model(sparsity, 32, one.granularity, vocabulary=257, head_dim=16)
@@ -244,7 +245,7 @@ PARTS: dict[str, Callable[[], Iterator[Cell]]] = {
 
 
 def budgets_together(cells) -> float:
-    """FLOPs of the budgets together."""
+    """Return the total FLOPs of the budgets."""
     return sum(float(name.removeprefix("C").split("-")[0]) for name, *_ in cells)
 
 
@@ -256,7 +257,7 @@ SMALL: dict[str, Any] = dict(
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
-    """Appendix B."""
+    """Return the recipe of Appendix B."""
     return (
         dict(
             budgets_tokens=[],

@@ -36,12 +36,12 @@ from moejax.laws.catalogue import CATALOGUE
 WIDTHS = (384, 768, 1024, 1536, 2560)
 """Active parameters from 34M to 4.3B with the vocabulary."""
 EXPERTS = (0, 16, 96, 576)
-"""Of which four serve a token; 0 is dense."""
+"""Numbers of experts, four of which serve a token; 0 is dense."""
 TOKENS_PER_PARAM = (5, 10, 20)
 
 
 def get_config(part: str = "proxies") -> ConfigDict:
-    """The study of one part of the protocol."""
+    """Return the study of one part of the protocol."""
     config = ConfigDict()
     config.name = f"chapter_002-{part}"
     config.seed = 0
@@ -65,7 +65,7 @@ def get_config(part: str = "proxies") -> ConfigDict:
 
 
 def model(width: int, experts: int, layers: int = 0, vocabulary: int = 50_432, head_dim: int = 64) -> dict[str, Any]:
-    """A proxy: 4·d_model active, in one dense feed-forward or in four experts."""
+    """Return the shape of a proxy with 4·d_model active hidden units, in one dense feed-forward or in four experts."""
     heads = width // head_dim
     shape = dict(
         vocab_size=vocabulary, model_dim=width, num_layers=layers or heads, num_heads=heads, num_kv_heads=heads
@@ -77,28 +77,28 @@ def model(width: int, experts: int, layers: int = 0, vocabulary: int = 50_432, h
 
 
 def budgets(shape: dict[str, Any]) -> list[int]:
-    """Tokens of the branches."""
+    """Return the token budgets of the branches."""
     active = params(build(Architecture, shape)).active
     return [int(share * active) for share in TOKENS_PER_PARAM]
 
 
 def proxies() -> dict[str, dict[str, Any]]:
-    """The twenty."""
+    """Return the twenty proxies."""
     return {f"d{width}-E{experts}": model(width, experts) for width in WIDTHS for experts in EXPERTS}
 
 
 def held_out() -> dict[str, dict[str, Any]]:
-    """And one of 16B active parameters in fourteen times as many."""
+    """Return the proxies and a model with 16B active parameters and 14 times as many in total."""
     return proxies() | {"held-out-16B": model(4096, 72, layers=58)}
 
 
 def pilot() -> dict[str, Any]:
-    """DeepSeek-V3's shape, for a short run."""
+    """Return DeepSeek-V3's shape, for a short run."""
     return {"deepseek-v3": dump(CATALOGUE["deepseek-v3.1"].architecture)}
 
 
 def tiny() -> dict[str, dict[str, Any]]:
-    """Eight proxies and a larger model."""
+    """Return eight proxies and a larger model."""
     sizes = {f"d{w}-E{e}": model(w, e, 2, 257, 16) for w in (32, 48, 64, 80) for e in (0, 16)}
     return sizes | {"held-out": model(128, 16, 2, 257, 16)}
 
@@ -107,7 +107,7 @@ PARTS = {"proxies": proxies, "held-out": held_out, "pilot": pilot, "tiny": tiny}
 
 
 def small(config: ConfigDict) -> None:
-    """The recipe of :tiny."""
+    """Apply the recipe of :tiny."""
     config.recipe = recipe(
         budgets_tokens=[131_072, 262_144],
         batch_tokens=2_048,
@@ -122,7 +122,7 @@ def small(config: ConfigDict) -> None:
 
 
 def recipe(**changes) -> dict:
-    """Rate and batch by compute, decay over the last fifth."""
+    """Return a recipe with rate and batch by compute, and a decay over the last fifth."""
     return (
         dict(
             budgets_tokens=[],

@@ -89,21 +89,21 @@ from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.resources import active_ratio
 
 Shape = dict[str, Any]
-"""An architecture's settings."""
+"""Settings of an architecture."""
 
 WIDTH, HIDDEN, LAYERS, SEQUENCE = 1408, 3904, 16, 16_384
 MU = 22
 """(D_se + E·D_e)/D_m of a layer with experts, in a model without dense layers."""
 TOKENS_PER_PARAM = 20
-"""Of the dense model, whose compute every run gets."""
+"""Tokens per parameter of the dense model, whose compute every run gets."""
 RATES = (0.1, 0.13, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
 """Activation rates r_a = N_a/N of the sweeps."""
 RATE = 0.2
-"""Of the backbone."""
+"""Activation rate of the backbone."""
 DECAY_SHARE = 0.2
-"""Last part of a training in which the learning rate falls."""
+"""Share of a run in which the learning rate decays."""
 SPARSITIES = (8, 16, 24, 32, 48, 64)
-"""E/K of Kimi's experiment."""
+"""Ratios E/K of Kimi's experiment."""
 
 
 class Scale(NamedTuple):
@@ -116,15 +116,15 @@ class Scale(NamedTuple):
     """Width and layers of the dense model."""
     mu: float = MU
     experts_per_width: int = 4
-    """D_m over the width of an expert."""
+    """Ratio of D_m to the width of an expert."""
     vocabulary: int = 65_536
     sequence: int = SEQUENCE
     dense_tokens: int = 0
-    """Of the dense model; 0 for ``TOKENS_PER_PARAM``."""
+    """Training tokens of the dense model; 0 for ``TOKENS_PER_PARAM``."""
 
     @property
     def unit(self) -> int:
-        """Width of an expert of the backbone."""
+        """Return the width of an expert of the backbone."""
         return self.width // self.experts_per_width
 
 
@@ -138,7 +138,7 @@ SCALES = {
 
 
 def get_config(part: str = "activation-rate") -> ConfigDict:
-    """The study of one part."""
+    """Return the study of one part."""
     config = ConfigDict()
     config.name = f"iclr_2026-{part}"
     config.seed = 0
@@ -156,7 +156,8 @@ def get_config(part: str = "activation-rate") -> ConfigDict:
 
 
 def backbone(scale: Scale = SCALES["2B"], **changes: Any) -> Shape:
-    """Layers of a scale with experts of a quarter of the width, some of it changed; ``filled`` sets how many."""
+    """Return layers of a scale with experts of a quarter of the width and some changes; ``filled`` sets their
+    number."""
     heads = scale.width // scale.head_dim
     shape = dict(vocab_size=scale.vocabulary, model_dim=scale.width, num_layers=scale.layers, head_dim=scale.head_dim)
     shape |= dict(num_heads=heads, num_kv_heads=heads, dense_hidden=hidden(scale.width))
@@ -166,26 +167,26 @@ def backbone(scale: Scale = SCALES["2B"], **changes: Any) -> Shape:
 
 
 def hidden(width: int) -> int:
-    """D_ffn of a dense layer: alpha = 3904/1408."""
+    """Return D_ffn of a dense layer: alpha = 3904/1408."""
     return round(HIDDEN / WIDTH * width)
 
 
 def sizes(shape: Shape) -> tuple[float, float]:
-    """N and N_a, by Eqs. 14 and 15."""
+    """Return N and N_a, by Eqs. 14 and 15."""
     architecture = Architecture(**shape)
     return PARAMS["resources"].total(architecture), PARAMS["resources"].active(architecture)
 
 
 @functools.cache
 def size(scale: Scale) -> float:
-    """N that all models of a scale have: that of mu in every layer."""
+    """Return the N of all models of a scale: that of mu in every layer."""
     return sizes(backbone(scale))[0]
 
 
 def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Shape:
-    """The same layers with as many experts of their width that N and N_a are these; D_se = ``ratio``·K·D_e.
+    """Return the same layers with the number of experts that gives these N and N_a; D_se = ``ratio``·K·D_e.
 
-    The weight of a single expert is never normalised: it would be 1, and give the router no gradient.
+    The weight of a single expert is never normalised: it would be 1 and give the router no gradient.
     """
     alone = dict(top_k=1, num_shared_experts=0, shared_hidden=0)
     one, two = (sizes(shape | alone | dict(num_experts=number))[0] for number in (1, 2))
@@ -199,7 +200,7 @@ def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Sha
 
 
 def dense(scale: Scale = SCALES["2B"]) -> Shape:
-    """As many parameters in a dense model of zeta near 88 and the same alpha (Eq. 6)."""
+    """Return a dense model with as many parameters, zeta near 88 and the same alpha (Eq. 6)."""
     width, layers = scale.dense
     alone = dict(num_experts=0, top_k=0, expert_hidden=0, dense_hidden=hidden(width))
     return backbone(scale._replace(width=width, layers=layers), **alone)
@@ -207,18 +208,18 @@ def dense(scale: Scale = SCALES["2B"]) -> Shape:
 
 @functools.cache
 def compute(scale: Scale) -> float:
-    """C that every run of a scale gets: what the dense model's tokens take."""
+    """Return the C of every run of a scale: the compute of the dense model's tokens."""
     tokens = scale.dense_tokens or TOKENS_PER_PARAM * PARAMS["resources"].total(Architecture(**dense(scale)))
     return tokens * FLOPS["resources"].per_token(Architecture(**dense(scale)), scale.sequence)
 
 
 def tokens(shape: Shape, scale: Scale) -> int:
-    """D at the compute of a scale: Eqs. 23 to 25."""
+    """Return D at the compute of a scale: Eqs. 23 to 25."""
     return int(compute(scale) / FLOPS["resources"].per_token(Architecture(**shape), scale.sequence))
 
 
 def compared(models: dict[str, Shape], scale: Scale, parts: tuple[int, ...] = (2, 1), **also: Any) -> dict[str, Any]:
-    """Models with equal compute: budgets of a share, ``1/part``, and of all of it."""
+    """Return models with equal compute, with budgets of a share, ``1/part``, and of the whole."""
     own = {
         name: dict(budgets_tokens=[tokens(shape, scale) // part for part in parts]) for name, shape in models.items()
     }
@@ -226,7 +227,7 @@ def compared(models: dict[str, Shape], scale: Scale, parts: tuple[int, ...] = (2
 
 
 def arrangements(scale: Scale) -> dict[str, Shape]:
-    """Table 4: equal N and N_a, so that fewer mixture layers have more experts, and more of them active."""
+    """Return Table 4's shapes of equal N and N_a: fewer mixture layers have more experts, and more of them active."""
     total, active = sizes(backbone(scale))
     gates = dict(norm_topk_prob=True)
     layers = {
@@ -241,12 +242,12 @@ def arrangements(scale: Scale) -> dict[str, Shape]:
 
 
 def arrangement() -> dict[str, Any]:
-    """Table 4's variants."""
+    """Return Table 4's variants."""
     return compared(arrangements(SCALES["2B"]), SCALES["2B"])
 
 
 def gates() -> dict[str, Any]:
-    """Table 5: L = 17, 22 heads of 64, one dense layer; with and without a shared expert."""
+    """Return Table 5: L = 17, 22 heads of 64, one dense layer; with and without a shared expert."""
     scale = SCALES["2B"]._replace(layers=17, head_dim=64)
     shape = backbone(scale, num_dense_layers=1)
     # Experts as of 16 layers.
@@ -267,7 +268,7 @@ TOP_K = {"ra27": (1, 5, 3.3), "ra44": (2, 5, 4.5), "ra58": (3, 6, 1.4)}
 
 
 def top_k() -> dict[str, Any]:
-    """Table 6: 1dense without a shared expert; each expert against the same cut into eleven, K and E with it."""
+    """Return Table 6: 1dense without a shared expert; each model also with its experts, K and E split into eleven."""
     found = {}
     for (group, (active, experts, wide)), cut in itertools.product(TOP_K.items(), (1, 11)):
         mixture = dict(num_experts=cut * experts, top_k=cut * active, expert_hidden=round(wide * WIDTH / cut))
@@ -276,7 +277,7 @@ def top_k() -> dict[str, Any]:
 
 
 def shape() -> dict[str, Any]:
-    """Figure 7: zeta = D_m/L from 44 to 176 and mu from 11 to 44, one dense layer, a fifth active."""
+    """Return Figure 7: zeta = D_m/L from 44 to 176 and mu from 11 to 44, one dense layer, 20 % active."""
     found = {}
     for layers, mu in itertools.product((8, 12, 16, 24, 32), (11, 22, 44)):
         # Half of the active width is the shared expert's, in units of D_m/4.
@@ -290,19 +291,19 @@ def shape() -> dict[str, Any]:
 
 
 def by_rate(layers: Shape, total: float, rates: tuple[float, ...], ratio: float = 1.0) -> dict[str, Shape]:
-    """Mixtures of equal N; r_a through beta at fixed N, L, D_m and mu (Eq. 27)."""
+    """Return mixtures of equal N; r_a through beta at fixed N, L, D_m and mu (Eq. 27)."""
     return {f"ra{100 * rate:.0f}": filled(layers, total, rate * total, ratio) for rate in rates}
 
 
 def activation_rate(name: str = "2B") -> dict[str, Any]:
-    """Dense and mixtures of equal N at every activation rate."""
+    """Return a dense model and mixtures of equal N at every activation rate."""
     scale = SCALES[name]
     models = by_rate(backbone(scale, num_dense_layers=1), size(scale), RATES)
     return compared({"dense": dense(scale), **models}, scale)
 
 
 def re_search() -> dict[str, Any]:
-    """The 13 % point of 7B with other architectures, beside the 20 % point and the dense model."""
+    """Return the 13 % point of 7B with other architectures, the 20 % point and the dense model."""
     scale = SCALES["7B"]
     total, active, layers = size(scale), 0.13 * size(scale), dict(num_dense_layers=1)
     one = backbone(scale, **layers)
@@ -319,7 +320,8 @@ def re_search() -> dict[str, Any]:
 
 
 def reuse(scales: tuple[Scale, ...]) -> dict[str, Any]:
-    """The mixture at 20 % of several sizes: all tokens new, or or what the dense model reads, or less."""
+    """Return the 20 % mixture at several sizes, with all tokens new, as many unique as the dense model reads, or
+    fewer."""
     models, recipes = {}, {}
     for scale in scales:
         total = size(scale)
@@ -339,11 +341,11 @@ REUSED = (
     SCALES["2B"]._replace(width=1024, layers=12, dense=(1792, 22)),
     SCALES["2B"],
 )
-"""Scales of the study of repeats, of zeta near 88."""
+"""Scales of the study of repeated tokens, with zeta near 88."""
 
 
 def annealing(scale: Scale, data: dict[str, Any], decay: dict[str, float]) -> dict[str, Any]:
-    """A dense model and the mixture at 20 %, by one mixture of text throughout and by another in the decay."""
+    """Return a dense model and the 20 % mixture, with one mixture of text throughout and with another in the decay."""
     total = size(scale)
     mixture = filled(backbone(scale, num_dense_layers=1), total, RATE * total)
     own, annealed = {"dense": dense(scale), "ra20": mixture}, dict(data=dict(decay_mixture=decay))
@@ -363,7 +365,7 @@ def annealing(scale: Scale, data: dict[str, Any], decay: dict[str, float]) -> di
 
 
 def high_quality() -> dict[str, float]:
-    """Half web text, half the other parts of Table 8."""
+    """Return weights of half web text and half the other parts of Table 8."""
     parts = dict(MIXTURES["li-2026"].weights)
     web = parts.pop("WebData-en")
     assert web > sum(parts.values())
@@ -371,14 +373,14 @@ def high_quality() -> dict[str, float]:
 
 
 def sparsity() -> dict[str, Any]:
-    """Kimi K2's experiment (B.2): 8 experts and one shared serve a token, of 64 to 512."""
+    """Return Kimi K2's experiment (B.2): 8 of 64 to 512 experts and one shared serve a token."""
     experts = dict(num_dense_layers=1, top_k=8, num_shared_experts=1)
     models = {f"S{times}": backbone(SCALES["2B"], **experts, num_experts=8 * times) for times in SPARSITIES}
     return compared(models, SCALES["2B"], (4, 2, 1), analysis=dict(laws=["effective_params"]))
 
 
 def deepseek() -> dict[str, Any]:
-    """DeepSeekMoE 16B and the dense 7B, of which it takes 40 % of the computations (B.1): not of equal N."""
+    """Return DeepSeekMoE 16B and the dense 7B, of whose compute it takes 40 % (B.1); N is not equal."""
     models = {"DeepSeekMoE-16B": dump(CATALOGUE["deepseek-moe-16b"].architecture), "dense-7B": DENSE_7B}
     own = {name: dict(budgets_tokens=[2 * 10**12]) for name in models}
     return dict(models=models, recipes=own, sequence=4096, analysis=dict(laws=[]))
@@ -390,10 +392,10 @@ DENSE_7B |= dict(dense_hidden=11_008, tied_embeddings=False)
 
 
 def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts: tuple[int, ...]) -> dict[str, Any]:
-    """Step 1 in four stages, the activation rate, and reuse: the winner of each is carried into the next."""
+    """Return the stages: four of Step 1, the activation rate, and reuse, each starting from the previous winner."""
 
     def carried(before: Any, others: dict[str, Shape], **also: Any) -> dict[str, Any]:
-        """The winner, which is not trained again, beside others."""
+        """Return the winner, which is not trained again, with other models."""
         return compared({before.winner: before.architecture, **others}, scale, (1,), **also)
 
     def ratio(found: Shape) -> float:
@@ -404,7 +406,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
         return carried(before, {plain: before.architecture | dict(norm_topk_prob=False)}, expected=plain)
 
     def granularity(before: Any) -> dict[str, Any]:
-        """The same experts cut finer: K, E and the width with it."""
+        """Return the same experts at finer granularity: K, E and the width change with it."""
         found = before.architecture
         others = {
             f"{before.winner}-K{cut * found['top_k']}": found
@@ -418,7 +420,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
         return carried(before, others, expected=before.winner)
 
     def aspect(before: Any) -> dict[str, Any]:
-        """Other depths at equal N, N_a and width: zeta falls and mu with it as layers are added."""
+        """Return other depths at equal N, N_a and width: zeta and mu fall as layers are added."""
         found = before.architecture
         others = {
             f"{before.winner}-L{deep}": filled(found | dict(num_layers=deep), *sizes(found), ratio(found))
@@ -435,7 +437,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
         return carried(before, {**others, "dense": dense(scale)}, **own)
 
     def repeats(before: Any) -> dict[str, Any]:
-        """The winner with as many unique tokens as the dense model reads, and with a half and a quarter."""
+        """Return the winner with as many unique tokens as the dense model reads, and with a half and a quarter."""
         unique = tokens(dense(scale), scale)
         others = {f"{before.winner}-unique{share}": before.architecture for share in (1, 2, 4)}
         made = carried(before, {**others, "dense": dense(scale)}, references=["dense"])
@@ -455,7 +457,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
 
 
 def tiny() -> dict[str, Any]:
-    """Two sizes: a dense model, and mixtures of equal N at three activation rates."""
+    """Return two sizes: a dense model, and mixtures of equal N at three activation rates."""
     per_token = FLOPS["resources"].per_token
     spent = 160_000 * per_token(Architecture(**tiny_dense(64)), 128)
     models = {}
@@ -477,7 +479,7 @@ def tiny() -> dict[str, Any]:
 
 
 def tiny_dense(width: int) -> Shape:
-    """The dense model of ``tiny`` beside mixtures of a width."""
+    """Return the dense model that ``tiny`` compares with mixtures of a width."""
     wide = Scale(2 * width, 2, 16, (0, 0), vocabulary=257)
     return backbone(wide, num_experts=0, top_k=0, expert_hidden=0, dense_hidden=5 * width)
 
@@ -520,7 +522,7 @@ SMALL: dict[str, Any] = dict(
 
 
 def recipe(sequence_length: int = SEQUENCE) -> dict[str, Any]:
-    """What the explainer leaves open, by compute."""
+    """Return a recipe of what the explainer does not specify, by compute."""
     return dict(
         budgets_tokens=[],
         batch_tokens=0,

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The study."""
+    """Return the study."""
     config = ConfigDict()
     config.name = "quickstart"
     config.seed = 0

@@ -94,7 +94,7 @@ from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_9, TABLE_12
 
 SEQUENCE = 4096
 BATCHES_12 = {98: 96, 147: 160, 228: 224, 342: 320, 531: 512, 795: 768}
-"""Table 12's batches, in sequences, by Table 8's."""
+"""Batches of Table 12 in sequences, by those of Table 8."""
 HEADS_14 = {
     384: (2, 4, 6, 8, 12),
     512: (2, 4, 8, 12, 16),
@@ -102,13 +102,13 @@ HEADS_14 = {
     768: (6, 8, 12, 16, 24),
     1024: (4, 8, 16, 24, 32),
 }
-"""Table 14: heads by d_model."""
+"""Numbers of heads by d_model (Table 14)."""
 H800_HOURS = 200_000
-"""Appendix L, for the main experiments."""
+"""H800 hours of the main experiments (Appendix L)."""
 
 
 def get_config(table: str = "main") -> ConfigDict:
-    """The study of one table."""
+    """Return the study of one table."""
     config = ConfigDict()
     config.name = f"tian-{table}"
     config.seed = 0
@@ -141,7 +141,7 @@ def get_config(table: str = "main") -> ConfigDict:
 
 
 def row(name, group, model, note="", *, rate=None, sequences=None, flops=None, **changes):
-    """Name, architecture, recipe, FLOPs and note of a run of a group of Table 8."""
+    """Return name, architecture, recipe, FLOPs and note of a run of a group of Table 8."""
     *_, printed_rate, printed_batch, most, _, _ = group
     flops = flops or most
     tokens = int(flops / FLOPS["tian"].per_token(Architecture(**model), SEQUENCE))
@@ -157,7 +157,7 @@ def row(name, group, model, note="", *, rate=None, sequences=None, flops=None, *
 def mixture(
     group, expert, experts, top_k, shared=1, *, width=None, heads=None, kv_heads=None, layers=None, **rest
 ) -> dict[str, Any]:
-    """An architecture of a group of Table 8, some of it changed."""
+    """Return an architecture of a group of Table 8 with some changes."""
     width, heads = width or group[1], heads or group[2]
     return dict(
         vocab_size=126_464,
@@ -177,14 +177,14 @@ def mixture(
 
 
 def corrected(group) -> tuple[int, str]:
-    """Table 8's d_expert, and what was corrected."""
+    """Return Table 8's d_expert, and a note on its correction."""
     # Table 8 prints 320 in its first row.
     width, printed = group[1], group[4]
     return width, f"d_expert is printed {printed}, which is not G = 2" if printed != width else ""
 
 
 def table_8():
-    """Experts from 2, which is dense, to 256, of which 2 are active."""
+    """Yield models of 2 (dense) to 256 experts, 2 of which are active."""
     for number, group in enumerate(GROUPS, start=1):
         expert, note = corrected(group)
         for experts in (2, 4, 8, 16, 32, 64, 128, 256):
@@ -192,7 +192,7 @@ def table_8():
 
 
 def table_9():
-    """Experts cut finer at equal total and active width."""
+    """Yield finer experts at equal total and active width."""
     for number, group in enumerate(GROUPS, start=1):
         for experts, expert in zip(EXPERTS, TABLE_9[group[1]], strict=True):
             cut = experts // 64
@@ -200,7 +200,7 @@ def table_9():
 
 
 def table_10():
-    """Shared among twelve active experts."""
+    """Yield different shares of shared experts among twelve active ones."""
     for number, group in enumerate(GROUPS, start=1):
         expert = TABLE_9[group[1]][3]
         for top_k in (2, 4, 6, 8, 11, 12):
@@ -211,7 +211,7 @@ def table_10():
 
 
 def shared():
-    """Appendix F.3: Table 10 and, of every group, the share of 16.7 % that the text finds best up to 1e20 FLOPs."""
+    """Yield Table 10 and, for every group, the share of 16.7 % that Appendix F.3 finds best up to 1e20 FLOPs."""
     yield from table_10()
     for number, group in enumerate(GROUPS, start=1):
         note = "E_a = 10 and E_s = 2 are in no row of Table 10; Appendix F.3 has this S = 16.7 %"
@@ -219,7 +219,7 @@ def shared():
 
 
 def table_11():
-    """The first of 60 layers dense."""
+    """Yield different numbers of dense layers at the start of 60 layers."""
     for number, group in enumerate(GROUPS, start=1):
         expert = group[1]
         for dense in (0, 1, 2, 3):
@@ -230,7 +230,7 @@ def table_11():
 
 
 def table_12():
-    """Attention against experts at equal FLOPs per token."""
+    """Yield different splits between attention and experts at equal FLOPs per token."""
     several = [group for groups in TABLE_12.values() for group in groups]
     for number, (group, shapes) in enumerate(zip(GROUPS, several, strict=True), start=1):
         # eta is printed 9.5e-3, 8.1e-3 and 7.0e-3 in the last three groups.
@@ -241,7 +241,7 @@ def table_12():
 
 
 def table_14():
-    """Heads."""
+    """Yield different numbers of heads."""
     for number, group in enumerate(GROUPS[:5], start=1):
         expert = group[4]
         for heads in HEADS_14[group[1]]:
@@ -264,11 +264,11 @@ TABLES = {
 
 
 BUDGETS = (3e17, 1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
-"""Appendix E: FLOPs."""
+"""Training FLOPs (Appendix E)."""
 
 
 def dense(model):
-    """The dense twin of a mixture: a feed-forward as wide as its active experts together, and so the same M."""
+    """Return the dense twin of a mixture: a feed-forward as wide as its active experts together, and so the same M."""
     plain = {name: value for name, value in model.items() if name not in OF_EXPERTS}
     return plain | dict(dense_hidden=(model["top_k"] + model["num_shared_experts"]) * model["expert_hidden"])
 
@@ -278,7 +278,7 @@ OF_EXPERTS = ("num_experts", "top_k", "expert_hidden", "num_shared_experts", "no
 
 
 def grid(name, group, model, flops):
-    """Appendix E.1: rates of 2^-11 to 2^-9 by batches of 2^18 to 2^21 tokens."""
+    """Yield Appendix E.1's grid: rates of 2^-11 to 2^-9 by batches of 2^18 to 2^21 tokens."""
     for half_power in range(-22, -17):
         for power in (18, 19, 20, 21):
             called = f"{name}C{flops:.0e}-rate{half_power / 2:g}-batch{power}".replace(".", "_").replace("+", "")
@@ -287,7 +287,8 @@ def grid(name, group, model, flops):
 
 
 def hyperparameters():
-    """Appendix E.1: 4 of 64 experts and a shared one, A = 7.8 %, and the dense twin; at 3e20 FLOPs 2 and 6 of 64."""
+    """Yield Appendix E.1: 4 of 64 experts and a shared one, A = 7.8 %, and the dense twin; at 3e20 FLOPs 2 and 6 of
+    64."""
     for flops in BUDGETS:
         group = min(GROUPS, key=lambda group: abs(math.log(group[7] / flops)))
         model = mixture(group, group[1], 64, 4)
@@ -299,7 +300,7 @@ def hyperparameters():
 
 
 VALIDATED = {"A4_7": 2, "A10_9": 6}
-"""Figure 8: experts that serve a token, of 64, by the printed activation ratio."""
+"""Active experts of 64 by the printed activation ratio (Figure 8)."""
 
 LADDER = (
     (4, 192, 4, 2),
@@ -310,13 +311,13 @@ LADDER = (
     (32, 2304, 36, 4),
     (40, 2816, 44, 4),
 )
-"""Layers, d_model, heads and key-value heads: Table 8's, and smaller and larger ones."""
+"""Layers, d_model, heads and key-value heads: those of Table 8, and smaller and larger ones."""
 WITHIN = 4.0
-"""How far a size may be from Table 5's best one."""
+"""Maximum factor between a size and Table 5's best one."""
 
 
 def allocation():
-    """Appendix E.2: at every budget the sizes around Table 5's, mixtures and their dense twins, with D = C/M."""
+    """Yield Appendix E.2: at every budget the sizes around Table 5's, mixtures and their dense twins, with D = C/M."""
     best = {part: published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense")}
     tried = published("hyperparameters", "tian-2025").law
     for flops in BUDGETS:
@@ -333,11 +334,11 @@ def allocation():
 
 
 WEAK_BALANCE = 0.001
-"""Appendix F.2: the coefficient of the balance loss under which routing is unbalanced; 0.01 elsewhere."""
+"""Coefficient of the balance loss under which routing is unbalanced (Appendix F.2); 0.01 elsewhere."""
 
 
 def balance():
-    """Figure 12: Table 9 under the usual and under the weak balance loss."""
+    """Yield Figure 12: Table 9 with the usual and with the weak balance loss."""
     yield from table_9()
     for name, model, exceptions, flops, note in table_9():
         weak = exceptions | dict(loss=dict(balance=WEAK_BALANCE))
@@ -345,7 +346,7 @@ def balance():
 
 
 def parallel():
-    """Table 13's experimental models: 8 of 256 experts and four shared, experts over eight devices."""
+    """Yield Table 13's experimental models: 8 of 256 experts and four shared, experts over eight devices."""
     for name, model, exceptions, flops, note in table_9():
         if model["num_experts"] == 256:
             pipeline = "PP is printed 2 for this model; it has no counterpart here"
@@ -354,7 +355,7 @@ def parallel():
 
 
 def table_13(config: ConfigDict) -> ConfigDict:
-    """Table 13: the six models above, MoE-mini and Dense-6.1B, each sharded as it says."""
+    """Return Table 13: the six models above, MoE-mini and Dense-6.1B, each with its printed parallel settings."""
     six, large = config.to_dict(), models(ConfigDict()).to_dict()
     own: dict[str, Any] = dict(batch_tokens="auto", budgets_tokens=large["recipe"]["budgets_tokens"])
     own["optimizer"] = {name: large["recipe"]["optimizer"][name] for name in ("learning_rate", "warmup_tokens")}
@@ -376,7 +377,7 @@ SWEEPS = {
 
 
 def models(config: ConfigDict) -> ConfigDict:
-    """MoE-mini and Dense-6.1B on 1T tokens, sharded as in Table 13; a branch at half of it to hold the other to."""
+    """Return MoE-mini and Dense-6.1B on 1T tokens, sharded as in Table 13, with a branch at half for comparison."""
     catalogued = {"MoE-mini": ("moe-mini", dict(expert=8, tensor=2)), "Dense-6_1B": ("dense-6.1b", dict(tensor=2))}
     config.models = {name: dump(CATALOGUE[key].architecture) for name, (key, _) in catalogued.items()}
     config.recipes = {name: dict(mesh=mesh) for name, (_, mesh) in catalogued.items()}
@@ -393,7 +394,7 @@ def models(config: ConfigDict) -> ConfigDict:
 
 
 def recipe(optimizer: dict | None = None, **changes) -> dict:
-    """Appendix D, apart from what each row has of its own."""
+    """Return the recipe of Appendix D, apart from the settings of each row."""
     schedule = dict(decay_share=0.2, decay_shape="exponential", final_share=0.1)
     return (
         dict(
@@ -411,7 +412,7 @@ def recipe(optimizer: dict | None = None, **changes) -> dict:
 
 
 def tiny(config: ConfigDict) -> ConfigDict:
-    """Tables 8 and 9: four budgets, 2 experts (dense) to 16, and 16 of them cut finer."""
+    """Return Tables 8 and 9: four budgets, 2 (dense) to 16 experts, and 16 of them with finer granularity."""
     config.models, config.recipes = {}, {}
     for width, flops in {32: 6e10, 40: 1.2e11, 48: 2.4e11, 64: 4.8e11}.items():
         cells = [(experts, 2, 1, width) for experts in (2, 4, 8, 16)]
@@ -425,7 +426,8 @@ def tiny(config: ConfigDict) -> ConfigDict:
 
 
 def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
-    """Appendix E.1: three budgets, three rates by two batches, 4 of 16 experts and the dense twin; then 2 of 16."""
+    """Return Appendix E.1: three budgets, three rates by two batches, 4 of 16 experts and the dense twin; then 2 of
+    16."""
     config.models, config.recipes = {}, {}
     sizes = {32: 2e10, 40: 4e10, 48: 8e10}
     cells = [(width, top_k) for width in sizes for top_k in (4, 0)] + [(48, 2)]
@@ -442,7 +444,7 @@ def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
 
 
 def tiny_allocation(config: ConfigDict) -> ConfigDict:
-    """Appendix E.2: four budgets split over the sizes that are near their best, mixtures and dense twins."""
+    """Return Appendix E.2: four budgets split over sizes near their best, mixtures and dense twins."""
     config.models, config.recipes = {}, {}
     splits = {16: (3e10, 6e10, 1.2e11), 24: (3e10, 6e10, 1.2e11, 2.4e11), 32: (3e10, 6e10, 1.2e11, 2.4e11)}
     splits |= {48: (6e10, 1.2e11, 2.4e11), 64: (1.2e11, 2.4e11)}
@@ -457,7 +459,7 @@ def tiny_allocation(config: ConfigDict) -> ConfigDict:
 
 
 def tiny_balance(config: ConfigDict) -> ConfigDict:
-    """Figure 12: two budgets, three granularities, the usual balance loss and the weak one."""
+    """Return Figure 12: two budgets, three granularities, the usual and the weak balance loss."""
     config.models, config.recipes = {}, {}
     for width, flops in {32: 6e10, 64: 2.4e11}.items():
         for cut, (name, weight) in itertools.product((1, 2, 4), {"usual": 0.01, "weak": WEAK_BALANCE}.items()):
@@ -469,7 +471,7 @@ def tiny_balance(config: ConfigDict) -> ConfigDict:
 
 
 def small(width, experts, top_k, shared, expert) -> dict[str, Any]:
-    """A mixture of two layers on bytes."""
+    """Return a mixture of two layers on bytes."""
     return dict(
         vocab_size=257,
         model_dim=width,
@@ -486,12 +488,12 @@ def small(width, experts, top_k, shared, expert) -> dict[str, Any]:
 
 
 def tokens_for(flops, model) -> int:
-    """D = C/M in sequences of 128 tokens."""
+    """Return D = C/M in sequences of 128 tokens."""
     return int(flops / FLOPS["tian"].per_token(Architecture(**model), 128))
 
 
 def small_study(config: ConfigDict, laws=(), **analysis) -> ConfigDict:
-    """What all twins of the experiments share."""
+    """Apply the settings that the small versions share."""
     config.recipe = recipe(
         dict(learning_rate=6e-3, warmup_tokens=16_384),
         batch_tokens=4_096,

@@ -62,7 +62,7 @@ from moejax.papers.zhao_experiments import table_6
 from moejax.papers.zhao_shapes import INFERRED, SHAPES, shape, widths
 
 BATCH = 2**21
-"""Tokens; Table 1 says 2M, which is 1024 sequences of 2048."""
+"""Tokens per batch; Table 1 says 2M, which is 1024 sequences of 2048."""
 
 GROUPS = {
     "all": range(446),
@@ -73,16 +73,16 @@ GROUPS = {
     "small-G": range(268, 358),
     "validation": range(358, 446),
 }
-"""Rows of Table 6."""
+"""Ranges of rows of Table 6."""
 
 OTHERS = ("table-1", "cosine", "tiny", "tiny-cosine")
-"""Groups that are no rows of Table 6."""
+"""Groups that are not rows of Table 6."""
 
 STATED = {"all": 446, "small-G": 90, "validation": 88}
 
 
 def get_config(group: str = "all") -> ConfigDict:
-    """The study of one group of experiments."""
+    """Return the study of one group of experiments."""
     config = ConfigDict()
     config.name = f"zhao-{group}"
     config.seed = 0
@@ -108,7 +108,7 @@ def get_config(group: str = "all") -> ConfigDict:
 
 
 def with_cosine(config: ConfigDict) -> ConfigDict:
-    """Every model again under a cosine over the whole training; no law is fitted to two schedules at once."""
+    """Add every model with a cosine over the whole run; no law is fitted to both schedules at once."""
     plain = config.to_dict()
     models, shared = plain["models"], plain.get("recipes", {})
     config.models = models | {f"{name}-cosine": shape for name, shape in models.items()}
@@ -119,7 +119,7 @@ def with_cosine(config: ConfigDict) -> ConfigDict:
 
 
 def table(group: str) -> tuple[dict, dict, dict]:
-    """Models, their token budgets and what is to be said of them, of the rows of a group."""
+    """Return models, token budgets and notes for the rows of a group."""
     if group not in GROUPS:
         raise ValueError(f"there is no group {group!r}; there are {', '.join([*GROUPS, *OTHERS])}")
     rows = [row for row in table_6() if row.index in GROUPS[group]]
@@ -135,18 +135,18 @@ def table(group: str) -> tuple[dict, dict, dict]:
 
 
 def millions(row) -> tuple[int, int]:
-    """N and N_a as Table 6 prints them."""
+    """Return N and N_a as Table 6 prints them."""
     return round(row.total / 1e6), round(row.active / 1e6)
 
 
 def name_of(row) -> str:
-    """A model's name from the paper's five factors without D; dots cannot be in it."""
+    """Return a model's name from the paper's five factors without D, without dots."""
     total, active = millions(row)
     return f"N{total}M-Na{active}M-G{row.experts:g}-S{100 * row.shared:.0f}".replace(".", "_")
 
 
 def model_of(row) -> dict:
-    """The architecture of a row of Table 6."""
+    """Return the architecture of a row of Table 6."""
     name, everything, active = widths(*millions(row))
     shared = row.experts / 3 if row.shared == 0.33 else row.experts * row.shared
     return model(shape(name), everything, active, row.experts, shared)
@@ -161,7 +161,7 @@ def model(
     vocabulary: int = 50_000,
     head_dim: int = 64,
 ) -> dict:
-    """G = ``experts`` active experts, S·G = ``shared`` of them shared, at given widths of all and active ones."""
+    """Return G = ``experts`` active experts, S·G = ``shared`` of them shared, at given total and active widths."""
     layers, heads, hidden, expert = dimensions
     width = round(active * expert / experts)
     whole = shared == int(round(shared, 6))
@@ -178,7 +178,7 @@ def model(
 
 
 def flags(row):
-    """What a reader must know of a row of Table 6."""
+    """Yield notes on a row of Table 6."""
     name, _, active = widths(*millions(row))
     if name in INFERRED:
         yield "layers and widths are not printed; these give the printed N and N_a"
@@ -193,7 +193,7 @@ def flags(row):
 
 
 def recipe(budgets: list[float], **changes) -> dict:
-    """Table 1's hyperparameters, and Section 3's schedule."""
+    """Return Table 1's hyperparameters with Section 3's schedule."""
     return (
         dict(
             budgets_tokens=[int(budget) for budget in budgets],
@@ -221,7 +221,7 @@ def recipe(budgets: list[float], **changes) -> dict:
 
 
 def tiny_cosine(config: ConfigDict) -> ConfigDict:
-    """Three sizes of ``tiny`` under both schedules."""
+    """Return three sizes of ``tiny`` under both schedules."""
     config = tiny(config)
     models = config.to_dict()["models"]
     config.models = {name: shape for name, shape in models.items() if "all9-active5-G5-S20" in name}
@@ -229,7 +229,7 @@ def tiny_cosine(config: ConfigDict) -> ConfigDict:
 
 
 def tiny(config: ConfigDict) -> ConfigDict:
-    """The groups G, S, N_a and N around one model, in minutes on two cores."""
+    """Return small versions of the groups G, S, N_a and N, minutes on two cores."""
     small = {size: (2, size // 16, size, size // 2) for size in (32, 64, 96)}
     cells = [(32, 9, 5, 5, 1), (64, 9, 5, 5, 1), (96, 9, 5, 5, 1)]
     cells += [(64, 9, 5, 10, 2), (64, 9, 5, 5, 0), (64, 9, 5, 5, 2), (64, 17, 5, 5, 1), (64, 9, 2.5, 5, 1)]

@@ -3,7 +3,7 @@
 Every problem has the form ``minimise w·m(z) where low ≤ m(z) ≤ high``. The z are logarithms of the chosen quantities,
 and the m are measures of them, computed by a law and the accounting (``program.py``). ``solve.py`` solves it.
 
-Called, ``moejax.design("zhao", flops=1e24)``, it is ``moejax.design.design.design``.
+Calling the package, as ``moejax.design("zhao", flops=1e24)``, calls ``moejax.design.design.design``.
 """
 
 from moejax.callable_package import make_callable

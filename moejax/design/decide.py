@@ -69,7 +69,7 @@ def _optimum(problem: Problem) -> Optimum | None:
 
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"
-"""Published models with default proportions for what a law does not read."""
+"""Published models that give the proportions not read by a law."""
 
 
 @runtime_checkable
@@ -144,7 +144,7 @@ def decide(
     """Solve a problem and analyse its optimum.
 
     Args:
-      like: architecture whose proportions are kept for what the law does not read.
+      like: architecture that gives the proportions not read by the law.
       within: rise of the loss in nats that defines the flat region.
       exact: build the integers nearest to the optimum instead of hardware-friendly multiples.
       known: the law's published set of constants, or its fit, whose fitted ranges are checked.

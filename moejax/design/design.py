@@ -28,7 +28,7 @@ def design(
       law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
         ``FitResult``.
       hold: fixed values, such as ``{"expansion": 16}``.
-      like: architecture whose proportions are kept for what the law does not read.
+      like: architecture that gives the proportions not read by the law.
       within: rise of the loss in nats per token that defines the flat region.
       level: coverage of the intervals, which only a fit has.
       at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.

@@ -30,11 +30,11 @@ def score_of(results: Mapping[str, Any], better: Mapping[str, bool], task: str, 
     """Return a task's score by ``metric``, or else by its first metric that is a share, or else by its first metric.
 
     Args:
-      results: what the harness has of the task, ``{"acc,none": 0.3, "acc_stderr,none": 0.01}``.
-      better: whether more is better, by metric without filter.
+      results: results of the harness for the task, ``{"acc,none": 0.3, "acc_stderr,none": 0.01}``.
+      better: whether higher is better, by metric without filter.
 
     Raises:
-      UserError: it has no such metric, or none.
+      UserError: the task has no such metric, or none at all.
     """
     known = [name for name, value in results.items() if _is_metric(name) and _is_number(value)]
     if not (found := metric if metric in known else "") and not metric:

@@ -111,7 +111,7 @@ CHECKPOINT_ONLY = frozenset(
 class Options:
     """Options as given, with the defaults of transformers for missing ones.
 
-    ``switches`` maps options to the option that enables them. If that is off they are null, whatever their value.
+    ``switches`` maps options to the option that enables them. If that is off they are null, independent of their value.
     """
 
     def __init__(

@@ -74,9 +74,6 @@ class Flops:
 
     The parts are those of training, including multi-token prediction modules. Norms, activation functions, softmax,
     rotary embedding and the embedding look-up are not counted, as usual, because none is a matrix product.
-
-    Norms, activation functions, softmax, rotary turns and the embedding look-up are not counted, as usual: none is
-    a matrix product.
     """
 
     attention_projections: Number

@@ -22,8 +22,8 @@ class DataConstrained:
     Muennighoff et al., "Scaling Data-Constrained Language Models" (2023), with U_N as in the code released with it.
 
     N is ``params_active`` (for a dense model, all parameters) and D is ``tokens``, of which U_D is
-    ``unique_tokens_seen``, so that ``epochs`` are R_D + 1. M is what Hoffmann's law trains on U_D different tokens at
-    least cost, and a model beyond it has R_N excess parameters. r_D and r_N are R_D* and R_N* there. L is in nats per
+    ``unique_tokens_seen``, so that ``epochs`` are R_D + 1. M is the compute-optimal size for U_D different tokens under
+    Hoffmann's law; a larger model has R_N excess parameters. r_D and r_N are R_D* and R_N* there. L is in nats per
     token.
 
     Without repeated tokens and with N at most M, this is Chinchilla's law (``unrepeated``). There the first repetition

@@ -40,7 +40,7 @@ class DecisionRule:
         return said or "with these coefficients the formula of the answer gives no finite number"
 
     def at_an_end(self, name: str, value: float) -> str:
-        """Return a sentence about the bound on which the decision lies; empty inside the bounds."""
+        """Return a sentence about the bound that the decision has reached; empty inside the bounds."""
         if name not in self.ends:
             return ""
         low, high = self.ends[name]

@@ -15,7 +15,7 @@ class Hyperparameters:
     """eta = k_eta·C^p_eta and B = k_B·C^p_B.
 
     Tian et al. (2025), Eq. 5 (Appendix E.1), for AdamW with a warmup-stable-decay schedule. C is ``flops``; eta is
-    ``learning_rate``, the peak, and B is ``batch_tokens``, both of least loss.
+    ``learning_rate``, the peak, and B is ``batch_tokens``, both of minimum loss.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)

@@ -32,7 +32,7 @@ ACTIVATION = ("batch", None, None)
 
 
 class LayerInputs(NamedTuple):
-    """Inputs of a layer besides its parameters; for a stack of layers every array has a leading axis."""
+    """Inputs of a layer in addition to its parameters; for a stack of layers every array has a leading axis."""
 
     expert_bias: Any = None
     """Float[E] for mixture layers with an expert bias, else None."""
@@ -44,7 +44,7 @@ class LayerInputs(NamedTuple):
 
 
 class LayerOutputs(NamedTuple):
-    """Outputs of a layer besides its activations; for a stack of layers every array has a leading axis."""
+    """Outputs of a layer in addition to its activations; for a stack of layers every array has a leading axis."""
 
     routing: RoutingSums | None
     cache: Any

@@ -7,7 +7,7 @@ and the embedding of token i + k:
 
 The model's own unembedding turns h_i^k into logits of token i + k + 1. Embedding and unembedding are shared with the
 model. The block is a layer like the others, with experts if they have any. The report's h is normalised here: by the
-model's final norm for the model, and by a norm of its own for each module (``shared_head.norm`` in the published
+model's final norm for the model, and by a separate norm for each module (``shared_head.norm`` in the published
 weights). vLLM serves the published module in this way, with the halves of M in this order.
 """
 

@@ -14,7 +14,7 @@ def statistics(
 ) -> dict[str, Float[Array, "*layers"]]:
     """Return scalar statistics of one layer, or of many along a leading axis.
 
-    Loads are relative to the balanced load, so that 1 is balance whatever the number of experts:
+    Loads are relative to the balanced load, so that 1 is balance for any number of experts:
 
     - ``load_min``, ``load_max``: load of the least and the most loaded expert
     - ``load_cv``: standard deviation of the load over experts (its mean is 1)
@@ -23,7 +23,7 @@ def statistics(
     - ``dead_experts``: experts without a single token
     - ``dropped_share``: assignments dropped by capacity, as a share of those made
     - ``logit_rms``: root mean square of the router's logits
-    - ``bias_range``: largest less smallest routing bias; only given a ``bias``
+    - ``bias_range``: largest minus smallest routing bias; only with a ``bias``
     """
     counts = sums.counts.astype(jnp.float32)
     experts = counts.shape[-1]

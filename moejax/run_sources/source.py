@@ -1,10 +1,10 @@
 """Read a source of runs that is not a table file: folders and servers of trackers, and data sets.
 
-| named as | what is read |
+| source | data |
 |---|---|
 | ``FOLDER`` of a study | its ``runs.parquet`` |
 | ``mlflow.db``, ``mlruns/``, ``mlflow:http://HOST:PORT`` | MLflow's store or server; ``#NAME`` one experiment |
-| ``wandb:ENTITY/PROJECT``, a folder with ``*.wandb`` | Weights & Biases by its API, or what it wrote offline |
+| ``wandb:ENTITY/PROJECT``, a folder with ``*.wandb`` | Weights & Biases by its API, or its offline files |
 | a folder with ``events.out.tfevents.*`` | TensorBoard: a run for each folder with events |
 | ``hf:OWNER/NAME``, a folder of ``save_to_disk`` | a data set of Hugging Face; ``#SPLIT`` one split |
 

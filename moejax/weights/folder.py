@@ -43,7 +43,7 @@ class Weights(NamedTuple):
 
 
 def load_weights(folder: Path | str) -> Weights:
-    """Load the weights of a folder in float32, whatever their stored type.
+    """Load the weights of a folder in float32, independent of their stored type.
 
     Raises:
       UserError: the folder holds no weights, or weights that do not match its architecture.
