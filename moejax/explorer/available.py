@@ -13,9 +13,11 @@ from moejax.errors import UserError
 from moejax.explorer.knobs import START
 from moejax.fit.column_names import with_derived
 from moejax.fit.fit_result import FitResult, load_of_runs
+from moejax.fit.read_runs import read_runs
 from moejax.laws import PUBLISHED
 from moejax.laws.published import Published
 from moejax.run_table import DataFrame
+from moejax.say import say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,16 @@ class Available:
             "params_active": float(row["params_active"]),
             "flops": float(row["flops"]),
             "expansion": max(expansion, 1.0) if expansion == expansion else 1.0,
+            "expert_expansion": _expert_expansion(row, expansion),
             "unique_tokens": unique if unique > 0 else math.inf,
         }
+
+
+def _expert_expansion(row: Any, expansion: float) -> float:
+    """Return experts per active expert of a run; its expansion if the table does not tell."""
+    experts, chosen = (float(row.get(name, math.nan)) for name in ("num_experts", "top_k"))
+    ratio = experts / chosen if chosen > 0 else expansion
+    return max(ratio, 1.0) if ratio == ratio else 1.0
 
 
 def find_available(source: str = "") -> Available:
@@ -89,9 +99,12 @@ def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame | None]:
     if source.is_file():
         if source.name.endswith(run_table.ENDINGS):
             return {}, _runs(source)
-        return _fits([source]), None
+        beside = source.parent / "predictions.csv"
+        return _fits([source]), _runs(beside) if beside.exists() else None
     files = [*sorted(source.glob("fits/*.json")), *source.glob("fit.json")]
-    tables = [path for path in (source / "runs.parquet", source / "runs.csv") if path.exists()]
+    tables = [
+        path for path in (source / "runs.parquet", source / "runs.csv", source / "predictions.csv") if path.exists()
+    ]
     if not files and not tables:
         raise UserError(
             f"{source} contains neither fit.json, nor fits/, nor runs.parquet; `moejax fit --out DIR` and `moejax "
@@ -104,15 +117,21 @@ def _fits(files: list[Path]) -> dict[str, AvailableLaw]:
     fits = {}
     for path in files:
         name = path.stem if path.stem != "fit" else path.resolve().parent.name
+        if f"fit:{name}" in fits:
+            name = str(path)
         fits[f"fit:{name}"] = AvailableLaw(known=load_of_runs(path), file=str(path))
     return fits
 
 
 def _runs(path: Path) -> DataFrame:
-    table = with_derived(run_table.check(run_table.read_as_it_is(path), where=str(path)))
-    if "loss" not in table or not {"flops", "params_active", "tokens"} & set(table):
+    """Return the runs of a table, read as ``moejax fit`` reads it; its notes go to stderr."""
+    read = read_runs(path, (), drop_invalid=True)
+    if read.notes:
+        say(*read.notes)
+    table = with_derived(read.frame)
+    if not {"flops", "params_active", "tokens"} & set(table):
         raise UserError(
-            f"{path} has no columns loss and flops (or params_active and tokens), so there is nothing to draw; rename "
-            f"its columns (docs/fitting.md)."
+            f"{path} has no column of FLOPs, nor of active parameters and tokens, so there is nothing to draw; name "
+            f"them as in docs/fitting.md."
         )
     return table

@@ -193,7 +193,8 @@ function sizesOf(model) {
 }
 
 function parseNumber(text) {
-  const match = /^([\d.]+(?:e[+-]?\d+)?)([KMBGT]?)$/i.exec(text.replaceAll(",", ""));
+  const grouped = /^\d{1,3}(,\d{3})+(\.\d+)?[KMBGT]?$/i.test(text) ? text.replaceAll(",", "") : text;
+  const match = /^(\d+\.?\d*(?:e[+-]?\d+)?)([KMBGT]?)$/i.exec(grouped);
   if (!match) return text === "Infinity" || text === "inf" ? Infinity : NaN;
   return Number(match[1]) * { "": 1, K: 1e3, M: 1e6, B: 1e9, G: 1e9, T: 1e12 }[match[2].toUpperCase()];
 }
@@ -208,7 +209,7 @@ function ofLink(text) {
     else refused.push(`The link has law=${law}; choose one from the list.`);
   }
   if (model !== null) {
-    if (model in DATA.models) now = { ...now, model, values: { ...now.values, ...sizesOf(model) } };
+    if (Object.hasOwn(DATA.models, model)) now = { ...now, model, values: { ...now.values, ...sizesOf(model) } };
     else refused.push(`The link has model=${model}; choose one from the list.`);
   }
   for (const name of NAMES) {
@@ -242,7 +243,9 @@ function chart(id, title, options) {
   );
 }
 
-const runsNear = (column) => DATA.runs.filter((run) => run[column] !== undefined && (column === "flops" || Math.abs(run.flops / state.values.flops - 1) < 0.15));
+const MOST_RUNS = 2000; // drawn, evenly over the table
+const SHOWN_RUNS = DATA.runs.filter((_, i) => i % Math.ceil(DATA.runs.length / MOST_RUNS) === 0);
+const runsNear = (column) => SHOWN_RUNS.filter((run) => run[column] !== undefined && (column === "flops" || Math.abs(run.flops / state.values.flops - 1) < 0.15));
 const runDots = (column) => Plot.dot(runsNear(column), { x: column, y: "loss", stroke: COLOR.ink, r: 3, title: (run) => `your run: ${run.loss}` });
 const logs = (low, high, count) => Array.from({ length: count }, (_, i) => low * (high / low) ** (i / (count - 1)));
 const linear = (low, high, count) => Array.from({ length: count }, (_, i) => low + ((high - low) * i) / (count - 1));
@@ -358,7 +361,7 @@ function show() {
   drawSizes(law, values, here);
   drawUnique(law, values, here);
   drawLeverage(values);
-  table("ranges", ["", "now", "best", `within ${WITHIN} nats of it`, "gain, millinats"],
+  table("ranges", ["", "now", "best", `within ${WITHIN} nats of it`, "loss above the best, 0.001 nats"],
     read.map((name) => {
       const found = optima[name], higher = found.best > KNOBS[name].search[0] * 1.001;
       const best = found.endless ? `no end: ${higher ? "higher" : "lower"} is better` : written(name, found.best);
@@ -385,18 +388,18 @@ function isRead(law, values, name) {
 
 function showHeadline(law, values, here, dense, point, optima) {
   const one = DATA.laws[law], gain = dense - here, best = optima.params_active, tokens = tokensOf(values);
-  const than = Math.abs(gain) < 5e-7 ? "Equal to" : `${Math.abs(gain).toFixed(4)} nats ${gain > 0 ? "below" : "above"}`;
+  const than = Math.abs(gain) < 5e-7 ? "This loss equals that of" : `This loss is ${Math.abs(gain).toFixed(4)} nats ${gain > 0 ? "lower" : "higher"} than that of`;
   const twin = optimum(law, denseOf(values), "params_active", false);
   element("gain").textContent = `${than} the dense model. ` + (best.endless
     ? "The law has no best size at this budget."
-    : `At this budget the best size of this structure has ${size(best.best)} active parameters; the best dense model has ${size(twin.best)}.`);
+    : `At this budget the best model of this structure has ${size(best.best)} active parameters, and the best dense model ${size(twin.best)}.`);
   const epochs = tokens / values.unique_tokens, repeats = element("repeats");
   repeats.hidden = epochs <= 1;
   repeats.textContent = `${short(epochs)} epochs of ${size(values.unique_tokens)} unique tokens. ` + (one.inputs.includes("unique_tokens")
     ? `With unique tokens alone the loss would be ${loss(law, { ...values, unique_tokens: Infinity }).toFixed(4)}.`
     : "This law counts a repeated token as a new one.");
   const facts = [["training tokens", size(tokens, 4)], ["training FLOPs", short(values.flops, 4)], ["total parameters", size(point.params_total, 4)]];
-  if (program(law).effective) facts.push(["counts as dense", size(program(law).effective(one.coefficients, asArray(values))[0], 4)]);
+  if (program(law).effective) facts.push(["dense model of equal loss", size(program(law).effective(one.coefficients, asArray(values))[0], 4)]);
   facts.push(["weights in bfloat16", `${size(2 * point.params_total)}B`.replace("BB", " GB").replace("TB", " TB").replace("MB", " MB").replace("KB", " kB")]);
   facts.push(["forward FLOPs per token", short(2 * values.params_active)]);
   if (LEVERAGE) facts.push(["leverage by Tian", short(answers(LEVERAGE, values)[0])]);
@@ -502,11 +505,11 @@ const TOUR = [
   { law: CHAPTER, values: () => fromPreset("DeepSeek 671B / 37B"),
     text: (now) => `2 of 5. A mixture of experts computes with 37B parameters per token and stores 18.1 times as many. At equal compute its loss is ${(loss(now.law, denseOf(now.values)) - loss(now.law, now.values)).toFixed(3)} nats below its dense twin, the dashed curve.` },
   { law: "sparsity:abnar-2025", values: () => fromPreset("DeepSeek 671B / 37B", { expansion: 40, expert_expansion: 40 }),
-    text: () => "3 of 5. Sparsity is the share of experts that a token does not use, 1 − 1/E. Abnar's law has loss fall with sparsity at equal active parameters. Move E, and see in the table where a best value exists and where there is none." },
+    text: () => "3 of 5. Sparsity is the share of experts that a token does not use, 1 − 1/E. Under Abnar's law, sparser models reach a lower loss with the same active parameters. Move the slider E; the table below the charts shows whether an optimum exists." },
   { law: "granularity:krajewski-2024", values: () => fromPreset("DeepSeek 671B / 37B", { granularity: 8 }),
     text: () => "4 of 5. Granularity splits each expert into smaller ones, of which a token uses more. Krajewski's law rewards it without end; hardware does not, because small experts multiply matrices slowly and routing costs more." },
   { law: CHAPTER, values: () => fromPreset("DeepSeek 671B / 37B", { expansion: 60, expert_expansion: 60 }),
-    text: (now) => `5 of 5. Serving pays for every stored parameter: with 60 times the active ones the weights take ${size(2 * design(now.values).params_total)}B in bfloat16, and the loss is ${(loss(CHAPTER, fromPreset("DeepSeek 671B / 37B")) - loss(now.law, now.values)).toFixed(3)} nats lower than in step 2. \`moejax design --memory-bytes\` finds the best model that fits.` },
+    text: (now) => `5 of 5. Serving pays for every stored parameter: with 60 times the active ones the weights take ${size(2 * design(now.values).params_total)}B in bfloat16, and the loss is ${(loss(CHAPTER, fromPreset("DeepSeek 671B / 37B")) - loss(now.law, now.values)).toFixed(3)} nats lower than in step 2. \`moejax design --memory\` finds the best model that fits.` },
 ];
 
 function tour(next) {

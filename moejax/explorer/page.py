@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
@@ -21,6 +22,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS, Design, value_of
 from moejax.laws.law import coefficients
 from moejax.laws.predict import AS_DENSE, predict
+from moejax.say import say
 
 WITHIN = 0.001
 """Nats by which the loss may rise within a practical range."""
@@ -39,6 +41,11 @@ def page(available: Available) -> str:
       UserError: no law of a page can be asked with the numbers of the sliders.
     """
     laws = {key: law for key, law in available.laws.items() if _is_asked(law)}
+    if left_out := [law for key, law in available.laws.items() if key not in laws and law.fit is not None]:
+        names = ", ".join(f"{law.file} (it reads {', '.join(law.law.inputs)})" for law in left_out)
+        if not any(law.fit is not None for law in laws.values()):
+            raise UserError(f"The sliders do not give all that the fit reads: {names}. Ask it with moejax predict.")
+        say(f"Left out, because the sliders do not give all that they read: {names}.")
     losses = {key: law for key, law in laws.items() if "loss" in law.law.outputs}
     if not losses:
         raise UserError("No law here predicts a loss from the numbers of the sliders; give another fit, or none.")
@@ -70,14 +77,17 @@ def page(available: Available) -> str:
         "LIBRARIES": "\n".join(
             (folder / "vendor" / f"{name}.min.js").read_text(encoding="utf-8") for name in ("d3", "plot")
         ),
-        "DATA": json.dumps(finite(data), ensure_ascii=True).replace("</", "<\\/"),
+        "DATA": _json(finite(data)),
         "PROGRAMS": _programs(laws, names),
         "PAGE": (folder / "explorer.js").read_text(encoding="utf-8"),
     }
     text = (folder / "explorer.html").read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text = text.replace(f"@{name}@", part, 1)
-    return text
+    return re.sub("@([A-Z]+)@", lambda place: parts[place[1]], text)
+
+
+def _json(plain: Any) -> str:
+    """Return JSON that may stand in a script element, whatever names are in it."""
+    return json.dumps(plain, ensure_ascii=True).replace("<", "\\u003c")
 
 
 def _array(values: Mapping[str, float]) -> list[float | None]:
@@ -140,7 +150,7 @@ def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
     variables = javascript(lambda v: [value_of(_of_values(lambda d: d)(v), name) for name in known], _example())
     return "\n".join(
         [
-            "const PROGRAMS = {" + ",\n".join(f"{json.dumps(k)}: {text}" for k, text in programs.items()) + "};",
+            "const PROGRAMS = {" + ",\n".join(f"{_json(k)}: {text}" for k, text in programs.items()) + "};",
             f"const FIELDS = {json.dumps(fields)}, VARIABLES = {json.dumps(known)};",
             f"const designOf = {design}, variablesOf = {variables};",
         ]

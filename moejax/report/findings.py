@@ -116,7 +116,10 @@ def experts(run: Any) -> str:
         return "dense"
     few = run.get("num_shared_experts")
     shared = f" + {few:.3g} shared" if few and few == few else ""
-    return f"{run.get('top_k', float('nan')):.0f} of {number:.0f}{shared}"
+    chosen = run.get("top_k")
+    return (
+        f"{chosen:.0f} of {number:.0f}{shared}" if chosen is not None and chosen == chosen else f"{number:.0f}{shared}"
+    )
 
 
 def layer_loads(run: Any) -> dict[int, list[float]]:

@@ -32,7 +32,7 @@ const ask = ({ law, values, want }) => {
   };
   return Object.fromEntries(want.map((name) => [name, named[name]()]));
 };
-const NUMBERS = ["7B", "1.5t", "3.4e24", "1,000", "x", "Infinity"];
+const NUMBERS = ["7B", "1.5t", "3.4e24", "1,000", "3,4e24", "x", "Infinity"];
 const text = require("fs").readFileSync(0, "utf8");
 process.stdout.write(JSON.stringify(JSON.parse(text).map(ask)));
 """

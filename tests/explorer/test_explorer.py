@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import shutil
 
 import jax
 import numpy as np
@@ -17,10 +18,11 @@ from moejax.explorer.javascript import javascript
 from moejax.explorer.knobs import KNOBS, PRESETS, START, STRUCTURE, VALUES, design_of, of_architecture, preset
 from moejax.explorer.page import LEVEL, WITHIN, page
 from moejax.fit.covariance import with_uncertainty
+from moejax.fit.fit import fit
 from moejax.fit.fit_law import fit_law
 from moejax.fit.prediction import range_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import WarmStart
+from moejax.fit.starts import Sobol, WarmStart
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED, accounting, effective_params
 from moejax.laws.argmin import argmin_between
@@ -163,7 +165,7 @@ def test_a_link_brings_back_the_state_to_the_last_digit(published):
 
 def test_numbers_of_a_link_are_read_as_people_write_them(published):
     (got,) = published.ask((CHAPTER, {}, ["numbers"]))
-    assert got["numbers"] == [7e9, 1.5e12, 3.4e24, 1000.0, None, None], "NaN and Infinity are null in JSON"
+    assert got["numbers"] == [7e9, 1.5e12, 3.4e24, 1000.0, None, None, None], "NaN and Infinity are null in JSON"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -234,6 +236,38 @@ def test_the_page_starts_at_the_largest_run_whose_numbers_are_known(tmp_path):
     assert find_available(str(tmp_path / "runs.csv")).start["flops"] == 1e18
     runs.assign(flops=math.nan).to_csv(tmp_path / "none.csv")
     assert find_available(str(tmp_path / "none.csv")).start == START
+
+
+def test_a_table_in_its_own_words_is_read_as_fit_reads_it_and_starts_at_its_largest_run(tmp_path):
+    rows = [f"run{i},{2 + i}e18,{10 * 2**i}M,{3.5 - 0.1 * i:.2f}" for i in range(4)]
+    (tmp_path / "lab.csv").write_text("\n".join(["name,FLOPs,active params,loss", *rows]))
+    available = find_available(str(tmp_path / "lab.csv"))
+    assert {"flops", "params_active", "loss"} <= set(available.runs)
+    start = available.start
+    assert (start["flops"], start["params_active"]) == (5e18, 80e6)
+    assert (start["expansion"], start["expert_expansion"]) == (1.0, 1.0), "a dense run starts as a dense model"
+
+
+def test_names_of_files_stay_names(own_fit, tmp_path):
+    folder = tmp_path / "a<script>alert(1)<" / "fits"
+    folder.mkdir(parents=True)
+    for name in ("<!--<script>.json", "@PAGE@.json"):
+        shutil.copy(own_fit / "fit.json", folder / name)
+    text = page(find_available(str(folder.parent)))
+    assert "<script>alert" not in text
+    assert "<!--<script>" not in text
+    seen = PageInNode(text, tmp_path)
+    (got,) = seen.ask(("fit:@PAGE@", START | {"unique_tokens": None}, ["loss"]))
+    assert got["loss"] > 0
+
+
+def test_a_fit_that_the_sliders_do_not_ask_is_named(tmp_path, own_fit):
+    frame = pd.read_csv(own_fit / "runs.csv").rename(columns={"params_active": "width", "tokens": "words"})
+    few = {"starts": Sobol(count=8), "seed": 0}
+    fit_by_formula = fit(frame[["width", "words", "loss"]], "loss = E + A/width^a + B/words^b", **few)
+    fit_by_formula.save(tmp_path / "fit.json")
+    with pytest.raises(ValueError, match="it reads width, words"):
+        page(find_available(str(tmp_path / "fit.json")))
 
 
 def test_a_page_needs_no_other_file_and_is_small():

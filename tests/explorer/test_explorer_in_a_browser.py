@@ -191,10 +191,11 @@ def test_the_address_brings_all_of_it_back(opened):
 
 
 def test_a_refused_value_of_a_link_is_named_and_the_others_are_kept(opened):
-    one = opened(f"#law={quote('five_factor:zhao-2052')}&params_active=7B&flops=many")
+    one = opened(f"#law={quote('five_factor:zhao-2052')}&model=constructor&params_active=7B&flops=many")
     said = one.page.inner_text("#alarm")
     assert "law=five_factor:zhao-2052" in said
     assert "flops=many" in said
+    assert "model=constructor" in said
     assert one.shown("params_active") == "7B"
 
 
