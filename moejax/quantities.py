@@ -13,6 +13,9 @@ SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 SMALLEST, LARGEST = 1e-60, 1e60
 """Bounds of valid numbers, whose products and powers fit in a float64."""
 
+LONGEST = 100
+"""Maximum length of a number's text. The patterns below take quadratic time."""
+
 _WRITTEN = re.compile(
     r"([+-]?(?:[1-9]\d{0,2}(?:([, ])\d{3})(?:\2\d{3})*(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
     re.IGNORECASE | re.ASCII,
@@ -33,7 +36,11 @@ def parse(text: str) -> float:
     Raises:
       UserError: the text is not a number, has an unknown letter, or is outside these bounds.
     """
-    match = _WRITTEN.fullmatch(_plainly(text))
+    if len(text) > LONGEST:
+        raise UserError(
+            f"{text[:20]!r}... is not a number; it has {len(text):,} characters, and numbers {LONGEST} at most."
+        )
+    match = _WRITTEN.fullmatch(plainly(text))
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
         raise UserError(f"{text!r} is not a number; a comma stands between thousands alone, and a decimal has a point.")
     if match is None or match[3].upper() not in SUFFIXES:
@@ -45,7 +52,7 @@ def parse(text: str) -> float:
     return value
 
 
-def _plainly(text: str) -> str:
+def plainly(text: str) -> str:
     """Return a number's text without emphasis, in ASCII, with a power of ten as an exponent."""
     text = re.sub(r"\s", " ", text.strip())
     while emphasised := _EMPHASIS.fullmatch(text):

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from moejax import input_file
+from moejax import input_file, quantities
 from moejax.errors import UserError
 from moejax.json_text import parse
 from moejax.wording import says
@@ -52,6 +52,11 @@ def read_csv(path: Path) -> Any:
         raise UserError(mended) from error
     if frame.shape != shape:
         raise UserError(mended)
+    if decimal == ",":
+        # pandas leaves numbers with units as text, and numbers beside text.
+        for place, kind in enumerate(frame.dtypes):
+            if kind.kind not in "iufb":
+                frame.isetitem(place, frame.iloc[:, place].map(_with_point, na_action="ignore"))
     return frame
 
 
@@ -106,10 +111,23 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
 def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
     """Add the first number of each kind in ``_COMMAS`` to ``seen``."""
     for cell in cells:
-        if "," in cell or "." in cell:
-            text = cell.strip()
-            if kind := next((kind for kind, shape in _COMMAS.items() if shape.fullmatch(text)), None):
-                seen.setdefault(kind, text)
+        if ("," in cell or "." in cell) and (kind := _kind(cell)):
+            seen.setdefault(kind, cell.strip())
+
+
+def _kind(cell: str) -> str | None:
+    """Return the kind in ``_COMMAS`` of a number with or without a unit or power of ten; None for other text."""
+    text = cell.strip()
+    if len(text) > quantities.LONGEST:
+        return None
+    if not _BARE.fullmatch(text):
+        text = _UNIT.sub("", quantities.plainly(text))
+    return next((kind for kind, shape in _COMMAS.items() if shape.fullmatch(text)), None)
+
+
+def _with_point(cell: Any) -> Any:
+    """Return a text whose comma is a decimal one with a point; other cells are unchanged."""
+    return cell.replace(",", ".") if isinstance(cell, str) and "," in cell and _kind(cell) else cell
 
 
 def _decimal_point(seen: dict[str, str]) -> str:
@@ -125,6 +143,8 @@ def _decimal_point(seen: dict[str, str]) -> str:
     return "," if decimal else "."
 
 
+_BARE = re.compile(r"[+-]?[\d.,]+")
+_UNIT = re.compile(r"\s*[KMBGT]$", re.IGNORECASE)
 _COMMAS = {
     "thousands": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3}){2,}(\.\d*)?|[+-]?[1-9]\d{0,2},\d{3}\.\d*"),
     "either": re.compile(r"[+-]?[1-9]\d{0,2},\d{3}"),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moejax import quantities
+from moejax.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,12 @@ def test_counts_are_whole():
 )
 def test_numbers_are_written_as_people_read_them(value, text):
     assert quantities.format(value) == text
+
+
+@pytest.mark.parametrize("cell", [" " * 50_000 + "x", "1" + " " * 50_000 + "x", "9" * 50_000])
+def test_a_long_text_is_refused_in_a_sentence(cell):
+    with pytest.raises(UserError, match="characters, and numbers 100 at most"):
+        quantities.parse(cell)
 
 
 def test_bytes_have_their_own_letters():

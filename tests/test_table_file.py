@@ -44,6 +44,8 @@ def test_text_that_says_its_encoding_is_read_in_it(tmp_path, content):
         (ROWS.encode("utf-16-le"), "holds a zero byte"),
         ("tokens;loss\n1e9;3,512\n", "'3,512' may have decimals or thousands behind its sign"),
         ("tokens;loss\n1.234;3,5\n", "'1.234' may have decimals or thousands behind its sign"),
+        ("tokens;loss\n1,250M;3\n", "'1,250M' may have decimals or thousands behind its sign"),
+        ("tokens;loss\n1.250M;3,5\n", "'1.250M' may have decimals or thousands behind its sign"),
         ("tokens;loss\n1,000,000;3,5\n", "'1,000,000' may have decimals or thousands behind its sign"),
         ("a;b\n1;2;3\n", "line 2 has 3 cells, and the header 2; write every row with as many semicolons"),
         ('tokens,loss\n1e9,"3,5"\n', "'3,5' in row 1; it must be a number"),
@@ -80,6 +82,9 @@ def test_a_csv_file_that_would_be_misread_is_refused(tmp_path, content, words):
         ("tokens;loss\n1e9;3.5\n2e6;3.125\n", "runs.tsv"),
         ("tokens\tloss\n1e9\t3.5\n2,000,000\t3.125\n", "runs.tsv"),
         ("tokens\tloss\n1e9\t3,5\n2e6\t3,125\n", "runs.csv"),
+        ("tokens;loss\n1,000B;3,5\n2,000 m;3,125\n", "runs.csv"),
+        ("tokens;loss\n1,000×10^9;3,5\n0,002×10⁹;3,125\n", "runs.csv"),
+        ("tokens;loss\n1,000,000K;3.5\n2,000k;3.125\n", "runs.csv"),
         ("tokens|loss\n1e9|3.5\n2e6|3.125\n", "runs.csv"),
         ('tokens,loss\n1e9,3.5\n"2,000,000",3.125\n', "runs.tsv"),
         ("\ntokens,a;b,loss\n1e9,x;y,3.5\n2e6,,3.125\n", "runs.csv"),
@@ -88,7 +93,7 @@ def test_a_csv_file_that_would_be_misread_is_refused(tmp_path, content, words):
 def test_what_separates_cells_and_decimals_is_seen(tmp_path, rows, name):
     for path in (written(tmp_path, rows, name), written(tmp_path, gzip.compress(rows.encode()), f"{name}.gz")):
         frame = run_table.read(path)
-        assert frame["tokens"].tolist() == [1e9, 2e6]
+        assert run_table.numbers(frame["tokens"]).tolist() == [1e9, 2e6]
         assert frame["loss"].tolist() == [3.5, 3.125]
 
 

@@ -28,7 +28,7 @@ from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law
 from moejax.laws.law import Sign
 from moejax.run_table import DataFrame
-from moejax.wording import command, lies, listed, nearest
+from moejax.wording import command, lies, listed, nearest, shown
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "loss": (
@@ -131,7 +131,8 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
     candidates: dict[str, list[tuple[str, float]]] = {}
     for column in map(str, frame.columns):
         for name, unit in _meanings(column):
-            candidates.setdefault(name, []).append((column, unit))
+            of_cells = unit != 1 and frame[column].map(_ends_in_letter).all()
+            candidates.setdefault(name, []).append((column, 1.0 if of_cells else unit))
     sizes = candidates.pop("one_size", [])
     batches = candidates.pop("batch", [])
     notes = []
@@ -155,6 +156,12 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
             read["params_active"] = read["params_total"] = sizes[0]
     elif len(sizes) == 1 and "params_active" in there and "params_total" not in there:
         read["params_total"] = sizes[0]
+    for column in dict.fromkeys(column for column, _ in read.values() if said_unit(column)):
+        if (lettered := frame[column].map(_ends_in_letter)).any():
+            notes.append(
+                f"{int(lettered.sum())} of {len(frame)} cells of {column} have a unit of their own, such as "
+                f"{shown(frame[column][lettered].iloc[0])}; the unit in its name does not count for them."
+            )
     added = {name: frame[column] if unit == 1 else _times(frame[column], unit) for name, (column, unit) in read.items()}
     expressions = {name: _expression(column, unit) for name, (column, unit) in read.items()}
     if len(batches) == 1 and "batch_tokens" not in taken:
@@ -294,11 +301,18 @@ def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dic
 
 
 def _times(series: Any, unit: float) -> Any:
-    """Convert a column to plain counts; non-numeric text is kept for the table checks to report."""
+    """Convert a column to plain counts; non-numeric text is kept for the table checks to report.
+
+    Cells that end in a unit of their own are not multiplied.
+    """
     try:
-        return run_table.numbers(series) * unit
+        return run_table.numbers(series) * np.where(series.map(_ends_in_letter), 1.0, unit)
     except ValueError:
         return series
+
+
+def _ends_in_letter(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.strip()[-1:].isalpha()
 
 
 def _expression(column: str, unit: float) -> str:

@@ -127,3 +127,13 @@ def test_a_law_of_repetition_without_a_repeated_token_is_said():
     assert "--map tokens=unique_tokens --map unique_tokens=tokens" in said
     mended = read_runs(table, law, mapping={"tokens": "unique_tokens", "unique_tokens": "tokens"})
     assert not [note for note in mended.notes if "repeats a token" in note]
+
+
+@pytest.mark.parametrize(("cells", "count"), [(["30M", "60M", "120 m"], 3), (["30M", 60, "120"], 1)])
+def test_a_unit_in_header_and_cell_counts_once_and_is_said(cells, count):
+    table = pd.DataFrame({"Params (M)": cells, "tokens": [2e9, 8e9, 3.2e10], "loss": [3.5, 3.2, 3.0]})
+    read = read_runs(table, "chinchilla")
+    assert read.runs.design.params_active.tolist() == [3e7, 6e7, 1.2e8]
+    assert any(
+        f"{count} of 3 cells of Params (M) have a unit of their own, such as '30M'" in note for note in read.notes
+    )
