@@ -121,8 +121,6 @@ def write_shard(
 
 
 class _Losses:
-    """Counter of corrupt records that keeps the first of them."""
-
     def __init__(self):
         self.records = self.bytes = 0
         self.named: list[str] = []
@@ -136,8 +134,6 @@ class _Losses:
 
 
 class _Writer:
-    """Writer of the files of one split."""
-
     def __init__(
         self, name: str, stem: str, folder: Path, tokenizer: Tokenizer, counts: np.ndarray, files: contextlib.ExitStack
     ):

@@ -235,7 +235,6 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _kinds(decoder: Any) -> set[str]:
-    """Return the types of a decoder and of its parts."""
     if decoder is None:
         return set()
     return {decoder["type"]}.union(*(_kinds(part) for part in decoder.get("decoders", [])))

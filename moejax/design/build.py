@@ -139,7 +139,6 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
 
 
 def _heads(like: Architecture, wider: float, exact: bool) -> dict[str, int]:
-    """Return the heads of a model that is ``wider`` times as wide."""
     key_heads = max(1, round(like.num_kv_heads * wider))
     if exact:
         return {"num_kv_heads": key_heads, "num_heads": key_heads * (like.num_heads // like.num_kv_heads)}

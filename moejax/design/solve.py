@@ -214,5 +214,4 @@ def _lanes(keep: np.ndarray, mine: T, others: T) -> T:
 
 
 def _chosen(keep: np.ndarray, mine: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Select array entries lane by lane."""
     return np.where(keep.reshape(-1, *[1] * (mine.ndim - 1)), mine, others)

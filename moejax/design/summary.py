@@ -80,7 +80,6 @@ def summary(name: str, decision: DesignResult) -> Result:
 
 
 def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
-    """Return the table of the model to train, the optima that it approximates, and the flat region."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     flat = {one.name: one for one in decision.flat}
     output = optimum.problem.program.output
@@ -109,7 +108,6 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
 
 
 def _to_train(decision: DesignResult) -> list[str]:
-    """Return notes on which column to train, and the cost of each restriction."""
     built, shape, optimum = decision.built, decision.shape, decision.optimum
     if built is None or shape is None:
         return [f"No architecture: {decision.not_built}"]

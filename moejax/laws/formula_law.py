@@ -265,7 +265,6 @@ def _each(tree: Tree) -> Iterator[Tree]:
 
 
 def _put(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
-    """Substitute definitions for names in a tree."""
     put = functools.partial(_put, defined=defined)
     match tree:
         case Name(text):
@@ -383,7 +382,6 @@ def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:
 
 
 def _terms(tree: Tree) -> tuple[Tree, ...]:
-    """Return the terms of a sum, without minus signs."""
     return tuple(
         term.term if isinstance(term, Negative) else term for term in (tree.terms if isinstance(tree, Sum) else (tree,))
     )

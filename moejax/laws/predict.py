@@ -185,7 +185,6 @@ def effective_params(law: Any, design: Design) -> float | None:
 
 
 def _is_mixture(design: Design) -> bool:
-    """Return whether a model has experts, or more total than active parameters."""
     given = known(design)
     active = given.get("params_active")
     return bool(given.get("num_experts", 0) > 0 or (active is not None and given.get("params_total", active) > active))

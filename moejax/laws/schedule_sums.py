@@ -117,6 +117,5 @@ class _Means:
 
 
 def _between(values: Any, ends: Any) -> Any:
-    """Return sums over bins, from each end to the previous one."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return total[ends[:, :-1]] - total[ends[:, 1:]]

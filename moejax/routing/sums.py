@@ -78,8 +78,6 @@ def routing_sums(
 
 
 def _counts(routing: Routing, sequences: int) -> Int[Array, "sequences experts"]:
-    """Count the assignments of each sequence to each expert."""
-
     def of(sequence: Array, expert: Array, sequences: int) -> Array:
         return jnp.zeros((sequences, routing.num_experts), jnp.int32).at[sequence, expert].add(1, mode="drop")
 

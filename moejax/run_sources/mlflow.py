@@ -115,7 +115,6 @@ def _points_of_files(folder: Path) -> list[tuple[str, int, float]]:
 
 
 def _chosen(experiments: dict[str, str], chosen: str, where: str) -> dict[str, str]:
-    """Return names by id, of all experiments or of the chosen one."""
     if chosen and chosen not in experiments.values():
         raise UserError(f"{where} has no experiment {chosen}; {did_you_mean(chosen, sorted(experiments.values()))}")
     return {key: name for key, name in experiments.items() if chosen in ("", name)}
@@ -221,7 +220,6 @@ def _latest(text: str, path: Path) -> float:
 
 
 def _lines(text: str, path: Path) -> list[tuple[int, int, float]]:
-    """Return step, milliseconds and value of each line."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     try:
         found = [(int(cells[2]) if len(cells) > 2 else 0, int(cells[0]), float(cells[1])) for cells in lines]

@@ -58,7 +58,6 @@ def _of_project(project: str) -> Iterator[TrackedRun]:
 
 
 def _own(values: Any) -> dict[str, Any]:
-    """Return the values without W&B's internal ones."""
     return {name: value for name, value in values.items() if not name.startswith("_") or name == "_step"}
 
 
