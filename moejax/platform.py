@@ -27,7 +27,7 @@ def gpu_generation() -> int:
     if jax.default_backend() == "gpu":
         # An AMD GPU states the name of its architecture here, such as gfx942.
         whole = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
-        return int(whole) if whole.isdigit() else 0
+        return int(whole) if whole.isdecimal() else 0
     device = jax.sharding.get_abstract_mesh().abstract_device
     words = () if device is None else device.device_kind.replace("-", " ").split()
     return next((GENERATIONS[word] for word in words if word in GENERATIONS), 0)

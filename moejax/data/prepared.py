@@ -305,8 +305,7 @@ class TokenStream:
         with contextlib.suppress(OSError, UserError):
             record.parent.mkdir(exist_ok=True)
             hashes = {}
-            for number, array in enumerate(arrays):
-                path = record.with_suffix(f".{number}.npy")
+            for path, array in zip(_numbered(record, len(arrays)), arrays, strict=True):
                 with atomic_write(path) as partial, partial.open("wb") as file:
                     np.save(file, array, allow_pickle=False)
                 hashes[path.name] = str(_sha256(path))
@@ -319,7 +318,12 @@ class TokenStream:
         Raises:
           Damaged: there is no record, or a file has changed.
         """
-        hashes = {record.with_name(name): known for name, known in read_json(record, dict[str, str], remedy="").items()}
+        by_name = read_json(record, dict[str, str], remedy="")
+        # The record's seal does not cover the order of its names.
+        paths = _numbered(record, len(by_name))
+        if {path.name for path in paths} != set(by_name):
+            raise Damaged(f"{record} names other files than its own.")
+        hashes = {path: by_name[path.name] for path in paths}
         known = _read_checked(self._folder)
         changed = {path: sha256 for path, sha256 in hashes.items() if known.get(path.name) != _identity(path, sha256)}
         if _wrong(changed):
@@ -341,6 +345,10 @@ class TokenStream:
             path = self._shards[shard][1]
             self._maps[shard] = np.memmap(path.with_name(f"{path.name}.tokens"), self._type, "r")
         return self._maps[shard]
+
+
+def _numbered(record: Path, count: int) -> list[Path]:
+    return [record.with_suffix(f".{number}.npy") for number in range(count)]
 
 
 def _check_tokens(path: Path, size: int, prepared: PreparedSet) -> None:

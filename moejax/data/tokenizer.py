@@ -64,7 +64,7 @@ class TokenIds:
 
     def __init__(self, name: str):
         words = name.split(":")
-        if len(words) != 3 or not all(word.isdigit() for word in words[1:]):
+        if len(words) != 3 or not all(word.isdecimal() for word in words[1:]):
             raise UserError(f"The tokenizer {name} is none; write ids:VOCAB:END, as in ids:50257:50256.")
         self.name = name
         self.vocab_size, self.end_of_document = int(words[1]), int(words[2])

@@ -290,7 +290,7 @@ class CheckpointManager:
         with foreign files are moved aside."""
         with self._reading():
             for place in self._folder.iterdir() if self._folder.is_dir() else []:
-                if not place.name.isdigit() or not place.is_dir() or is_committed(place):
+                if not place.name.isdecimal() or not place.is_dir() or is_committed(place):
                     continue
                 names = [path.name for path in place.iterdir()]
                 if names and not any(map(is_part, names)):

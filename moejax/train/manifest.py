@@ -103,7 +103,7 @@ def finished_steps(folder: Path) -> list[int]:
       OSError: the folder cannot be read.
     """
     names = _names(folder)
-    return sorted(int(name) for name in names if name.isdigit() and _is_committed(folder / name, names))
+    return sorted(int(name) for name in names if name.isdecimal() and _is_committed(folder / name, names))
 
 
 def saved_beside(folder: Path) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _misplaced(folder: Path) -> str | None:
         return None
     saved = beside.get(PHASE), beside.get(STEP)
     # A checkpoint that was moved aside has another name.
-    if None in saved or not folder.name.isdigit() or saved == (folder.parent.name, int(folder.name)):
+    if None in saved or not folder.name.isdecimal() or saved == (folder.parent.name, int(folder.name)):
         return None
     return f"it was saved as step {saved[1]} of {saved[0]}, and was moved or copied"
 
@@ -258,8 +258,8 @@ class Verified:
     """Number of files without a recorded hash, which cannot be compared."""
     hashed_later: int
     """Number of files hashed only when the checkpoint was restored."""
-    damaged: tuple[str, ...]
-    """Folders of damaged checkpoints, with the error in each."""
+    damaged: tuple[tuple[Path, str], ...]
+    """Folders of damaged checkpoints, each with its error."""
     unreadable: tuple[str, ...]
     """Folders that the system could not read, with the reason; their integrity is unknown."""
 
@@ -288,7 +288,7 @@ def verify(folder: Path) -> Verified:
             if (wrong or why) and _is_removed(place):
                 continue
             count += 1
-            damaged += [f"{place}: {wrong}"] if wrong else []
+            damaged += [(place, wrong)] if wrong else []
             unreadable += [f"{place}: {why}"] if why else []
             if not wrong and not why:
                 size += sum(file.bytes for file in hashed.values() if not file.later)

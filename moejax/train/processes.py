@@ -360,7 +360,7 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
 def _check_address(coordinator: str, *, listens: bool) -> None:
     """Raise ``UserError`` if this machine cannot resolve the coordinator, or cannot listen there if it must."""
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
     try:
         socket.getaddrinfo(host.strip("[]"), int(port))

@@ -188,7 +188,7 @@ def lock_numbers(storage: DirFileSystem) -> list[int]:
         names = [str(path).rpartition("/")[2] for path in storage.ls(LOCKS, detail=False)]
     except FileNotFoundError:
         return []
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def read_holder(storage: DirFileSystem, number: int) -> Holder | None:

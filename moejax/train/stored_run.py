@@ -395,7 +395,7 @@ class StoredRun:
     def _steps(self) -> list[PurePosixPath]:
         """Checkpoints of the folder that count, as paths below it; of a phase in order."""
         phases = [Path(place) for place, _, _ in os.walk(self._folder) if Path(place).parent.name == "checkpoints"]
-        steps = [path for phase in phases for path in phase.iterdir() if path.name.isdigit() and is_committed(path)]
+        steps = [path for phase in phases for path in phase.iterdir() if path.name.isdecimal() and is_committed(path)]
         found = [PurePosixPath(path.relative_to(self._folder).as_posix()) for path in steps]
         found = [step for step in found if _OURS.fullmatch(f"{step}/{COMMITTED}")]
         return sorted(found, key=lambda step: (str(step.parent), int(step.name)))

@@ -1,5 +1,6 @@
 """Packed rows: whole documents, never mixed unsaid; every target once."""
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -148,6 +149,13 @@ def test_a_layout_that_is_not_what_was_written_is_made_again(some_set, monkeypat
     changed = content[:-1] + bytes([content[-1] ^ 1]) if damage == "a byte" else content[:-5]
     path.unlink() if damage == "gone" else path.write_bytes(changed)
     assert documents_of_a_set(some_set, monkeypatch) == (first, 1)
+    assert documents_of_a_set(some_set, monkeypatch) == (first, 0)
+
+
+def test_the_order_of_names_in_a_layouts_record_does_not_matter(some_set, monkeypatch):
+    first, _ = documents_of_a_set(some_set, monkeypatch)
+    (record,) = (some_set / "layouts").glob("*.json")
+    record.write_text(json.dumps(dict(reversed(json.loads(record.read_text()).items()))))
     assert documents_of_a_set(some_set, monkeypatch) == (first, 0)
 
 

@@ -371,6 +371,12 @@ def test_what_cannot_be_verified_now_is_named_apart_from_what_is_damaged(saved, 
     assert (found.checkpoints, found.damaged) == (2, ())
 
 
+def test_a_folder_named_by_another_digit_is_no_checkpoint(saved):
+    steps = manifest.finished_steps(saved)
+    shutil.copytree(saved / str(steps[0]), saved / "²")
+    assert manifest.finished_steps(saved) == steps
+
+
 def test_when_all_are_damaged_nothing_is_trained_over_them(saved):
     for step in saved.iterdir():
         truncate(step)

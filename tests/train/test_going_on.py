@@ -139,7 +139,7 @@ def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_damaged(eight,
     wrong, said = "it was saved as step 8 of trunk, and was moved or copied", []
     with pytest.raises(ValueError, match=wrong):
         find_saved_state(out)
-    assert [text.endswith(wrong) for text in verify(out).damaged] == [True, True]
+    assert [error.endswith(wrong) for _, error in verify(out).damaged] == [True, True]
     with pytest.raises(ValueError, match=rf"step 9 in .*branch-4096 is damaged: {wrong}.*There is none before it"):
         train(whole, out, log=said.append)
     (row,) = train(whole, out)

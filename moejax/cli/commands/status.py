@@ -21,7 +21,7 @@ from moejax.train.attempts import RUNNING
 from moejax.train.manifest import verify
 from moejax.train.status import Status, is_study_folder, read_statuses
 from moejax.train.stored_run import small_files
-from moejax.wording import some
+from moejax.wording import counted, some
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,11 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _verify(folder: Path, folders: list[Path]) -> None:
     every = [verify(one) for one in folders]
-    damaged = [text for one in every for text in one.damaged]
+    damaged = [place_and_error for one in every for place_and_error in one.damaged]
     if damaged:
         raise UserError(
-            f"{len(damaged)} checkpoints are not what was written: {some(damaged, most=3, between='; ')}. A training "
-            f"that goes on takes the newest before them; bring back a copy of one that is needed."
+            f"{counted(len(damaged), 'checkpoint')} not as written: "
+            f"{some([f'{place}: {wrong}' for place, wrong in damaged], most=3, between='; ')}. Move "
+            f"{some([str(place) for place, _ in damaged], most=3)} away; the same command then continues from the "
+            f"checkpoint before {'it' if len(damaged) == 1 else 'them'}."
         )
     unreadable = [text for one in every for text in one.unreadable]
     if unreadable:

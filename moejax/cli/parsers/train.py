@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _steps(text: str) -> tuple[int, int]:
     first, _, last = text.partition(":")
-    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"{text!r} is not the first and the last step to record, such as 100:105.")
     return int(first), int(last)
 
