@@ -47,7 +47,8 @@ def with_dense_rows(frame: Any, rows_in_words: Any) -> tuple[Any, tuple[str, ...
     silent = np.all([np.isnan(values) for values in experts.values()], axis=0)
     some_have = any((values > MORE_THAN_DENSE[name]).any() for name, values in experts.items())
     equal = total <= EQUAL * active
-    dense = (columns.get("num_experts", unsaid) <= 1) | (silent & (equal | (np.isnan(total) & some_have)))
+    counted = columns.get("num_experts", unsaid)
+    dense = ((counted >= 0) & (counted <= 1)) | (silent & (equal | (np.isnan(total) & some_have)))
     fill = {name: (values, np.zeros(len(frame))) for name, values in experts.items()}
     if "params_total" in columns:
         fill["params_total"] = (total, active)

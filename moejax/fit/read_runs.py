@@ -125,13 +125,27 @@ def read_runs(
     _require(frame, needed, named, ours)
     _check_decimals(frame[loss], loss, named)
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
-    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping, ours.read_from)
+    compared = [name for name in also_told_apart_by if name in frame.columns and name not in needed]
+    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping, ours.read_from, compared)
     source = {**ours.read_from, **mapping}
     wrong = {} if trust_units else check_units(frame, source, named, inputs)
     unread = {name: text.said for name, text in texts.items()} | wrong
     notes += tuple(f"Column {name} is not read: {why}." for name, why in unread.items() if name not in needed)
     read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
-    known = [name for name in read if np.isfinite(frame[name]).all()]
+    gap = {name: ~np.isfinite(frame[name].to_numpy(np.float64)) for name in read}
+    known = [name for name in read if not gap[name].any()]
+    # An entirely empty column distinguishes nothing, and text is already reported.
+    partial = [name for name in read if gap[name].any() and not gap[name].all()]
+    if unclear := [name for name in partial if name in also_told_apart_by]:
+        them = "it" if len(unclear) == 1 else "them"
+        raise UserError(
+            f"{named}: {_gaps(frame, unclear, gap)}, and models are compared by {them}; fill the cells (0 "
+            f"experts if dense), or select other rows with --where."
+        )
+    if untold := [name for name in partial if name not in unread]:
+        notes += (
+            f"{_gaps(frame, untold, gap)}, so runs are not told apart by {'it' if len(untold) == 1 else 'them'}.",
+        )
     # Requested columns that are not Design fields do not distinguish runs.
     told_apart_by = known if isinstance(law, tuple) and not {*inputs} & {*FIELDS} else list(inputs)
     sizes = list(dict.fromkeys((*told_apart_by, *(name for name in also_told_apart_by if name in known))))
@@ -219,6 +233,11 @@ def read_runs(
         dropped=dropped,
         read_from={**source, **({"loss": loss} if loss not in ("loss", output) else {})},
     )
+
+
+def _gaps(frame: Any, names: Sequence[str], gap: Mapping[str, Any]) -> str:
+    """Return the rows in which columns are empty or not finite, by column."""
+    return " and ".join(f"{name} is empty or not finite in {rows_in_words(frame.index[gap[name]])}" for name in names)
 
 
 def fitted_column(law: Any, loss: str = "loss") -> str:
@@ -457,8 +476,12 @@ def _sound(
     drop: bool,
     mapping: Mapping[str, str],
     read_from: Mapping[str, str],
+    compared: Sequence[str] = (),
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the valid rows, or raise an error about the others; values from ``mapping`` need not be integers."""
+    """Return the valid rows, or raise an error about the others; values from ``mapping`` need not be integers.
+
+    Columns in ``compared`` may be empty, unlike those in ``needed``.
+    """
     none = _Text("", "", np.zeros(len(frame), bool))
     faults = {f"{name} {texts[name].what} ({texts[name].said})": texts[name].rows for name in needed if name in texts}
     faults |= {
@@ -467,7 +490,7 @@ def _sound(
     positive = [name for name in (*POSITIVE, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
     faults |= {f"{name} is not {run_table.WITHIN}": run_table.beyond(frame[name]) for name in positive if name != loss}
-    counts = [name for name in needed if name in run_table.COLUMNS and name not in positive]
+    counts = [name for name in (*needed, *compared) if name in run_table.COLUMNS and name not in positive]
     if "loss" in counts:
         # For a law that reads the loss, a score may be given at the ideal loss of 0.
         counts.remove("loss")

@@ -801,3 +801,26 @@ def test_a_row_says_whether_its_loss_was_measured():
         read_runs(guessed.assign(is_predicted=1, loss_standard_error=1e300), Chinchilla)
     # Another's column of predicted losses is of nothing that was guessed.
     assert not any("measured" in note for note in read_runs(FRAME.assign(is_predicted=2.7), Chinchilla).notes)
+
+
+def test_a_column_with_an_empty_cell_is_reported_and_refused_where_models_are_compared_by_it():
+    frame = FRAME.assign(num_experts=[8, 64, 8, np.nan], top_k=[2, 2, 2, 2])
+    said = "num_experts is empty or not finite in row 4"
+    notes = read_runs(frame, Chinchilla).notes
+    assert any(note == f"{said}, so runs are not told apart by it." for note in notes)
+    with pytest.raises(UserError, match=f"{said}, and models are compared by it; fill the cells"):
+        read_runs(frame, ("params_active",), also_told_apart_by=("num_experts", "top_k"))
+    read_runs(frame.assign(num_experts=np.nan), ("params_active",), also_told_apart_by=("num_experts", "top_k"))
+
+
+@pytest.mark.parametrize("column", ["num_experts", "top_k"])
+def test_a_negative_count_of_experts_is_refused_where_models_are_compared_by_it(column):
+    frame = FRAME.assign(**{"num_experts": 8, "top_k": 2, column: [8, -8, 8, 8]})
+    with pytest.raises(UserError, match=rf"{column} is not at least 0 in 1 of 4 rows \(row 2\)"):
+        read_runs(frame, ("params_active",), also_told_apart_by=("num_experts", "top_k"))
+
+
+def test_a_negative_count_of_experts_is_not_dense():
+    frame = FRAME.assign(num_experts=[8, -8, 8, 8], top_k=[2, np.nan, 2, 2])
+    read = read_runs(frame, ("params_active",))
+    assert np.isnan(read.frame["top_k"][1])
