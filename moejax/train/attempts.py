@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.config import dump
-from moejax.errors import UserError
+from moejax.errors import StartAgain, UserError
 from moejax.folder import HeldLock, changes
 from moejax.stored import Damaged, Unreadable, parse_json, read_bytes, write_json
 from moejax.wording import told
@@ -242,4 +242,5 @@ def ending(error: BaseException | None) -> tuple[str, str]:
     if isinstance(error, Stopped):
         return INTERRUPTED, f"stopped by {signal.Signals(error.number).name}"
     why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return FAILED if isinstance(error, Exception) else INTERRUPTED, why[:1000]
+    failed = isinstance(error, Exception) and not isinstance(error, StartAgain)
+    return FAILED if failed else INTERRUPTED, why[:1000]

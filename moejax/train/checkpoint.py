@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jax.errors import JaxRuntimeError
 
-from moejax.errors import UserError, out_of_memory
+from moejax.errors import StartAgain, UserError, out_of_memory
 from moejax.stored import Unreadable
 from moejax.train.manifest import (
     VALIDATION_LOSS,
@@ -47,6 +47,9 @@ DAMAGED = "damaged"
 WRITING_SECONDS = 6 * 3600.0
 """Timeout for writing one checkpoint. Orbax's default of 20 minutes is too short for terabytes on a slow store. If a
 process dies, the others stop much earlier."""
+
+_VERDICT_SECONDS = 10.0
+"""Time in which processes that met a damaged checkpoint read the verdict about it before they end."""
 
 _LEAST_PART_BYTES = 2**20
 """Minimum part size for replica-parallel writes of an array that many devices hold whole. Every part of every shape is
@@ -203,29 +206,43 @@ class CheckpointManager:
         return found["state"], found["metadata"]
 
     def _explain(self, step: int, what: str, error: Exception | None) -> None:
-        """Raise unless the recorded hashes of a checkpoint match its files.
+        """Raise unless the recorded hashes of a checkpoint match its files. One process reads them for all.
 
         Raises:
           NotRestored: a file differs from what was written.
+          StartAgain: the same, with several processes.
           UserError: not all files have a hash.
         """
         place = self._folder / str(step)
-        with self._reading():
-            wrong = damage(place)
-            is_known = wrong is not None or has_all_hashes(place)
-        if wrong is not None:
-            sentence = self._without(step, wrong)
+        sentence, is_known = self._group.run_on_first(lambda: self._verdict(step))
+        if sentence is not None:
             if self._group.count == 1:
                 self._moved.append(sentence)
                 raise NotRestored(sentence) from error
-            # The other processes may wait for this one inside Orbax.
-            raise UserError(f"{sentence} The same command goes on from the one before.") from error
+            # Processes that restored their part wait for this one inside Orbax, and end with it. The others need the
+            # first one, which keeps the verdict, until they have read it.
+            with contextlib.suppress(UserError, JaxRuntimeError):
+                self._group.barrier(wait_seconds=_VERDICT_SECONDS)
+            raise StartAgain(f"{sentence} The same command goes on from the one before.") from error
         if not is_known:
             raise UserError(
                 f"The checkpoint of step {step} in {self._folder} {what}. Whether it is whole is not known: not all of "
                 f"its files have a hash to compare with. Give the same command again; if it says this again, move "
                 f"{place} away, and it goes on from the one before."
             ) from error
+
+    def _verdict(self, step: int) -> tuple[str | None, bool]:
+        """Compare a checkpoint with its hashes, and move it away if it is damaged.
+
+        Returns:
+          A message about damage, if there is any, and whether all files have a hash.
+        """
+        place = self._folder / str(step)
+        with self._reading():
+            wrong = damage(place)
+            if wrong is None:
+                return None, has_all_hashes(place)
+        return self._without(step, wrong), True
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written; do not wait for hashes.

@@ -268,6 +268,33 @@ class ProcessGroup:
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
 
+    def run_on_first(self, work: Callable[[], T]) -> T:
+        """Run ``work`` only in the process that arrives first, and return its result, which is plain data, in every
+        process that arrives. The others may be waiting for one of these in a library.
+
+        Raises:
+          UserError: from ``work``, in every process that arrives.
+          JaxRuntimeError: the others cannot be reached.
+        """
+        if self.count == 1:
+            return work()
+        place = self._begin()
+        try:
+            self._client.key_value_set(f"{place}/first", str(self.index))
+        except JaxRuntimeError as error:
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+            first = int(self._wait_for(f"{place}/first", 0, self._wait))
+            # The first process has arrived, so it will answer. JAX reports its death.
+            return self._result(self._wait_for(f"{place}/all", first, math.inf))[0]
+        try:
+            result = work()
+        except UserError as error:
+            self._client.key_value_set(f"{place}/all", json.dumps({"missing": str(error)}))
+            raise
+        self._client.key_value_set(f"{place}/all", json.dumps({"values": [result]}))
+        return result
+
     def barrier(self, *, wait_seconds: float | None = None, progress: SharedProgress | None = None) -> None:
         """Wait until every process has arrived."""
         self.all_gather(None, wait_seconds=wait_seconds, progress=progress)

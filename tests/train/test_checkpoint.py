@@ -20,7 +20,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 from jax.sharding import AxisType
 
-from moejax.errors import CoordinatedError, UserError
+from moejax.errors import CoordinatedError, StartAgain, UserError
 from moejax.sharding import MESH_AXES
 from moejax.train import checkpoint, manifest
 from moejax.train.checkpoint import CheckpointManager, NotRestored
@@ -178,7 +178,7 @@ def test_when_the_only_one_is_not_restored_nothing_is_trained_over_it(full, over
 
 @DROPPED
 def test_of_several_processes_one_that_restores_nothing_ends_and_the_next_start_has_the_one_before(full, overwritten):
-    with pytest.raises(UserError, match=r"is damaged.*The same command goes on from the one before"):  # noqa: SIM117
+    with pytest.raises(StartAgain, match=r"is damaged.*The same command goes on from the one before"):  # noqa: SIM117
         with CheckpointManager(overwritten, Two()) as saves:
             saves.restore(3, program(full, MESHES["one device"]))
     with CheckpointManager(overwritten) as saves:
@@ -244,6 +244,9 @@ class Two(ProcessGroup):
 
     def broadcast(self, value, *, wait_seconds=None):
         return value
+
+    def run_on_first(self, work):
+        return work()
 
 
 UNREAD = {

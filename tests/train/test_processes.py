@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import pytest
 from command import assert_close, assert_same_training, command, environment, lines, run, start, write_config
 from jax._src import distributed
@@ -21,7 +22,7 @@ from moejax.errors import CoordinatedError, UserError
 from moejax.train.attempts import AttemptRecorder
 from moejax.train.devices import Speed
 from moejax.train.identity import DIVERGED
-from moejax.train.manifest import Hashing, verify
+from moejax.train.manifest import Hashing, verify, write_hashes
 from moejax.train.metrics import MetricsLog
 from moejax.train.processes import ProcessGroup, SharedProgress
 from moejax.train.run import TrainingRun
@@ -195,6 +196,8 @@ class Store:
     def key_value_set(self, key, value):
         with self.changed:
             self.asked += 1
+            if key in self.values:
+                raise JaxRuntimeError(f"ALREADY_EXISTS: {key}")
             self.values[key] = value
             self.changed.notify_all()
 
@@ -227,6 +230,8 @@ class Process(ProcessGroup):
 def in_processes(monkeypatch, count, work):
     """What ``work(group)`` returns or raises in each of them, and the store through which they agreed."""
     store = Store()
+    # JAX would give the store to a backend that is not there yet.
+    jax.devices()
     monkeypatch.setattr(distributed.global_state, "client", store)
 
     def outcome(index):
@@ -279,6 +284,46 @@ def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, failing, error,
     assert isinstance(found[0], CoordinatedError)
     assert re.search(f"Process {failing} of 3: .*{sentence}", str(found[0]))
     assert [type(other) for other in found[1:]] == [SystemExit, SystemExit]
+
+
+@pytest.mark.parametrize("arriving", [[0, 1, 2], [1, 2]])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_that_arrives_works_for_all_that_do(monkeypatch, arriving, fails):
+    worked = []
+
+    def work(index):
+        worked.append(index)
+        if fails:
+            raise UserError("The disk does not answer.")
+        return index
+
+    def ask(group):
+        return group.run_on_first(lambda: work(group.index)) if group.index in arriving else None
+
+    found, _ = in_processes(monkeypatch, 3, ask)
+    (first,) = worked
+    answers = [str(found[index]) for index in arriving]
+    assert answers == ["The disk does not answer." if fails else str(first)] * len(arriving)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_of_two_processes_is_said_alike_and_the_same_command_goes_on(place, config):
+    out = place / "damaged"
+    words = [f"--config={config}", "--out", out, "--processes", 2]
+    assert stop_after(start(place / "cache", *words), out, 6)[0] == 75
+    newest = max((out / "checkpoints" / "trunk").iterdir(), key=lambda path: int(path.name))
+    # The stop did not wait for its hashes.
+    for process in range(2):
+        write_hashes(newest, process)
+    largest = max((newest / "state").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    largest.write_bytes(bytes(largest.stat().st_size))
+    ended = run(place / "cache", *words)
+    assert ended.returncode == 75, ended.stderr
+    said = re.findall(r"^moejax: process [01] of 2: (.*)$", ended.stderr, re.MULTILINE)
+    (sentence,) = set(said)
+    assert re.search(r"is damaged: .*; it is now .*damaged/trunk-\d+\. The same command goes on", sentence)
+    last = run(place / "cache", *words)
+    assert last.returncode == 0, last.stderr
 
 
 class Told(ProcessGroup):
