@@ -272,9 +272,11 @@ def update_bias(
     so that the bias does not drift as a whole. ``counts`` are summed over all microbatches of the step and the whole
     mesh: the sign of a sum is not the sum of signs.
     """
-    # Integers decide which expert is at the mean; a rounded mean would give it a sign. The product of an expert's load
-    # and the number of experts may exceed 32 bits; quotient and remainder do not.
-    mean, rest = jnp.divmod(counts.sum(-1, keepdims=True, dtype=counts.dtype), counts.shape[-1])
+    # Integers decide which expert is at the mean; a rounded mean would give it a sign. The sum of the loads may exceed
+    # 32 bits; sums of their quotients and remainders by the number of experts do not.
+    quotients, rests = jnp.divmod(counts, counts.shape[-1])
+    more, rest = jnp.divmod(rests.sum(-1, keepdims=True, dtype=counts.dtype), counts.shape[-1])
+    mean = quotients.sum(-1, keepdims=True, dtype=counts.dtype) + more
     step = jnp.where(counts == mean, jnp.sign(rest), jnp.sign(mean - counts)).astype(bias.dtype)
     return bias + rate * (step - step.mean(-1, keepdims=True))
 

@@ -85,18 +85,18 @@ class Stop:
         return self._agreed
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal. A second Ctrl-C acts immediately; repeated SIGTERMs are ignored, because schedulers send
-        several."""
+        """Handle a signal; the first one decides the exit status. A second Ctrl-C acts immediately; repeated SIGTERMs
+        are ignored, because schedulers send several."""
         if number == signal.SIGTERM and self.number:
             return
-        self.number = number
+        self.number = self.number or number
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
         if self._many:
             # The processes agree through JAX's handler of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)
         elif not self._between_steps:
-            self._end(number)
+            self._end(self.number)
 
     def _end(self, number: int) -> NoReturn:
         """End the process immediately, when nothing needs to be saved.

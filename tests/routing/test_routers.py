@@ -264,7 +264,8 @@ def test_bias_updates_are_centred_and_lift_the_neglected():
 @pytest.mark.parametrize("experts", [3, 7, 48, 256])
 def test_the_bias_of_an_expert_at_the_mean_moves_with_the_mean_alone(experts):
     draw = np.random.default_rng(experts)
-    for mean in (1, 3, 1023, 2**30 // experts):
+    # The last two sums exceed 32 bits, one of them by little.
+    for mean in (1, 3, 1023, 2**30 // experts, 2**31 // experts + 1, 2**31 - 2):
         counts = np.full(experts, mean)
         counts[0], counts[1] = mean + 1, mean - 1
         counts += draw.permutation(experts) % 2 * (mean == 1023)

@@ -64,3 +64,10 @@ def test_a_signal_after_the_last_step_stops_when_that_is_saved():
         last_step()
     assert saved
     assert stopped.value.number == signal.SIGTERM
+
+
+def test_the_first_of_two_signals_decides_the_exit_status():
+    with pytest.raises(Stopped) as stopped, stop_on_signals() as stop, stop.stepping():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert stopping.exit_status(stopped.value.number) == 75
