@@ -13,11 +13,13 @@ A run becomes a row: its name, its settings (nested ones joined by dots), and th
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,21 +122,41 @@ def kind_of(source: Path | str) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    found: list[Path] = []
+    files = list(itertools.islice(_walk(path), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise UserError(f"{path} has more than {MOST_FILES:,} files; name the folder of the runs, or its kind.")
+    return files
+
+
+def _walk(path: Path) -> Iterator[Path]:
     # Links are not followed: a tracker's `latest-run` duplicates another run of the folder.
     for folder, _, names in os.walk(path):
-        found += [Path(folder, name) for name in names]
-        if len(found) > MOST_FILES:
-            raise UserError(f"{path} has more than {MOST_FILES:,} files; name the folder of the runs, or its kind.")
-    return found
+        yield from (Path(folder, name) for name in names)
 
 
 @functools.lru_cache(maxsize=8)
-def _read_once(text: str, prefix: str) -> DataFrame:
-    """Read a source once per process, because some take minutes over a network."""
+def _read_once(text: str, prefix: str, state: int) -> DataFrame:
+    """Read a source once per process and ``state``, because some take minutes."""
     kind = kinds()[prefix]
     found = kind.read(text.removeprefix(f"{prefix}:"))
     return _table(text, kind, list(found)) if not hasattr(found, "columns") else found
+
+
+def _state_of(place: str) -> int:
+    """Return a number that changes with the files of a local store; that of a server is constant."""
+    path = Path(place.partition("#")[0].removeprefix("sqlite:///"))
+    # SQLite writes changes to a file beside the database first.
+    files = _walk(path) if path.is_dir() else (path, path.with_name(f"{path.name}-wal"))
+    return hash(tuple(map(_identity, files)))
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        # A reader of SQLite's log creates it, without content.
+        if status.st_size:
+            return str(path), status.st_size, status.st_mtime_ns
+    return str(path), 0, 0
 
 
 def read(source: Path | str) -> DataFrame:
@@ -146,7 +168,7 @@ def read(source: Path | str) -> DataFrame:
     prefix = kind_of(source)
     if not prefix:
         raise UserError(no_runs(source))
-    frame = _read_once(str(source), prefix)
+    frame = _read_once(str(source), prefix, _state_of(str(source).removeprefix(f"{prefix}:")))
     copy = frame.copy()
     copy.attrs = dict(frame.attrs)
     return copy

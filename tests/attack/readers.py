@@ -121,13 +121,11 @@ def _documents(folder: Path, name: str) -> tuple[Any, bool]:
 
 
 def _table(folder: Path, name: str) -> tuple[Any, bool]:
-    run_table.source._read_once.cache_clear()
     frame = run_table.read_as_it_is(folder / name)
     return frame.to_dict("records"), False
 
 
 def _runs(folder: Path, name: str) -> tuple[Any, bool]:
-    run_table.source._read_once.cache_clear()
     frame = run_table.read_as_it_is(source.source(str(folder if "/" in name else folder / name)))
     return frame.to_dict("records"), bool(frame.attrs.get("notes"))
 

@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import struct
@@ -274,6 +275,26 @@ def test_events_give_the_last_value_and_the_hyperparameters_of_a_run(tmp_path):
         assert row["val/loss"] == row["best"] == pytest.approx(loss, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["files", "database", "a database's log"])
+def test_a_run_that_was_added_is_seen_by_the_next_reading_and_an_unchanged_store_is_read_once(tmp_path, kind):
+    place = files(tmp_path / "mlruns") if kind == "files" else database(tmp_path / "mlflow.db")
+    with contextlib.ExitStack() as held:
+        if kind != "files":
+            store = held.enter_context(contextlib.closing(sqlite3.connect(place)))
+            if "log" in kind:
+                store.execute("pragma journal_mode=wal")
+        before = run_table.read_as_it_is(place)
+        reads = run_table.source._read_once.cache_info().misses
+        assert run_table.read_as_it_is(place).equals(before)
+        assert run_table.source._read_once.cache_info().misses == reads
+        if kind == "files":
+            shutil.copytree(place / "7/run-0", place / "7/added")
+        else:
+            store.execute("insert into runs values ('added', 'added', 'FINISHED', 9, 'active', 1)")
+            store.commit()
+        assert len(run_table.read_as_it_is(place)) == len(before) + 1
+
+
 def test_events_that_are_still_written_end_early_and_damaged_ones_are_refused(tmp_path):
     from tensorboardX.record_writer import masked_crc32c
 
@@ -285,11 +306,9 @@ def test_events_that_are_still_written_end_early_and_damaged_ones_are_refused(tm
     assert len(cut) == 3
     (said,) = (note for note in cut.attrs["notes"] if "did not finish" in note)
     assert "1 run did not finish (events end within a record): run-0" in said
-    run_table.source._read_once.cache_clear()
     length = struct.pack("<Q", 2**60)
     path.write_bytes(whole + length + struct.pack("<I", masked_crc32c(length)))
     assert any("events end within a record" in note for note in run_table.read_as_it_is(folder).attrs["notes"])
-    run_table.source._read_once.cache_clear()
     path.write_bytes(whole.replace(struct.pack("<f", 3.8), struct.pack("<f", 3.9)))
     with pytest.raises(UserError, match="is damaged before byte"):
         run_table.read_as_it_is(folder)
