@@ -14,6 +14,9 @@ from dataclasses import dataclass
 AGAIN = 75
 """Exit status of ``moejax train`` after an interruption with a saved state."""
 
+RESTARTS = 20
+"""Number of restarts of a job after which a training that ends with ``AGAIN`` by itself is not queued again."""
+
 WARNING = signal.SIGUSR2
 """Signal that submitit requests from Slurm some time before the time limit."""
 
@@ -22,9 +25,10 @@ WARNING = signal.SIGUSR2
 class Train:
     """One process of a training, called by submitit.
 
-    Three events may stop it. At the time limit comes ``WARNING``: the training saves, and the job requeues itself. When
-    Slurm preempts or requeues the job, it sends SIGTERM: the training saves, and Slurm queues the job again.
-    Cancellation sends the same SIGTERM without requeueing; the next launch resumes the training.
+    Four events may stop it. At the time limit comes ``WARNING``: the training saves, and the job requeues itself. If
+    the training ends by itself with ``AGAIN``, as when a device hangs, the job requeues itself, unless it was restarted
+    ``RESTARTS`` times. When Slurm preempts or requeues the job, it sends SIGTERM: the training saves, and Slurm queues
+    the job again. Cancellation sends the same SIGTERM without requeueing; the next launch resumes the training.
     """
 
     words: tuple[str, ...]
@@ -36,9 +40,16 @@ class Train:
         Raises:
           SystemExit: the training failed or was interrupted; the exit status is the training's.
         """
-        warned = False
+        warned = terminated = False
         # Every process of the job receives the warning, but the training handles only SIGTERM.
         signal.signal(WARNING, signal.SIG_IGN)
+
+        def note(number: int, frame: object) -> None:
+            nonlocal terminated
+            terminated = True
+
+        # Slurm sends SIGTERM to this process and to the training.
+        signal.signal(signal.SIGTERM, note)
         training = subprocess.Popen([sys.executable, "-m", "moejax", *self.words])
 
         def warn(number: int, frame: object) -> None:
@@ -48,7 +59,8 @@ class Train:
 
         signal.signal(WARNING, warn)
         status = training.wait()
-        if warned and status == AGAIN and os.environ.get("SLURM_PROCID", "0") == "0":
+        by_itself = not terminated and int(os.environ.get("SLURM_RESTART_COUNT", "0")) < RESTARTS
+        if status == AGAIN and (warned or by_itself) and os.environ.get("SLURM_PROCID", "0") == "0":
             subprocess.run(["scontrol", "requeue", job_id()], check=True, timeout=60)
         if status:
             raise SystemExit(status if status > 0 else 128 - status)
