@@ -311,9 +311,9 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
     kept = runs.weight > 0
     typical = np.exp(np.average(np.log(runs.loss[kept]), weights=runs.weight[kept]))
     with float64():
-        # Mean penalty of a constant prediction. Divided by it, the objective of a fit is of order 1 or less.
+        # Mean weighted penalty of a constant prediction. Divided by it, the mean term of a fit is of order 1 or less.
         flat = np.asarray(penalties_of(objective.penalty, np.full(int(kept.sum()), typical), runs.loss[kept]))
-    spread = float(np.average(flat, weights=runs.weight[kept]))
+    spread = float(np.average(flat, weights=runs.weight[kept]) * runs.weight[kept].mean())
     return {
         "design": designs.in_units(runs.design, units),
         "loss": runs.loss,

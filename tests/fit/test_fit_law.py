@@ -78,6 +78,15 @@ def test_a_weight_of_two_is_a_run_given_twice():
     assert one.coefficients == pytest.approx(other.coefficients, rel=1e-5)
 
 
+def test_equal_weights_of_any_size_give_the_same_coefficients():
+    weight = 1e-20
+    runs = sweep(HOFFMANN_2022, noise=0.01)
+    plain = fit_law(Chinchilla, runs)
+    weighed = fit_law(Chinchilla, dataclasses.replace(runs, weight=np.full(len(runs), weight)))
+    assert weighed.coefficients == pytest.approx(plain.coefficients, rel=1e-5)
+    assert weighed.value == pytest.approx(weight * plain.value, rel=1e-9)
+
+
 def test_a_given_coefficient_stays_as_it_was_given():
     found = fit_law(EffectiveParams, known_runs(), fixed={"irreducible": 1.6, "params_scale": 400.0})
     assert found.coefficients["irreducible"] == 1.6
