@@ -11,7 +11,7 @@ import moejax
 ROOT = Path(moejax.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 CLAUSE = re.compile(r"(What|Of|Who|Where|How|That|Whether)\b")
-BARE_DECIMAL = re.compile(r"(?<![\w.)\]*])\.\d")
+BARE_DECIMAL = re.compile(r"(?<![\w.)\]*`])\.\d+(?![\w%])")
 
 
 def docstrings(path):

@@ -41,7 +41,7 @@ _LOOKING_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a number."""
+    """The holder of a lock number."""
 
     process: str
     """Drawn at random: tells one process from any other."""
@@ -55,12 +55,12 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine."""
+        """True if the holder is a process of this machine."""
         return self.machine == this_machine()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it gave the lock back, or is known to be dead."""
+        """True if the holder has released the lock, or is known to be dead."""
         return self.released or (self.is_here and _began(self.pid) != self.began)
 
 
@@ -77,9 +77,9 @@ class StoreLock:
             process=uuid.uuid4().hex, machine=this_machine(), pid=os.getpid(), began=_began(os.getpid()) or ""
         )
         self.number = 0
-        """Of this process, from 1; 0 without the lock."""
+        """Number of this process, from 1; 0 without the lock."""
         self.previous_process: str | None = None
-        """Who had the last number before; None if nobody did."""
+        """Holder of the previous number; None if there is none."""
 
     @property
     def process(self) -> str:
@@ -192,7 +192,7 @@ def lock_numbers(storage: DirFileSystem) -> list[int]:
 
 
 def read_holder(storage: DirFileSystem, number: int) -> Holder | None:
-    """Who holds a number; None if nobody does, or its file cannot be made out."""
+    """Return the holder of a number; None if there is none, or its file cannot be read."""
     text = read_text(storage, _path(number))
     try:
         return None if text is None else parse_json(text, Holder, _path(number), remedy="")

@@ -56,7 +56,9 @@ _OURS = re.compile(
     r"|(?:checkpoints/(?:trunk|branch-[0-9]+)/[0-9]+|tensorboard/(?:trunk|branch-[0-9]+))/.+"
     r")|programs/.+"
 )
-"""What a training writes that belongs in the store; with ``vmap`` axes its runs write the same below ``runs/NAME``."""
+"""Files that a training writes and that belong in the store; with ``vmap`` axes its runs write the same below
+``runs/NAME``.
+"""
 
 _STEP = re.compile(r"(?P<phase>(?:.*/)?checkpoints/[^/]+)/(?P<step>[0-9]+)/.+")
 _ROW = re.compile(r"(?:.*/)?branch-[0-9]+\.json")
@@ -83,7 +85,7 @@ _KNOWN = {"url": str, "number": int, "sent": dict[str, list[int]]}
 
 
 def default_folder(url: str) -> Path:
-    """Where a training in a store works on this machine if nothing else is said."""
+    """Default working directory on this machine of a training in a store."""
     return user_cache() / "runs" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
 
 
@@ -123,8 +125,7 @@ class StoredRun:
         self._storage = open_storage(self._url)
         self._lock = StoreLock(self._storage, self._url, log)
         self._sent: dict[str, list[int]] = {}
-        """Of every file in the store the size, time of change and inode that it had here when it was sent; empty where
-        that is not known."""
+        """Size, modification time and inode of every uploaded file on this machine; empty if unknown."""
         self._callback = _OnSent(sent)
         self._over, self._is_sent = threading.Event(), threading.Event()
         self._failing = False
@@ -133,7 +134,7 @@ class StoredRun:
 
     @property
     def number(self) -> int:
-        """Of the lock."""
+        """Number of the lock."""
         return self._lock.number
 
     def __enter__(self) -> StoredRun:
@@ -203,7 +204,7 @@ class StoredRun:
         self._remove(path for path in [*self._sent] if not _step_of(path) and not (self._folder / path).exists())
 
     def _known(self) -> dict[str, Any] | None:
-        """What is known of the folder since it was used last; None if it never was.
+        """Return the record of the last use of the directory; None if there is none.
 
         Raises:
           UserError: it is something else than a copy of this training.
@@ -309,7 +310,7 @@ class StoredRun:
             self._fetch(lacking)
 
     def _is_rewound(self, step: PurePosixPath, sent: Mapping[str, Sequence[int]]) -> bool:
-        """Whether the log was cut since it was sent, as a training does that goes on from an earlier step."""
+        """Return whether the log was truncated since the upload, as by a training that resumes from an earlier step."""
         log = str(step.parents[2] / "metrics.jsonl")
         size = self._size(log)
         return size is not None and size < next(iter(sent.get(log, ())), 0)
@@ -349,7 +350,7 @@ class StoredRun:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def _is_of(self, training: Mapping[str, Any] | None) -> bool:
-        """Whether the folder is that of a training."""
+        """Return whether the directory is that of a training."""
         try:
             mine = read_json(self._folder / TRAINING, dict, remedy="")
         except Damaged:
@@ -482,7 +483,7 @@ class StoredRun:
             self._try(self._lock.beat)
 
     def _try(self, work: Callable[[], None]) -> None:
-        """What cannot be done now is tried again, and said once; who has lost the lock stops as if asked to."""
+        """Retry a failed upload and report it once; a process that has lost the lock stops."""
         try:
             work()
             self._failing = False
@@ -570,14 +571,14 @@ def _download(storage: DirFileSystem, path: str, folder: Path) -> Path:
 
 
 def _another(folder: Path) -> str:
-    """What can be done about a working folder that a training in a store cannot work in."""
+    """Remedy for a working directory that a training in a store cannot use."""
     is_trained = any(os.path.isdir(folder / name) for name in ("checkpoints", RUNS))
     lacks = ", and may hold steps that the store lacks" if is_trained else ""
     return f"name an empty folder of this machine with --local; what is in {folder} stays{lacks}"
 
 
 def _is_ours(path: str, training: Mapping[str, Any]) -> bool:
-    """Whether a file of a store is one that this training writes, and not one of a training below it."""
+    """Return whether this training writes a file of the store, and not a training below it."""
     return bool(_OURS.fullmatch(path)) and (not path.startswith(f"{RUNS}/") or bool(training.get("vmap")))
 
 
@@ -588,7 +589,7 @@ def _is_small(path: str) -> bool:
 
 
 def _is_written(storage: DirFileSystem) -> bool:
-    """Whether a process holds the lock of a store: by the store's clock and ours, if it is one of another machine."""
+    """Return whether a process holds the lock of a store: by the store's clock and ours for one of another machine."""
     last = max(lock_numbers(storage), default=0)
     holder = read_holder(storage, last) if last else None
     if holder is None or holder.is_gone:
@@ -621,7 +622,7 @@ def _committed(paths: Iterable[str]) -> set[PurePosixPath]:
 
 
 def _is_ahead(sizes: Mapping[str, int], sent: Mapping[str, Sequence[int]]) -> bool:
-    """Whether a store has rows and checkpoints at least as new as those that were sent."""
+    """Return whether a store has rows and checkpoints at least as new as the uploaded ones."""
     there, newest = _newest(_committed(sizes)), _newest(_committed(sent))
     has_rows = all(path in sizes for path in filter(_ROW.fullmatch, sent))
     return has_rows and all(there.get(phase, -1) >= step for phase, step in newest.items())
@@ -648,8 +649,9 @@ def _found(storage: DirFileSystem) -> dict[str, int]:
 
 
 def _is_as_left(sent: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> bool:
-    """Whether of checkpoints, rows and log a store has only what was sent, by names and sizes; ``sizes`` without what
-    was begun and not committed."""
+    """Return whether a store has exactly the uploaded checkpoints, rows and log, by names and sizes; ``sizes`` leaves
+    out uncommitted files.
+    """
 
     committed = _committed(sent)
 
