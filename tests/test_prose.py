@@ -18,9 +18,9 @@ def docstrings(path):
     """Line and text of every docstring of a module, its classes, functions and attributes."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-                if isinstance(text := child.value.value, str):
-                    yield child.lineno, text.strip()
+            value = child.value.value if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) else None
+            if isinstance(value, str):
+                yield child.lineno, value.strip()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
