@@ -204,6 +204,8 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
     covariance = np.full((len(at.point),) * 2, np.nan)
     if not finite:
         why_none = "the law's slopes are not finite at some run"
+    elif not at.jacobian[at.weight > 0].any():
+        why_none = "the law's slopes are 0 at every run, so that no run determines a coefficient"
     elif kind not in CLUSTERED:
         if count > len(at.point):
             covariance = gauss_newton(at, hidden)

@@ -4,12 +4,15 @@ import dataclasses
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from known_fit import sweep
 
+from moejax.errors import UserError
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.bootstrap import to_json as bootstrap_json
-from moejax.fit.covariance import standard_errors, with_uncertainty
+from moejax.fit.column_names import law_of_formula
+from moejax.fit.covariance import COVARIANCES, standard_errors, with_uncertainty
 from moejax.fit.estimands import coefficient_estimands, decision_estimands
 from moejax.fit.estimates import estimate, to_json
 from moejax.fit.fit_law import fit_law
@@ -17,7 +20,9 @@ from moejax.fit.fit_result import from_json
 from moejax.fit.influence import deciding
 from moejax.fit.metrics import predict
 from moejax.fit.prediction import predict_runs, range_in_words, range_of
+from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
+from moejax.fit.starts import Sobol
 from moejax.fit.summary import summary, tables
 from moejax.fit.undetermined import how_to_determine
 from moejax.interval import Interval
@@ -56,6 +61,20 @@ def test_coefficients_along_a_direction_that_no_run_tells_have_no_errors_and_the
     assert again.not_determined == fit.not_determined
     text = render.text(fit.summary())
     assert text.count("not determined") + text.count("not set by the data") >= len(LOST)
+
+
+def test_a_law_that_no_coefficient_moves_has_no_uncertainty_and_says_why():
+    size = np.geomspace(1e7, 1e10, 12)
+    table = pd.DataFrame({"params_active": size, "loss": 3 * (size / 1e7) ** -0.05})
+    formula = "loss = exp(exp(exp(exp(A*params_active))))"
+    runs = read_runs(table, formula).runs
+    fitted = fit_law(law_of_formula(formula, table), runs, starts=Sobol(16))
+    assert set(fitted.unidentified) == {"A"}
+    for covariance in COVARIANCES:
+        fit = with_uncertainty(fitted, runs, covariance=covariance)
+        with pytest.raises(UserError, match="no standard errors and no intervals: the law's slopes are 0"):
+            fit.conf_int()
+        assert "Standard errors are not known: the law's slopes are 0 at every run" in " ".join(fit.warnings)
 
 
 def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_reason_instead():
