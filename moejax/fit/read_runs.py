@@ -31,9 +31,10 @@ from moejax.fit.runs import SHARES, Runs, gives_a_size, runs_from
 from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import exchanged, gaps, wrong_units
+from moejax.float64 import float64
 from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from
-from moejax.laws.formula_law import FormulaLaw
+from moejax.laws.formula_law import FormulaLaw, spent_in_rows
 from moejax.laws.predict import POSITIVE, law_class
 from moejax.wording import command, counted, listed, nearest, shown, some, told
 
@@ -127,6 +128,7 @@ def read_runs(
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
     compared = [name for name in also_told_apart_by if name in frame.columns and name not in needed]
     frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid, mapping, ours.read_from, compared)
+    notes += _other_budget(law, frame)
     source = {**ours.read_from, **mapping}
     wrong = {} if trust_units else check_units(frame, source, named, inputs)
     unread = {name: text.said for name, text in texts.items()} | wrong
@@ -232,6 +234,29 @@ def read_runs(
         ),
         dropped=dropped,
         read_from={**source, **({"loss": loss} if loss not in ("loss", output) else {})},
+    )
+
+
+OTHER_BUDGET = 1.25
+"""Ratio of a budget's formula to the column of its name above which, or below whose inverse, the two disagree."""
+
+
+def _other_budget(law: Any, frame: Any) -> tuple[str, ...]:
+    """Return a note if the budget of a formula disagrees with the column of its name in every row."""
+    if not (isinstance(law, type) and issubclass(law, FormulaLaw) and law.formula.budget):
+        return ()
+    with float64():
+        name, spent = spent_in_rows(law, {column: frame[column].to_numpy(np.float64) for column in law.inputs})
+    if name not in frame.columns or frame[name].dtype.kind not in "iuf":
+        return ()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.asarray(spent) / frame[name].to_numpy(np.float64)
+        apart = np.abs(np.log(ratio)) > np.log(OTHER_BUDGET)
+    if not apart.all():
+        return ()
+    return (
+        f"The budget {law.formula.budget!r} is {ratio.min():.3g} to {ratio.max():.3g} times the column {name}; "
+        f"decisions count by the budget.",
     )
 
 

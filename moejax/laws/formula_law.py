@@ -225,6 +225,13 @@ def _spent(
     return (name, known.get(name, LETTERS.get(name, name))), one, other
 
 
+def spent_in_rows(law: type[FormulaLaw], columns: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the column of a law's budget and, by the budget's formula, its value in every row of the columns."""
+    named = dict(law.formula.columns)
+    ((spent, tree),) = _outputs(law.formula.budget).items()
+    return named[spent], _evaluate(tree, {name: columns[named[name]] for name in names(tree)})
+
+
 def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRule:
     """Return the decision for the minimum target at a budget, given the law's other inputs."""
     columns = dict(said.columns)

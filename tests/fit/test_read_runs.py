@@ -824,3 +824,13 @@ def test_a_negative_count_of_experts_is_not_dense():
     frame = FRAME.assign(num_experts=[8, -8, 8, 8], top_k=[2, np.nan, 2, 2])
     read = read_runs(frame, ("params_active",))
     assert np.isnan(read.frame["top_k"][1])
+
+
+@pytest.mark.parametrize(("factor", "said"), [(6, False), (7, False), (3, True)])
+@pytest.mark.parametrize("cost", ["flops", "price"])
+def test_a_budget_that_contradicts_the_column_of_its_name_is_reported(factor, said, cost):
+    frame = FRAME.assign(**{cost: 6 * FRAME["params_active"] * FRAME["tokens"]})
+    form, budget = "loss = E + A/params_active^a + B/D^b", f"{cost} = {factor}*params_active*D"
+    law = column_names.law_of_formula(form, frame, budget=budget)
+    words = f"The budget {budget!r} is 0.5 to 0.5 times the column {cost}; decisions count by the budget."
+    assert (words in read_runs(frame, law).notes) == said
