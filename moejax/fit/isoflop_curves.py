@@ -207,7 +207,7 @@ DERIVATIVE = polynomial.polyder(np.eye(3))
 
 @dataclass(frozen=True)
 class Parabola:
-    """A parabola in log size about the mean log size, by least squares."""
+    """A parabola in log size about a middle, by least squares."""
 
     held: dict[str, float]
     """Quantities that the runs have in common, by name."""
@@ -215,10 +215,6 @@ class Parabola:
     coefficients: Float[np.ndarray, " 3"]
     inverse: Float[np.ndarray, "3 3"]
     """Inverse of the normal matrix; its product with the noise variance is the covariance of the coefficients."""
-    residual: float
-    """Weighted sum of squared residuals."""
-    degrees_of_freedom: int
-    """Runs minus coefficients."""
     logs: tuple[float, float]
     """Smallest and largest log size, minus ``middle``."""
 
@@ -234,39 +230,41 @@ def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOpt
     for level_of_it in budget.levels:
         here = budget.sparsity == level_of_it
         if len(np.unique(budget.size[here])) >= LEAST_SIZES_OF_A_CURVE:
-            curves.append(parabola(budget.runs.where(here), budget.size[here], {"sparsity": level_of_it}))
-    if not sum(curve.degrees_of_freedom for curve in curves):
+            curves.append(_parabola(budget.runs.where(here), budget.size[here], {"sparsity": level_of_it}))
+    if not curves:
         return ()
-    reach = reach_of(curves, level)
-    return tuple(vertex(budget.flops, curve, reach) for curve in curves)
+    reach = reach_of(sum(residual for _, residual, _ in curves), sum(freedom for *_, freedom in curves), level)
+    return tuple(vertex(budget.flops, curve, reach) for curve, *_ in curves)
 
 
-def reach_of(curves: Sequence[Parabola], level: float) -> float:
-    """Return the variance of the loss around the parabolas, times the square of Student's t; NaN without degrees of
-    freedom."""
-    degrees_of_freedom = sum(curve.degrees_of_freedom for curve in curves)
+def reach_of(residual: float, degrees_of_freedom: int, level: float) -> float:
+    """Return the variance of the loss around parabolas, times the square of Student's t; NaN without degrees of
+    freedom.
+
+    Args:
+      residual: weighted sum of squared residuals.
+    """
     if not degrees_of_freedom:
         return math.nan
-    noise = sum(curve.residual for curve in curves) / degrees_of_freedom
-    return float(scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2)) ** 2 * noise
+    return float(scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2)) ** 2 * residual / degrees_of_freedom
 
 
-def parabola(runs: Runs, size: Float[np.ndarray, " runs"], held: dict[str, float]) -> Parabola:
-    """Fit a parabola in log size to the losses of runs with at least three sizes."""
+def _parabola(runs: Runs, size: Float[np.ndarray, " runs"], held: dict[str, float]) -> tuple[Parabola, float, int]:
+    """Fit a parabola in log size to runs; return it, its weighted sum of squared residuals, and its degrees of
+    freedom."""
     logs, losses, weights = np.log(size), runs.loss, runs.weight
     middle = float(logs.mean())
     matrix = polynomial.polyvander(logs - middle, 2)
     inverse = np.linalg.inv(matrix.T @ (weights[:, None] * matrix))
     coefficients = inverse @ matrix.T @ (weights * losses)
-    return Parabola(
+    curve = Parabola(
         held=held,
         middle=middle,
         coefficients=coefficients,
         inverse=inverse,
-        residual=float(weights @ (losses - matrix @ coefficients) ** 2),
-        degrees_of_freedom=len(logs) - len(coefficients),
         logs=(float(logs.min() - middle), float(logs.max() - middle)),
     )
+    return curve, float(weights @ (losses - matrix @ coefficients) ** 2), len(logs) - len(coefficients)
 
 
 def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:

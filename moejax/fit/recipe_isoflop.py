@@ -7,23 +7,28 @@ vertex is the best size there. Each kind of model (experts, experts per token) h
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.budget_losses import MIXTURES
+from moejax.fit.budget_losses import MIXTURES, NEAR_LOSS
 from moejax.fit.isoflop_analysis import LEAST_BUDGETS, Trend, trends_of
-from moejax.fit.isoflop_curves import LEAST_SIZES, IsoflopOptimum, parabola, reach_of, vertex
-from moejax.fit.runs import Runs, budgets
+from moejax.fit.isoflop_curves import LEAST_SIZES, SHOWN, IsoflopOptimum, reach_of, vertex
+from moejax.fit.joint_parabolas import JointParabolas, joint_parabolas
+from moejax.fit.runs import Runs, budgets, close_budgets
 from moejax.interval import in_percent
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import known
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
+from moejax.wording import some
 
 INPUTS = ("flops", "tokens")
+UNEQUAL = 0.01
+"""Relative difference of FLOPs from their budget's that moves a vertex noticeably."""
 SIZE, TOKENS = "params_active", "tokens"
 
 
@@ -52,6 +57,8 @@ class IsoflopRecipe:
     trends: tuple[Trend, ...]
     """Best size and tokens as powers of the budget, for every kind of model with enough vertices."""
     left_out: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """Reasons why vertices may be off by more than their intervals."""
     size_is_known: bool
     """True if the table has active parameters; otherwise sizes are FLOPs / (6 · tokens)."""
     noise_is_known: bool
@@ -82,6 +89,7 @@ class IsoflopRecipe:
             notes = ["Every parabola passes through its three runs, so that no vertex has an interval."]
         if not self.size_is_known:
             notes.append("Sizes are FLOPs / (6 · tokens): the table has no params_active.")
+        notes += [f"! {sentence}" for sentence in self.warnings]
         notes += [f"Left out: {sentence}" for sentence in self.left_out]
         laws = []
         for one in self.trends:
@@ -123,6 +131,7 @@ class IsoflopRecipe:
             ],
             "power_laws": [one.to_json() for one in self.trends],
             "left_out": list(self.left_out),
+            "warnings": list(self.warnings),
         }
 
 
@@ -139,28 +148,37 @@ def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
         size = design["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * design[TOKENS])
     number, flops = budgets(design["flops"])
     kinds = [name for name in MIXTURES if name in design and np.ptp(design[name]) > 0]
-    curves, left_out = [], []
+    fits, left_out, far = [], [], set()
     kind = np.column_stack([design[name] for name in kinds]) if kinds else np.zeros((len(runs), 1))
     for one in np.unique(kind, axis=0):
         held = dict(zip(kinds, map(float, one), strict=False))
+        swept: list[tuple[float, np.ndarray]] = []
         for budget, spent in enumerate(flops):
-            here = (number == budget) & (kind == one).all(axis=1)
+            here = np.flatnonzero((number == budget) & (kind == one).all(axis=1))
             if (sizes := len(np.unique(size[here]))) >= LEAST_SIZES:
-                curves.append((float(spent), here, parabola(runs.where(here), size[here], held)))
-            elif here.any():
+                near = here[_near(size[here], runs.loss[here])]
+                swept.append((float(spent), near))
+                if runs.loss[near].max() > (1 + NEAR_LOSS) * runs.loss[near].min():
+                    far.add(f"{spent:.3g}")
+            elif here.size:
                 at = "".join(f", {name} = {value:g}" for name, value in held.items())
                 left_out.append(f"{spent:.3g} FLOPs{at}: {sizes} of the {LEAST_SIZES} sizes that a parabola needs.")
-    if not curves:
+        if swept:
+            spents, every = zip(*swept, strict=True)
+            rows, of = np.concatenate(every), np.repeat(np.arange(len(every)), [len(here) for here in every])
+            fits.append((swept, joint_parabolas(runs.where(rows), size[rows], of, np.array(spents), held)))
+    if not fits:
         raise UserError(
             f"No budget has {LEAST_SIZES} sizes of one kind of model, which a parabola needs; train more sizes at "
             f"equal FLOPs, or name the column of the budgets (--map flops=COLUMN). {' '.join(left_out[:3])}"
         )
-    reach = reach_of([curve for *_, curve in curves], level)
+    reach = reach_of(sum(fit.residual for _, fit in fits), sum(fit.degrees_of_freedom for _, fit in fits), level)
     splits = []
-    for spent, here, curve in curves:
-        best = vertex(spent, curve, reach)
-        tokens = _tokens_at(best, size[here], design[TOKENS][here])
-        splits.append(BestSplit(runs=int(here.sum()), size=best, tokens=tokens))
+    for swept, fit in fits:
+        for (spent, here), curve in zip(swept, fit.curves, strict=True):
+            best = vertex(spent, curve, reach)
+            tokens = _tokens_at(best, size[here], design[TOKENS][here])
+            splits.append(BestSplit(runs=len(here), size=best, tokens=tokens))
     trends = [
         *trends_of("N*", [one.size for one in splits], level),
         *trends_of("D*", [one.tokens for one in splits], level),
@@ -169,10 +187,42 @@ def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
         splits=tuple(splits),
         trends=tuple(trends),
         left_out=tuple(left_out),
+        warnings=_warnings(design["flops"], [fit for _, fit in fits], sorted(far, key=float)),
         size_is_known=SIZE in design,
         noise_is_known=bool(np.isfinite(reach)),
         level=level,
     )
+
+
+def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[str]) -> tuple[str, ...]:
+    """Return sentences about budgets that may be one, FLOPs that no slope corrects, and parabolas over wide ranges."""
+    warnings = []
+    if close := [f"{one:.3g}" for one in close_budgets(flops)]:
+        warnings.append(
+            f"The budgets {some(close, most=SHOWN)} FLOPs may be parts of fewer: they are less than 25 % apart, or "
+            "their FLOPs form one chain. If the table has a column of nominal budgets, name it (--map flops=COLUMN); "
+            "differences from it are ignored then."
+        )
+    number, means = budgets(flops)
+    unequal = np.abs(np.log(flops / means[number])).max() > UNEQUAL
+    if unequal and not all(fit.slope_is_known for fit in fits):
+        warnings.append(
+            "FLOPs differ within a budget, and their effect on the loss is unknown: it needs two budgets of one kind "
+            "of model with a vertex."
+        )
+    if far:
+        warnings.append(
+            f"At {some(far, most=SHOWN)} FLOPs the parabola needs runs more than {100 * NEAR_LOSS:g} % above the "
+            "lowest loss, where the loss is no parabola of log size: train sizes closer to N*."
+        )
+    return tuple(warnings)
+
+
+def _near(size: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Return the runs of one budget near its lowest loss: four sizes or more, if there are as many."""
+    _, number = np.unique(size, return_inverse=True)
+    lowest = np.sort([loss[number == one].min() for one in range(number.max() + 1)])
+    return np.flatnonzero(loss <= max((1 + NEAR_LOSS) * lowest[0], lowest[: LEAST_SIZES + 1][-1]))
 
 
 def _tokens_at(best: IsoflopOptimum, size: np.ndarray, tokens: np.ndarray) -> IsoflopOptimum:

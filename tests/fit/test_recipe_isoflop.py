@@ -53,6 +53,67 @@ def test_intervals_of_vertices_and_exponents_hold_the_truth_as_often_as_they_say
     assert 0.82 <= np.mean(exponents) <= 0.98
 
 
+def grid(drift=0.0, budgets=BUDGETS, sizes=9):
+    """Sizes from 2e8 to 2e10, the same at every budget; FLOPs fall by ``drift`` from the smallest to the largest."""
+    spent, share = (a.ravel() for a in np.meshgrid(budgets, np.linspace(0, 1, sizes), indexing="ij"))
+    flops, size = spent * np.exp(drift * (0.5 - share)), 2e8 * 100**share
+    with jax.enable_x64(True):
+        loss = np.asarray(jax.vmap(HOFFMANN_2022)(Design(params_active=size, tokens=flops / 6 / size)))
+    return Design(params_active=size, tokens=flops / 6 / size, flops=flops), loss
+
+
+@pytest.mark.parametrize("drift", [0.0, -0.2, 0.2])
+def test_intervals_hold_the_laws_own_optimum_on_a_fixed_grid_of_sizes_and_where_flops_drift_with_size(drift):
+    budgets = np.geomspace(2e19, 2e21, 5)
+    design, loss = grid(drift, budgets)
+    best = optimal_split(HOFFMANN_2022, budgets)["params_active"]
+    share = HOFFMANN_2022.tokens_exponent / (HOFFMANN_2022.params_exponent + HOFFMANN_2022.tokens_exponent)
+    held, exponents = [], []
+    for seed in range(60):
+        noise = 0.003 * np.random.default_rng(seed).normal(size=len(loss))
+        found = isoflop(runs_from(design, loss * np.exp(noise)))
+        assert [one.size.flops for one in found.splits] == pytest.approx(budgets)
+        held += [one.size.low <= at <= one.size.high for one, at in zip(found.splits, best, strict=True)]
+        exponents.append(trend(found, "N*").low <= share <= trend(found, "N*").high)
+    assert 0.85 <= np.mean(held) <= 0.97
+    assert 0.8 <= np.mean(exponents) <= 0.98
+
+
+@pytest.mark.parametrize("drift", [-0.2, 0.2])
+def test_flops_that_drift_with_size_move_no_vertex(drift):
+    even, uneven = (isoflop(runs_from(*grid(one, np.geomspace(2e19, 2e21, 5)))) for one in (0.0, drift))
+    for one, other in zip(even.splits, uneven.splits, strict=True):
+        assert one.size.value == pytest.approx(other.size.value, rel=0.02)
+        assert one.size.loss == pytest.approx(other.size.loss, rel=0.001)
+
+
+def test_at_equal_flops_each_vertex_is_that_of_its_own_parabola():
+    design, loss = sweep(noise=0.003)
+    for one in isoflop(runs_from(design, loss)).splits:
+        here = np.isclose(design.flops, one.size.flops)
+        curvature, slope, _ = np.polyfit(np.log(design.params_active[here]), loss[here], 2)
+        assert one.size.value == pytest.approx(np.exp(-slope / curvature / 2))
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        (grid(0.4), "less than 25 % apart"),
+        (sweep(np.array([1e19, 1.2e19, 1e20])), "1e+19, 1.2e+19 FLOPs may be parts of fewer"),
+        (grid(0.2, BUDGETS[2:3]), "needs two budgets of one kind"),
+        (grid(sizes=5), "3 % above the lowest"),
+    ],
+)
+def test_budgets_that_may_be_one_unknown_slopes_and_coarse_sizes_are_warnings(runs, words):
+    found = isoflop(runs_from(*runs))
+    assert any(words in warning for warning in found.warnings)
+    assert f"! {found.warnings[0]}" in found.tables()[0].notes
+
+
+def test_a_clean_sweep_has_no_warning():
+    assert isoflop(runs_from(*sweep())).warnings == ()
+
+
 def test_three_sizes_a_budget_have_vertices_and_exponents_and_no_intervals_of_vertices():
     found = isoflop(runs_from(*sweep(sizes=3)))
     assert not found.noise_is_known
