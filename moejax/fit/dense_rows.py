@@ -21,14 +21,14 @@ EQUAL = 1.005
 """Tolerance for equal counts, because papers print a few digits."""
 
 
-def with_dense_rows(frame: Any, rows_in_words: Any) -> tuple[Any, tuple[str, ...]]:
+def with_dense_rows(frame: Any, named_rows: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the table with the empty cells of dense models filled, and a message about them.
 
     A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total is empty
     or equal to its active parameters. In that case another row must have experts, or the row's total must be known.
 
     Args:
-      rows_in_words: function that describes rows of the index.
+      named_rows: function that describes rows of a table, given the table and the rows' index.
     """
     columns = {}
     for name in (*EXPERTS, "params_active", "params_total"):
@@ -63,5 +63,5 @@ def with_dense_rows(frame: Any, rows_in_words: Any) -> tuple[Any, tuple[str, ...
         return frame, ()
     return frame.assign(**filled), (
         f"{listed(names)} {'is' if len(names) == 1 else 'are'} empty in {int(rows.sum())} of {len(frame)} rows "
-        f"({rows_in_words(frame.index[rows])}), which are read as dense: 0 experts, and all parameters active.",
+        f"({named_rows(frame, frame.index[rows])}), which are read as dense: 0 experts, and all parameters active.",
     )

@@ -114,7 +114,7 @@ def read_runs(
         mapping, loss = {"loss": quoted(loss), **mapping}, "loss"
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     where = [where] if isinstance(where, str) else where
-    frame, filled = with_dense_rows(mapped(ours.frame, mapping, named), rows_in_words)
+    frame, filled = with_dense_rows(mapped(ours.frame, mapping, named), _named_rows)
     frame, selected = select(frame, where, named)
     notes = (*about, *ours.notes, *filled, *selected)
     inputs = law if isinstance(law, tuple) else law.inputs

@@ -42,6 +42,13 @@ def test_dense_rows_with_empty_experts_and_totals_are_dense_and_said(empty, tota
     assert len(read_runs(table, "chinchilla", where=["num_experts == 0"]).runs) == 4
 
 
+def test_dense_rows_are_said_by_the_names_of_their_models():
+    names = np.where(DENSE, "dense-", "mixture-") + np.arange(12).astype(str).astype(object)
+    read = read_runs(MIXED.assign(model=names), "chinchilla")
+    (said,) = [note for note in read.notes if "read as dense" in note]
+    assert "(rows 1, 4, 7, 10: dense-0, dense-3, dense-6 and 1 more)" in said
+
+
 def test_experts_that_are_empty_where_totals_are_larger_are_not_dense():
     table = MIXED.assign(num_experts=np.where(EXPERTS == 64, np.nan, EXPERTS))
     table.loc[EXPERTS == 64, "top_k"] = np.nan
