@@ -402,7 +402,10 @@ def with_uncertainty(
         axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
     known = bool(np.isfinite(estimated.covariance).all())
     said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
-    few = (f"{said}: standard errors are too small, and so may be every interval.",) if said else ()
+    several = draws_of(runs, "run") > draws_of(runs, by)
+    few = (
+        (f"{said}: standard errors are too small, and so may be every interval{_apart(by, several)}.",) if said else ()
+    )
     spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
     moved = _shares(result.law, coefficient_slopes(at), axes)
     told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
