@@ -113,7 +113,10 @@ class Setting:
 SIZES = ((8, 4), (10, 6), (20, 6), (40, 6))
 NOISES = ((0.0, 0.004), (0.0, 0.01), (0.003, 0.003), (0.006, 0.002))
 SMALL = [
-    Setting(runs, 1, 0.0, noise, squared) for runs in (15, 30) for noise in (0.002, 0.02) for squared in (False, True)
+    Setting(runs, 1, 0.0, noise, squared)
+    for runs in (9, 15, 30)
+    for noise in (0.002, 0.02)
+    for squared in (False, True)
 ]
 """Few runs, each of an architecture of its own."""
 OTHERS = [

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from moejax.fit.fit_law import objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.intervals import left_by
+from moejax.fit.noise import median_scale
 from moejax.fit.objective import FitObjective, Penalty, data_of, law_at, slopes_of_residuals
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import FLAT
@@ -154,20 +155,19 @@ def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -
     """Return ``FitDerivatives.psi`` and ``stiffness``. The stiffness is the derivative of psi around every run's
     residual, smoothed by a normal kernel as in Powell (1991) for quantiles.
 
-    Residuals are scaled up for the degrees of freedom of the fit. Counting the runs within delta instead is too noisy
-    for tens of runs and biased upwards: a fit passes through as many runs as it has coefficients.
+    The scale of residuals excludes the runs that the fit passes through: if these are half of the runs, the
+    interquartile range is near 0, and errors would be too small. Counting the runs within delta instead is too noisy
+    for tens of runs and biased upwards.
     """
     kept = weight > 0
     runs = int(kept.sum())
-    wide = residual * np.sqrt(runs / left_by(runs, free))
-    low, high = np.quantile(wide[kept], [0.25, 0.75])
-    scale = min(float(np.std(wide[kept])), float(high - low) / 1.349)
+    scale = median_scale(np.abs(residual[kept]), free)
     # If runs follow the law exactly, the stiffness is the derivative itself.
     width = max(WIDTH * scale * left_by(runs, free) ** (-1 / 3), 1e-9 * float(np.abs(residual).max()), 1e-12)
     psi, slopes = np.empty(len(residual)), np.empty(len(residual))
     for first in range(0, len(residual), SMOOTHED):
         rows = slice(first, first + SMOOTHED)
-        smoothed = wide[rows, None] + width * NODES
+        smoothed = residual[rows, None] + width * NODES
         with float64():
             each = np.asarray(_slopes_of(penalty, np.hstack([residual[rows, None], smoothed])))
         psi[rows] = each[:, 0]

@@ -41,19 +41,25 @@ def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs
 
     A run of weight w is the mean of w such runs, so that its residual is multiplied by √w.
 
-    The first scale is the median absolute residual divided by 0.6745, without the ``free`` smallest residuals, which a
-    fit brings near 0. Residuals are clipped at 2.5 times this scale. Their mean square is corrected for the clipping
-    and for the degrees of freedom. For normal residuals this is the usual estimate; a single outlier adds at most 2.5
+    Residuals are clipped at 2.5 times their ``median_scale``. Their mean square is corrected for the clipping and for
+    the degrees of freedom. For normal residuals this is the usual estimate; a single outlier adds at most 2.5
     times the scale.
     """
     kept = weight > 0
     size = np.abs(residual[kept]) * np.sqrt(weight[kept])
     degrees_of_freedom = left_by(len(size), free)
-    # At least half of the residuals remain, so that a few more coefficients do not make it the largest residuals'
-    # median.
-    first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.special.ndtri(0.75))
+    first = median_scale(size, free)
     square = np.mean(np.minimum(size, CLIPPED * first) ** 2) / _kept_of_the_square(CLIPPED)
     return float(np.sqrt(square * len(size) / degrees_of_freedom))
+
+
+def median_scale(size: Float[np.ndarray, " runs"], free: int) -> float:
+    """Return the median absolute residual divided by 0.6745, without the ``free`` smallest ones, which a fit brings
+    near 0.
+
+    At least half of the residuals remain, so that a few more coefficients do not make it the median of the largest.
+    """
+    return float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.special.ndtri(0.75))
 
 
 def _kept_of_the_square(clip: float) -> float:
