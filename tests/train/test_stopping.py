@@ -67,7 +67,11 @@ def test_a_signal_after_the_last_step_stops_when_that_is_saved():
 
 
 def test_the_first_of_two_signals_decides_the_exit_status():
-    with pytest.raises(Stopped) as stopped, stop_on_signals() as stop, stop.stepping():
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
+    def step():
+        with stop_on_signals() as stop, stop.stepping():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Stopped) as stopped:
+        step()
     assert stopping.exit_status(stopped.value.number) == 75
