@@ -118,9 +118,9 @@ class StoredUncertainty:
             name: np.asarray([float(tangent[name]) for tangent in tangents]) / (float(value) or 1.0)
             for name, value in values.items()
         }
-        by_logarithm = {
-            name for name, sign in signed.items() if sign and np.linalg.norm(moved[name] * deviations) > MOST_LINEAR
-        }
+        errors = {name: float(np.linalg.norm(along * deviations)) for name, along in moved.items()}
+        # One that was fitted as nearly 0 has an error without a scale of its own, and is drawn linearly too.
+        by_logarithm = {name for name, sign in signed.items() if sign and MOST_LINEAR < errors[name] <= LARGEST_FOLDS}
         kept_signs = [name for name, sign in signed.items() if sign and name not in by_logarithm]
         drawn = np.zeros((0, len(self.axes)))
         for _ in range(MOST_ROUNDS):
