@@ -9,7 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.float64 import float64
+
+NO_JAVASCRIPT = "The page cannot compute {}; ask the law with moejax predict instead."
 
 INFIX = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "===", "ne": "!=="}
@@ -28,7 +31,7 @@ def javascript(function: Callable[..., Any], *arguments: Any) -> str:
       arguments: examples; their leaves, in the order of ``jax.tree.leaves``, are the entries of the arrays.
 
     Raises:
-      NotImplementedError: the function uses arrays, or a primitive that has no counterpart here.
+      UserError: the function uses arrays, or a primitive that has no counterpart here.
     """
     with float64():
         exact = jax.tree.map(np.float64, arguments)
@@ -73,7 +76,7 @@ class _Writer:
     def _assigned(self, equation: Any, operands: list[str]) -> str:
         (output,) = equation.outvars
         if output.aval.shape:
-            raise NotImplementedError(f"{equation.primitive.name} of an array has no JavaScript.")
+            raise UserError(NO_JAVASCRIPT.format(f"{equation.primitive.name} of an array"))
         name = f"v{len(self.lines)}"
         self.lines.append((name, _expression(equation, operands), operands))
         return name
@@ -100,13 +103,13 @@ def _expression(equation: Any, operands: list[str]) -> str:
             return f"1 / Math.sqrt({operands[0]})"
         case "select_n":
             return f"{operands[0]} ? {operands[2]} : {operands[1]}"
-    raise NotImplementedError(f"The primitive {name} has no JavaScript.")
+    raise UserError(NO_JAVASCRIPT.format(name))
 
 
 def number(value: Any) -> str:
     """Return a number or truth value as JavaScript writes it, to the last digit."""
     if np.ndim(value):
-        raise NotImplementedError("A constant array has no JavaScript.")
+        raise UserError(NO_JAVASCRIPT.format("a constant array"))
     if np.asarray(value).dtype == bool:
         return "true" if value else "false"
     exact = float(value)

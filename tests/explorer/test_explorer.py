@@ -305,7 +305,7 @@ def test_folders_and_files_that_hold_nothing_are_refused_in_a_sentence(capsys, t
 
 
 def test_what_has_no_javascript_is_refused():
-    with pytest.raises(NotImplementedError, match="erf"):
+    with pytest.raises(ValueError, match="cannot compute erf"):
         javascript(lambda x: jax.lax.erf(x), 1.0)
-    with pytest.raises(NotImplementedError, match="array"):
+    with pytest.raises(ValueError, match="array"):
         javascript(lambda x: jax.numpy.arange(3.0).sum() * x, 1.0)
