@@ -33,7 +33,7 @@ from moejax.report import evidence, figures, gallery, synthetic
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
 from moejax.report.figures.panels import log_ticks
 from moejax.report.findings import frontier
-from moejax.report.plots import PREDICTIONS, chosen, draw, example_of, inputs_of
+from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
 
 PAPERS = {
     "zhao": tuple(str(number) for number in range(1, 18)),
@@ -470,3 +470,16 @@ def test_axes_of_predictions_say_what_was_predicted_in_its_unit():
     for output, words in (("loss", "measured loss, nats/token"), ("learning_rate", "measured learning rate")):
         figure = draw(PREDICTIONS, inputs_of(PREDICTIONS, table=table.assign(output=output)))
         assert figure.drawing.axes[0].get_xlabel() == words
+
+
+def test_runs_of_one_nominal_expansion_have_one_colour_and_dense_runs_their_own():
+    expansion = np.repeat([1.0, 3.98, 5.99, 6.01, 8.99], 2)
+    table = pd.DataFrame({"flops": np.geomspace(1e18, 1e20, 10), "loss": np.linspace(3, 2, 10), "expansion": expansion})
+    drawn = draw(PLOTS["runs"], inputs_of(PLOTS["runs"], table=table))
+    labels = [row["series"] for row in drawn.rows if row["series"] != "frontier"]
+    assert {label: labels.count(label) for label in labels} == {
+        "expansion 1": 2,
+        "expansion 3.98": 2,
+        "expansion 6": 4,
+        "expansion 8.99": 2,
+    }

@@ -15,6 +15,8 @@ BY = ("sparsity", "expansion", "active_experts", "params_active")
 """Columns that may colour the points: the first that varies by more than ``CLEARLY``, else the first that varies."""
 CLEARLY = 1.25
 CLASSES = 5
+EQUAL = 0.02
+"""Relative difference within which values of the colouring column are one level."""
 MOST = 2000
 """Points that are drawn; of a larger table an even sample, and every run of the frontier."""
 
@@ -54,12 +56,21 @@ def _classes(table: DataFrame) -> list[Series]:
     name = next(clearly, varied[0] if varied else None)
     if name is None:
         return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
-    values = ordered(table[name].dropna())
-    parts = np.array_split(values, min(CLASSES, len(values)))
-    found = []
-    for own, colour in zip(parts, classes(len(parts)), strict=True):
-        rows = table[(table[name] >= own[0]) & (table[name] <= own[-1])]
-        ends = dict.fromkeys(format(value, 3) for value in (own[0], own[-1]))
+    levels = _levels(np.asarray(ordered(table[name].dropna())))
+    classed = [
+        levels[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
+    ]
+    series = []
+    for own, colour in zip(classed, classes(len(classed)), strict=True):
+        rows = table[(table[name] >= own[0][0]) & (table[name] <= own[-1][-1])]
+        ends = dict.fromkeys(format(float(np.median(level)), 3) for level in (own[0], own[-1]))
         label = f"{name.replace('_', ' ')} {' to '.join(ends)}"
-        found.append(Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", colour=colour))
-    return found
+        series.append(
+            Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", colour=colour)
+        )
+    return series
+
+
+def _levels(values: np.ndarray) -> list[np.ndarray]:
+    """Split ascending values where neighbours differ by more than ``EQUAL``: nominal sixes may be 5.99 and 6.01."""
+    return np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
