@@ -205,7 +205,7 @@ def _write_tables(folder):
         error=0.85 - 2.08 * np.exp(-0.756 * loss),
     )
     sizes.to_parquet(folder / "runs.parquet", index=False)
-    named = sizes.assign(N_a=table["params_active"], N=table["params_total"])
+    named = sizes.assign(N_a=table["params_active"], N=table["params_total"], variant=table["run"] % 2)
     for name, kept in {"runs": "run >= 0", "chinchilla": "run >= 0", "proxies": "run != 3"}.items():
         named.query(kept).to_csv(folder / f"{name}.csv", index=False)
     for name, kept in {
@@ -224,6 +224,14 @@ def _write_tables(folder):
     error = (0.85 - 2.1 * np.exp(-0.75 * table["loss"])) * noise
     sizes[["params_active", "tokens", "loss"]].assign(accuracy=accuracy, error=error).to_csv(
         folder / "scores.csv", index=False
+    )
+    # Seven sizes at each of four budgets.
+    budget, ratio = np.meshgrid(np.geomspace(1e18, 1e20, 4), np.geomspace(0.25, 4, 7), indexing="ij")
+    active = ratio.ravel() * 0.1 * budget.ravel() ** 0.5
+    dense = Design(params_active=active, params_total=active, tokens=budget.ravel() / (6 * active))
+    isoflops = pd.DataFrame({"flops": budget.ravel(), "budget": budget.ravel(), "tokens": dense.tokens})
+    isoflops.assign(params_active=active, loss=np.asarray(CHAPTER_002(dense))).to_csv(
+        folder / "isoflops.csv", index=False
     )
     theirs = table.assign(Na=table["params_active"], step=table["tokens"] / 520_000, val_loss=table["loss"])
     theirs[["Na", "step", "loss", "val_loss", "seed"]].to_csv(folder / "paper.csv", index=False)
