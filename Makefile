@@ -6,7 +6,7 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity stores resolve gpu-programs test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity resolve gpu-programs test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -29,7 +29,7 @@ test: $(VENV)/.installed  ## lint, types and the whole test suite, but what take
 	wait $$lint || failed=1; cat $(VENV)/lint.log; exit $$failed
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test lint-docs slow parity stores resolve gpu-programs
+	$(MAKE) test lint-docs slow parity resolve gpu-programs
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
@@ -45,9 +45,6 @@ slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW
 
 parity: $(VENV)/.parity $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
 	$(BIN)/pytest -n 2 -m parity tests/parity
-
-stores: $(VENV)/.stores  ## trainings in an object store that runs here: killed, resumed, refused
-	$(BIN)/pytest -m stores -r s tests/train/test_in_a_store.py
 
 resolve: $(VENV)/.installed  ## whether pip finds versions for every extra with every file of constraints (asks the package index)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
@@ -107,13 +104,6 @@ $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt
 $(VENV)/.browser: $(VENV)/.installed constraints/browser.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
 	  playwright -c constraints/browser.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-	@touch $@
-
-$(VENV)/.stores: $(VENV)/.installed constraints/stores.txt
-	@echo "Installing s3fs and gcsfs into $(VENV), and servers of S3 (moto) and Google's storage into $(VENV)/stores, an environment of its own: 0.5 GB."
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[s3,gs]' -c constraints/stores.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-	$(PYTHON) -m venv $(VENV)/stores
-	$(VENV)/stores/bin/python -m pip install --disable-pip-version-check --quiet 'moto[server]' gcp-storage-emulator -c constraints/stores.txt
 	@touch $@
 
 $(VENV)/.engines: constraints/engines.txt

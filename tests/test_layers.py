@@ -97,7 +97,7 @@ ONLY_IN = {
     "array_record": {"data"},
     "datasets": {"data", "run_sources"},
     "lm_eval": {"evaluation"},
-    "fsspec": {"data", "study", "storage.py", "stored_run.py", "store_lock.py"},
+    "fsspec": {"data", "study", "storage.py"},
     "submitit": {"study"},
     "yaml": {"evaluation", "run_sources", "study"},
     "optax": {"train"},

@@ -3,26 +3,18 @@
 python tests/train/killing.py --kills 100 --processes 1
 
 With --seconds it kills no more after so long; what has been killed until then goes on to its end, and is compared.
-With --store s3://BUCKET/FOLDER trainings lie in a store, and every second restart is on a machine that has nothing of
-them. With --server s3, or gs, one is started for that, from .venv/stores (make stores).
 """
 
 import argparse
 import collections
-import contextlib
-import json
 import os
 import random
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from command import assert_same_training, environment, lines, run, start, write_config
-from object_store import serve
+from command import assert_same_training, lines, run, start, write_config
 
 
 def at_any_time(folder, process, dice):
@@ -55,19 +47,6 @@ def before_the_hashes(folder, process, dice):
     )
 
 
-def while_sending(folder, process, dice):
-    """When a part of a checkpoint is in the store."""
-
-    def seen():
-        with contextlib.suppress(OSError, ValueError):
-            sent = json.loads((folder / ".store.json").read_text())["sent"]
-            steps = {path.partition("/state/")[0] for path in sent if "/state/" in path}
-            return any(f"{step}/_CHECKPOINT_METADATA" not in sent for step in steps)
-        return False
-
-    _until(process, seen)
-
-
 def _has_hashes(manifest):
     try:
         return "null" not in manifest.read_text()
@@ -83,10 +62,9 @@ MOMENTS = {
 }
 
 
-def kill_and_compare(folder, *, kills, processes, seed, seconds=float("inf"), store=None):
+def kill_and_compare(folder, *, kills, processes, seed, seconds=float("inf")):
     """Kill ``kills`` times over as many trainings as that takes; every finished one is compared with one never killed.
-    No more are killed after so many ``seconds``. With ``store``, trainings lie there, and are compared by what a
-    machine that has nothing of them fetches.
+    No more are killed after so many ``seconds``.
 
     Returns how often each moment was met, and how many trainings ended.
     """
@@ -95,27 +73,13 @@ def kill_and_compare(folder, *, kills, processes, seed, seconds=float("inf"), st
     whole = run(cache, f"--config={config}", "--out", folder / "whole", *words)
     assert whole.returncode == 0, whole.stderr
     met, number, ended, deadline = collections.Counter(), 0, 0, time.monotonic() + seconds
-    moments = MOMENTS | ({"while sending": while_sending} if store else {})
-
-    def there(out):
-        return ["--out", f"{store}/{out.name}", "--local", out] if store else ["--out", out]
-
-    def compare(out):
-        assert_same_training(out, folder / "whole")
-        if store:
-            fetched = run(cache, *there(out)[:2], "--local", out / "fetched", *words)
-            assert fetched.returncode == 0, fetched.stderr
-            assert_same_training(out / "fetched", folder / "whole")
-            assert status(f"{store}/{out.name}")["state"] == "done"
 
     while sum(met.values()) < kills and time.monotonic() < deadline:
         out = folder / f"killed-{number}"
         out.mkdir(exist_ok=True)
-        if store and dice.random() < 0.5:
-            shutil.rmtree(out)
-        moment = dice.choice(list(moments))
-        process = start(cache, f"--config={config}", *there(out), *words)
-        moments[moment](out, process, dice)
+        moment = dice.choice(list(MOMENTS))
+        process = start(cache, f"--config={config}", "--out", out, *words)
+        MOMENTS[moment](out, process, dice)
         if process.poll() is None:
             _kill(process, dice, processes)
             process.stderr.close()
@@ -124,19 +88,13 @@ def kill_and_compare(folder, *, kills, processes, seed, seconds=float("inf"), st
         else:
             said = process.communicate()[1]
             assert process.returncode == 0, said
-            compare(out)
+            assert_same_training(out, folder / "whole")
             number, ended = number + 1, ended + 1
     out = folder / f"killed-{number}"
-    last = run(cache, f"--config={config}", *there(out), *words)
+    last = run(cache, f"--config={config}", "--out", out, *words)
     assert last.returncode == 0, last.stderr
-    compare(out)
+    assert_same_training(out, folder / "whole")
     return met, ended + 1
-
-
-def status(url):
-    """What ``moejax status`` says of a training in a store."""
-    words = [sys.executable, "-m", "moejax", "status", url, "--json"]
-    return json.loads(subprocess.run(words, env=environment(None), capture_output=True, text=True, check=True).stdout)
 
 
 def _kill(process, dice, processes):
@@ -175,13 +133,8 @@ if __name__ == "__main__":
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--store")
-    parser.add_argument("--server", choices=["s3", "gs"])
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        server = options.__dict__.pop("server")
-        if server:
-            options.store = stack.enter_context(serve(server))
+    with tempfile.TemporaryDirectory() as place:
         began = time.monotonic()
         met, ended = kill_and_compare(Path(place), **vars(options))
         print(f"{sum(met.values())} kills {dict(met)} in {ended} trainings, all equal to the one never killed; "

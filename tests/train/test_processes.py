@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import os
 import re
 import signal
 import socket
@@ -545,41 +544,3 @@ def test_a_signal_while_the_step_is_compiled_interrupts_and_says_that_nothing_is
     assert "Traceback" not in said
     assert (found := read_status(out)).state == "interrupted"
     assert found.why == "stopped by SIGTERM"
-
-
-SLOW_STORE = """
-import time
-import fsspec
-from moejax.train import processes, stored_run
-
-processes.HEARTBEAT_SECONDS, processes._TELLING_SECONDS, processes._LOOKING_SECONDS = 3, 0.5, 1.0
-fsspec.config.conf["file"] = {"auto_mkdir": True}
-send, held_up = stored_run.StoredRun._send_file, []
-
-def slowly(self, path):
-    if self._over.is_set() and not held_up:
-        held_up.append(path)
-        for _ in range(5):
-            time.sleep(2)
-            self._callback.relative_update(1)
-    send(self, path)
-
-stored_run.StoredRun._send_file = slowly
-"""
-
-
-@pytest.mark.slow
-def test_all_wait_for_the_one_that_sends_the_rest_to_a_store(tmp_path, config):
-    """For longer than JAX lets a process that has left wait for the others, and than a process that stands still."""
-    (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW_STORE)
-    (tmp_path / "store" / ".locks").mkdir(parents=True)
-    paths = os.pathsep.join([str(tmp_path / "slow"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = [f"--config={config}", "--out", f"file://{tmp_path}/store", "--local", tmp_path / "local"]
-    variables = environment(tmp_path / "cache") | {"PYTHONPATH": paths}
-    ended = subprocess.run(
-        command(*words, "--processes", 2, "--wait", 6), env=variables, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "store" / "branch-8192.json").exists()
-    assert json.loads((tmp_path / "store" / ".locks" / "1").read_text())["released"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,32 +18,28 @@ from moejax.storage import is_remote
 from moejax.train.attempts import RUNNING
 from moejax.train.manifest import verify
 from moejax.train.status import Status, is_study_folder, read_statuses
-from moejax.train.stored_run import small_files
 from moejax.wording import counted, some
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the status."""
-    with contextlib.ExitStack() as stored:
-        folder = Path(arguments.folder)
-        if is_remote(arguments.folder):
-            if arguments.verify:
-                raise UserError("--verify reads checkpoints of this machine; give the working folder of the training.")
-            folder = Path(stored.enter_context(tempfile.TemporaryDirectory()))
-            stored.enter_context(small_files(arguments.folder, folder))
-        found, is_study = read_statuses(folder), is_study_folder(folder)
     if is_remote(arguments.folder):
-        found = [replace(one, folder=one.folder.replace(str(folder), arguments.folder.rstrip("/"))) for one in found]
+        raise UserError(
+            f"{arguments.folder} is in a store, and moejax status reads a folder: mount the bucket (docs/launch.md), or "
+            f"for a study run moejax study status {arguments.folder}."
+        )
+    folder = Path(arguments.folder)
+    statuses, is_study = read_statuses(folder), is_study_folder(folder)
     layers = [
         table
-        for status in found
+        for status in statuses
         if arguments.layers
         for table in routing_tables(status.layers, f"{status.name}: the last logged batch")
     ]
-    shown = _study(found) if is_study else _training(found[0])
+    shown = _study(statuses) if is_study else _training(statuses[0])
     render.show(replace(shown, tables=[*shown.tables, *layers]), as_json=arguments.json)
     if arguments.verify:
-        _verify(folder, [Path(status.folder) for status in found])
+        _verify(folder, [Path(status.folder) for status in statuses])
     return 0
 
 

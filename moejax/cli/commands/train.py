@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -25,17 +25,14 @@ from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.say import say
-from moejax.storage import is_remote
 from moejax.stored import read_json
 from moejax.train import identity
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.loop import train
-from moejax.train.opening import PREPARING_SECONDS
 from moejax.train.processes import ProcessGroup, init_distributed
 from moejax.train.rounding import THREADS, fix_threads
 from moejax.train.status import read_status
 from moejax.train.stopping import Stopped, exit_status, stop_on_signals
-from moejax.train.stored_run import StoredRun, check_shared, default_folder
 from moejax.train.training import Training
 from moejax.wording import says, told
 
@@ -48,34 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cpu_devices:
         jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
     if not is_one_of_many(arguments):
-        return _train_there(arguments, ProcessGroup())
+        return _train(arguments, ProcessGroup())
     given = (arguments.coordinator, arguments.processes, arguments.process)
     with _stdout_is_ours(), init_distributed(*given, wait_seconds=arguments.wait):
         group = ProcessGroup(arguments.wait)
-        with _ending_alone(group), group.leaving_together() as progress:
-            return _train_there(arguments, group, progress.add)
-
-
-def _train_there(
-    arguments: argparse.Namespace, group: ProcessGroup, sent: Callable[[int], None] = lambda size: None
-) -> int:
-    """Train in a local folder. For a remote ``--out``, use a local folder that is copied there."""
-    if not is_remote(arguments.out or ""):
-        return _train(arguments, group)
-    url, folder = arguments.out, Path(arguments.local or default_folder(arguments.out))
-    arguments.out = str(folder)
-    with contextlib.ExitStack() as stored:
-
-        def begin() -> int:
-            begins = bool(arguments.config)
-            return stored.enter_context(StoredRun(url, folder, _say, begins=begins, sent=sent)).number
-
-        number = group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
-        group.run_or_abort(lambda: check_shared(folder, number))
-        status = _train(arguments, group)
-    if group.is_main and status == 0 and not arguments.json:
-        say(f"all of it: {url}", file=sys.stdout)
-    return status
+        with _ending_alone(group), group.leaving_together():
+            return _train(arguments, group)
 
 
 def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:

@@ -14,9 +14,7 @@ EXAMPLE = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument(
-        "folder", metavar="DIR", help="the folder of a training or of a study, or of a training in a store"
-    )
+    parser.add_argument("folder", metavar="DIR", help="the folder of a training or of a study")
     parser.add_argument("--layers", action="store_true", help="a table of each mixture layer's routing")
     parser.add_argument(
         "--verify", action="store_true", help="also read every checkpoint, and compare it with its hashes"

@@ -23,7 +23,6 @@ EXAMPLE = """\
   moejax train --out runs/tiny                       # goes on with what runs/tiny holds
   moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
-  moejax train --config=configs/tiny.py --out s3://bucket/tiny
   moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # one that convert --to hf can write
   srun moejax train --config=FILE.py --distributed --out runs/large"""
 
@@ -31,14 +30,7 @@ EXAMPLE = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     add_config_argument(parser, TRAINING, required=False)
-    parser.add_argument(
-        "--out", metavar="DIR", help="output folder (default: runs/NAME), or one in a store, s3://… or gs://…"
-    )
-    parser.add_argument(
-        "--local",
-        metavar="DIR",
-        help="with a store as --out, the folder of this machine to work in (default: below ~/.cache/moejax/runs)",
-    )
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME); mount a bucket to use it")
     parser.add_argument("--data", metavar="DIR", help="share the tokenised corpus in this folder (default: OUT/data)")
     parser.add_argument(
         "--programs", metavar="DIR", help="share compiled programs in this folder (default: OUT/programs)"
@@ -120,14 +112,12 @@ def check(arguments: argparse.Namespace) -> None:
             f"--processes is {arguments.processes:,}, and this machine would start them all; give {MOST_HERE} at "
             f"most, or --coordinator and --process to each of them on machines of their own."
         )
-    is_stored = "://" in (arguments.out or "")
-    if arguments.local and not is_stored:
-        raise UserError("--local is the folder to work in with a store as --out; give --out s3://… or gs://… too.")
-    if arguments.beside and is_stored:
-        raise UserError("--beside trains in folders of this machine; give no store as --out.")
-    for name in ("local", "data", "programs"):
+    for name in ("out", "data", "programs"):
         if "://" in (given := getattr(arguments, name) or ""):
-            raise UserError(f"--{name} is {given}; give a folder of this machine, or mount the store.")
+            raise UserError(
+                f"--{name} is {given}; a training needs a folder: mount the bucket (gcsfuse or mount-s3, see "
+                f"docs/launch.md), and give a path below the mount."
+            )
     if not arguments.config and not arguments.out:
         raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
 
