@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import predict
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
 

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fit"))
 from known_curves import STEPS, TRUTH, curve, curves, rates  # pyright: ignore[reportMissingImports]
 
 from moejax.cli.process import compile_quickly
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import EVERY_START
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import fit_curves, losses_at, predict_curve
 from moejax.fit.read_curves import runs_of
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import EVERY_START
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.law import coefficients
 from moejax.laws.momentum import Momentum

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from moejax.fit.bootstrap import bootstrap
-from moejax.fit.fit_law import EVERY_START, fit_law
-from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.starts import ABNAR_GRID, HOFFMANN_GRID
+from moejax.fit.search.fit_law import EVERY_START, fit_law
+from moejax.fit.search.starts import ABNAR_GRID, HOFFMANN_GRID
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.five_factor import ZHAO_2025, FiveFactor

@@ -38,16 +38,16 @@ from law_tables import table as made_up_table
 
 from moejax.cli.process import compile_quickly
 from moejax.design.design import design
-from moejax.fit.bootstrap import bootstrap
-from moejax.fit.covariance import confidence_interval, with_uncertainty
-from moejax.fit.estimands import Estimand, coefficient_estimands, decision_estimands
-from moejax.fit.estimates import estimate
-from moejax.fit.fit_law import fit_law
-from moejax.fit.intervals import keeps_sign
-from moejax.fit.metrics import predict
-from moejax.fit.objective import Huber, Penalty, Squared, outputs
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Huber, Penalty, Squared, outputs
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.covariance import confidence_interval, with_uncertainty
+from moejax.fit.uncertainty.estimands import Estimand, coefficient_estimands, decision_estimands
+from moejax.fit.uncertainty.estimates import estimate
+from moejax.fit.uncertainty.intervals import keeps_sign
 from moejax.laws import routed
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design, design_from, known

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from moejax.fit.chain import chain
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import Search, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.starts import Sobol, WarmStart
+from moejax.fit.search.fit_law import Search, fit_law
+from moejax.fit.search.starts import Sobol, WarmStart
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
 from moejax.laws.chained_law import chained_law
 from moejax.laws.chinchilla import HOFFMANN_2022, frontier

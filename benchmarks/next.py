@@ -36,11 +36,11 @@ from moejax.experimental_design.candidates import spread
 from moejax.experimental_design.criterion import posterior_arrays
 from moejax.experimental_design.experiment_plan import RunBudget, exchange, relax
 from moejax.experimental_design.laplace_posterior import Undefined, laplace_posterior
-from moejax.fit.estimands import decision_estimands, find, prediction_estimand
-from moejax.fit.metrics import predict
-from moejax.fit.objective import FitObjective, Squared, data_of, laws_at
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.starts import Sobol
+from moejax.fit.search.objective import FitObjective, Squared, data_of, laws_at
+from moejax.fit.search.starts import Sobol
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.estimands import decision_estimands, find, prediction_estimand
 from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design

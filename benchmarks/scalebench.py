@@ -34,10 +34,10 @@ from moejax.experimental_design.criterion import posterior_arrays
 from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, Noise, PosteriorModes, distance
-from moejax.fit.fit_law import fit_law
-from moejax.fit.metrics import predict
-from moejax.fit.objective import Huber, Penalty, Squared
 from moejax.fit.runs import Runs, runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Huber, Penalty, Squared
+from moejax.fit.selection.metrics import predict
 from moejax.laws.design import design_from
 from moejax.laws.formula_law import FormulaLaw, formula_law
 

@@ -1,4 +1,4 @@
-"""Make packages callable: ``moejax.fit(…)`` in addition to ``moejax.fit.bootstrap``, since the name means both."""
+"""Make packages callable: ``moejax.fit(…)`` beside ``moejax.fit.fit_result``, since the name means both."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import moejax as mj
-from moejax.fit.starts import Sobol
+from moejax.fit.search.starts import Sobol
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())

@@ -25,9 +25,9 @@ from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
-from moejax.fit.objective import FitObjective, Squared, data_of
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Sobol, middle_and_spread
+from moejax.fit.search.objective import FitObjective, Squared, data_of
+from moejax.fit.search.starts import Sobol, middle_and_spread
 from moejax.float64 import float64
 from moejax.laws.design import Design, design_from, in_units, known
 from moejax.minimise import least_squares

@@ -15,13 +15,13 @@ from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.posterior_modes import Noise, PosteriorModes, distance
-from moejax.fit.covariance import uncertainty
-from moejax.fit.derivatives import Functional
-from moejax.fit.estimands import above_0, coefficient_estimands
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
-from moejax.fit.variance_components import VarianceComponents, variance_components
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.uncertainty.covariance import uncertainty
+from moejax.fit.uncertainty.derivatives import Functional
+from moejax.fit.uncertainty.estimands import above_0, coefficient_estimands
+from moejax.fit.uncertainty.variance_components import VarianceComponents, variance_components
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design

@@ -18,11 +18,11 @@ import scipy.special
 from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import fit_curves, losses_at
 from moejax.fit.read_curves import Curves, LossCurve, runs_of
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import EVERY_START, fit_law
+from moejax.fit.search.starts import WarmStart
 from moejax.float64 import float64
 
 LEAST_BRANCHES = 3

@@ -10,10 +10,10 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import NO_COVARIANCE, FitResult
-from moejax.fit.metrics import metrics
-from moejax.fit.noise import outliers_in_words
 from moejax.fit.runs import Runs
-from moejax.fit.stored_uncertainty import StoredUncertainty
+from moejax.fit.selection.metrics import metrics
+from moejax.fit.uncertainty.noise import outliers_in_words
+from moejax.fit.uncertainty.stored_uncertainty import StoredUncertainty
 from moejax.laws.chained_law import chained_law
 
 

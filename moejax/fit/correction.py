@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.extrapolation import where_decided
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import keeps_sign
-from moejax.fit.metrics import predict
-from moejax.fit.objective import Squared, outputs
 from moejax.fit.runs import Runs
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared, outputs
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.extrapolation import where_decided
+from moejax.fit.uncertainty.intervals import keeps_sign
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws import called

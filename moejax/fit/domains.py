@@ -16,12 +16,12 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import Split
-from moejax.fit.metrics import Metrics, errors, predict
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.selection.holdout import Split
+from moejax.fit.selection.metrics import Metrics, errors, predict
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame, numbers

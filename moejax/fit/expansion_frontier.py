@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moejax.fit.fit_law import fit_law
-from moejax.fit.holdout import Split
-from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs, runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.selection.holdout import Split
+from moejax.fit.selection.metrics import predict
 from moejax.laws.chinchilla import training_flops
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams

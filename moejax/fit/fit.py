@@ -9,12 +9,12 @@ from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.fit.chain import chain, with_loss_design
 from moejax.fit.column_names import is_formula, law_of_formula
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.objective import PENALTIES, Penalty, named_penalty
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import PENALTIES, Penalty, named_penalty
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws.formula_law import formula_law
 from moejax.laws.predict import law_class
 from moejax.say import say
@@ -31,8 +31,8 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
         coefficients of a law instance are an additional start.
       loss_law: for a law of scores, the law of the loss that it is chained to, fitted to the same file or DataFrame.
         The result then predicts the score of a run of any size (``moejax.fit.chain``).
-      options: options of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``; for a
-        file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
+      options: options of ``moejax.fit.search.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``;
+        for a file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
         ``residual`` and ``delta`` as in ``moejax fit``.
 
     Raises:
@@ -81,9 +81,7 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UserError(f"penalty is {shown(asked['penalty'])}; give one of {', '.join(PENALTIES)}.")
     if asked and not isinstance(asked.get("penalty", ""), str):
         if len(asked) > 1:
-            raise UserError(
-                "residual and delta belong to a penalty by its name; a penalty of moejax.fit.objective has its own."
-            )
+            raise UserError("residual and delta belong to a penalty by its name; a penalty object has fields for them.")
     elif asked:
         fit_options["penalty"] = named_penalty(**{n: v for n, v in asked.items() if n != "penalty" or v})
     return {name: value for name, value in options.items() if name in reading}, fit_options

@@ -21,15 +21,16 @@ from jaxtyping import Float
 
 from moejax.config import build, convert, unknown
 from moejax.errors import UserError
-from moejax.fit import latex, stored_uncertainty
-from moejax.fit.alternatives import apart
-from moejax.fit.intervals import PredictionIntervals, Spread, ends, keeps_sign, left_by, share_ends
-from moejax.fit.metrics import Metrics, predict
-from moejax.fit.noise import Outlier, outliers_in_words
-from moejax.fit.objective import PENALTIES, Huber, Penalty, outputs
+from moejax.fit import latex
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
-from moejax.fit.undetermined import Probes, coefficients_along, how_to_determine, moves
+from moejax.fit.search.objective import PENALTIES, Huber, Penalty, outputs
+from moejax.fit.selection.metrics import Metrics, predict
+from moejax.fit.uncertainty import stored_uncertainty
+from moejax.fit.uncertainty.alternatives import apart
+from moejax.fit.uncertainty.intervals import PredictionIntervals, Spread, ends, keeps_sign, left_by, share_ends
+from moejax.fit.uncertainty.noise import Outlier, outliers_in_words
+from moejax.fit.uncertainty.stored_uncertainty import Drawn, StoredUncertainty
+from moejax.fit.uncertainty.undetermined import Probes, coefficients_along, how_to_determine, moves
 from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
@@ -126,7 +127,7 @@ class FitResult:
     """Directions along which no prediction of a run changes, as steps of the coefficients
     (``undetermined.directions_of``)."""
     alternatives: tuple[Mapping[str, float], ...] = ()
-    """Coefficients of other local optima that fit the runs as well (``moejax.fit.alternatives``)."""
+    """Coefficients of other local optima that fit the runs as well (``moejax.fit.uncertainty.alternatives``)."""
     is_share: bool = False
     """True if the fitted output is a share of answers, between 0 and 1 in every run."""
     loss_scatter: float = 0.0

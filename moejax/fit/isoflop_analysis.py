@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.fit_law import Progress
 from moejax.fit.isoflop_curves import SIZE_ENDS, Budget, IsoflopOptimum, best_sizes_by_curves, end, optimum_of
 from moejax.fit.isoflop_surfaces import (
     FOLDS,
@@ -25,6 +23,8 @@ from moejax.fit.isoflop_surfaces import (
     search_degrees,
 )
 from moejax.fit.power_laws import power_through
+from moejax.fit.search.fit_law import Progress
+from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws.argmin import argmin_between

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import resample
-from moejax.fit.fit_law import Progress
 from moejax.fit.isoflop_curves import FLAT, SIZE_ENDS, Budget, IsoflopOptimum, end, optimum_of
+from moejax.fit.search.fit_law import Progress
+from moejax.fit.uncertainty.bootstrap import resample
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.laws.isoflop_surface import IsoflopSurface, best_active_experts_share, best_params_total, terms

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import draws_of
 from moejax.fit.correction import Correction, correct, worst_miss
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import Split
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.selection.holdout import Split
+from moejax.fit.uncertainty.bootstrap import draws_of
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.design import known
 from moejax.result import Column, Result, Table

@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
-from moejax.fit.derivatives import FitDerivatives, derivatives
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.objective import FitObjective, Squared
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Sobol
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.objective import FitObjective, Squared
+from moejax.fit.search.starts import Sobol
 from moejax.fit.swept_optimum import precision
+from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.float64 import float64
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute

@@ -14,14 +14,14 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.extrapolation import outside
-from moejax.fit.fit_law import Search, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import errors as errors_of
-from moejax.fit.objective import outputs
-from moejax.fit.prediction import predict_runs
 from moejax.fit.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
+from moejax.fit.search.fit_law import Search, fit_law
+from moejax.fit.search.objective import outputs
+from moejax.fit.selection.metrics import errors as errors_of
+from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.extrapolation import outside
+from moejax.fit.uncertainty.prediction import predict_runs
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
 from moejax.laws.design import Design
 from moejax.laws.schedule_sums import reach_at

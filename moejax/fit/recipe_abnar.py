@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import Bootstrap, bootstrap
-from moejax.fit.bootstrap import to_json as intervals_to_json
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import Split, at_least
 from moejax.fit.isoflop_analysis import Isoflops, analyse, best_sizes_by_law
 from moejax.fit.isoflop_curves import first, isoflop_budgets, sparsity_of
-from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
-from moejax.fit.starts import ABNAR_GRID, Starts
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.starts import ABNAR_GRID, Starts
+from moejax.fit.selection.holdout import Split, at_least
+from moejax.fit.selection.metrics import Metrics, metrics
 from moejax.fit.summary import resampled
+from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
+from moejax.fit.uncertainty.bootstrap import to_json as intervals_to_json
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws.sparsity import Sparsity

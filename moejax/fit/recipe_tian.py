@@ -12,16 +12,16 @@ import scipy.stats
 from jaxtyping import Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.leverages import LEAST_BUDGETS, Family, leverages
-from moejax.fit.metrics import Metrics, metrics, predict
-from moejax.fit.objective import Squared
 from moejax.fit.power_laws import LEAST_SPLITS, PowerLaws, allocation_law, hyperparameter_law, points_of
 from moejax.fit.runs import Runs, budgets
-from moejax.fit.starts import Sobol, Starts
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import Sobol, Starts
+from moejax.fit.selection.metrics import Metrics, metrics, predict
 from moejax.fit.stored_structure import flops_by
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.float64 import float64
 from moejax.interval import in_percent
 from moejax.json_text import finite

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import bootstrap
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import Split
-from moejax.fit.metrics import metrics, predict
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Sobol, Starts
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.starts import Sobol, Starts
+from moejax.fit.selection.holdout import Split
+from moejax.fit.selection.metrics import metrics, predict
+from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.zhao_hooks import Hooks, hooks_of
 from moejax.fit.zhao_margins import (
     FACTORS,

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs, runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import Interval
 from moejax.laws.accuracy_from_loss import AccuracyFromLoss
 from moejax.laws.design import design_from

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from moejax.fit import held_out_runs, holdout
-from moejax.fit.estimands import where_in_words
-from moejax.fit.estimates import STANDARD
-from moejax.fit.extrapolation import sentences
 from moejax.fit.fit_result import FitResult
-from moejax.fit.prediction import IF_THE_FORM_HOLDS
+from moejax.fit.selection import held_out_runs, holdout
+from moejax.fit.uncertainty.estimands import where_in_words
+from moejax.fit.uncertainty.estimates import STANDARD
+from moejax.fit.uncertainty.extrapolation import sentences
+from moejax.fit.uncertainty.prediction import IF_THE_FORM_HOLDS
 from moejax.interval import Interval, in_percent
 from moejax.laws.law import unit_of
 from moejax.quantities import format

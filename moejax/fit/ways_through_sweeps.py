@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
 
 MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Sobol
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.starts import Sobol
 from moejax.laws.fewer_factors import ThreeFactor
 from moejax.laws.five_factor import FiveFactor
 from moejax.laws.law import coefficients

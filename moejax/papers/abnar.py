@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.fit.objective import Huber
-from moejax.fit.starts import ABNAR_GRID
+from moejax.fit.search.objective import Huber
+from moejax.fit.search.starts import ABNAR_GRID
 from moejax.laws import sparsity as optima
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, BackboneByActive, BackboneByTotal
 from moejax.laws.claim import check

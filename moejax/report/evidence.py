@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from moejax.fit.derivatives import Functional
-from moejax.fit.estimands import CoefficientOf
-from moejax.fit.fit_law import ends
 from moejax.fit.fit_result import FitResult
-from moejax.fit.influence import influence
-from moejax.fit.metrics import predict
-from moejax.fit.profile import curve
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import ends
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.derivatives import Functional
+from moejax.fit.uncertainty.estimands import CoefficientOf
+from moejax.fit.uncertainty.influence import influence
+from moejax.fit.uncertainty.profile import curve
 from moejax.laws.design import value_of
 
 

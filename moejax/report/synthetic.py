@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import predict
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.report.figures.figure import evaluate

@@ -11,7 +11,7 @@ from hostile import STRATEGIES, Case, case_of, cases, sound, wrong
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from moejax.cli import COMMANDS
-from moejax.fit.metrics import Metrics
+from moejax.fit.selection.metrics import Metrics
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from known_study import TRUTH, _fit, write_study

@@ -15,8 +15,8 @@ from moejax.design.decide import decide
 from moejax.design.measures import CostAssumptions
 from moejax.design.problem import of_sizes
 from moejax.design.summary import _cost, summary, with_chips
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import predict
 from moejax.interval import Interval
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design

@@ -15,8 +15,8 @@ from moejax.cli.command_line import parser_of
 from moejax.cli.commands import fit_recipes
 from moejax.cli.parsers.fit import RECIPES, check
 from moejax.errors import UserError
-from moejax.fit import bootstrap
 from moejax.fit.fit_result import load
+from moejax.fit.uncertainty import bootstrap
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients

@@ -11,8 +11,8 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.parsers import leverage as command
-from moejax.fit.estimands import decision_estimands, find
 from moejax.fit.fit_result import load
+from moejax.fit.uncertainty.estimands import decision_estimands, find
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.loss_compute import LossCompute

@@ -10,8 +10,8 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli.commands.config import load
 from moejax.cli.parsers import next as command
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import predict
 from moejax.laws.accounting import design_of
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design

@@ -6,7 +6,7 @@ import pytest
 
 from moejax.design.constraint import held
 from moejax.design.leverage import leverage, proportions, resampled
-from moejax.fit.estimands import decision_estimands, find
+from moejax.fit.uncertainty.estimands import decision_estimands, find
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.effective_params import CHAPTER_002

@@ -13,14 +13,14 @@ from moejax.experimental_design.criterion import posterior_arrays, share_left, s
 from moejax.experimental_design.experiment_plan import RunBudget, choose_runs, corner, deviations, exchange, relax
 from moejax.experimental_design.laplace_posterior import PRIOR, laplace_posterior
 from moejax.experimental_design.propose import propose
-from moejax.fit.covariance import standard_errors
-from moejax.fit.estimands import decision_estimands, find, prediction_estimand
-from moejax.fit.fit_law import fit_law
-from moejax.fit.metrics import predict
-from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Sobol, WarmStart
-from moejax.fit.variance_components import variance_components
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import Sobol, WarmStart
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.covariance import standard_errors
+from moejax.fit.uncertainty.estimands import decision_estimands, find, prediction_estimand
+from moejax.fit.uncertainty.variance_components import variance_components
 from moejax.float64 import float64
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moejax.fit.estimands import prediction_estimand
+from moejax.fit.uncertainty.estimands import prediction_estimand
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 

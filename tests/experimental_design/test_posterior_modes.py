@@ -10,10 +10,10 @@ from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import laplace_posterior
 from moejax.experimental_design.posterior_modes import EDGE, FACTOR, STEEPEST, Noise, PosteriorModes, distance
 from moejax.experimental_design.propose import propose
-from moejax.fit.estimands import prediction_estimand
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Sobol, middle_and_spread
+from moejax.fit.search.starts import Sobol, middle_and_spread
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.estimands import prediction_estimand
 from moejax.float64 import float64
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design, design_from

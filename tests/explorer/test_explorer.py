@@ -17,12 +17,12 @@ from moejax.explorer.available import find_available
 from moejax.explorer.javascript import javascript
 from moejax.explorer.knobs import KNOBS, PRESETS, START, STRUCTURE, VALUES, design_of, of_architecture, preset
 from moejax.explorer.page import LEVEL, WITHIN, page
-from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit import fit
-from moejax.fit.fit_law import fit_law
-from moejax.fit.prediction import range_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Sobol, WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.starts import Sobol, WarmStart
+from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.prediction import range_of
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED, accounting, effective_params
 from moejax.laws.argmin import argmin_between

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from moejax.fit.metrics import predict
 from moejax.fit.read_curves import Curves, LossCurve, columns_at
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import predict
 from moejax.laws.design import Design
 from moejax.laws.multi_power import MultiPower
 

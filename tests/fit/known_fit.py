@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 
-from moejax.fit.bootstrap import bootstrap
-from moejax.fit.fit_law import fit_law
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 

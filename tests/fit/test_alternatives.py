@@ -6,9 +6,9 @@ import pytest
 
 import moejax
 from moejax.__main__ import main
-from moejax.fit.estimands import decision_estimands, prediction_estimand
-from moejax.fit.estimates import estimate
 from moejax.fit.fit_result import ALSO_FITS, FitResult
+from moejax.fit.uncertainty.estimands import decision_estimands, prediction_estimand
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.laws.design import Design
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
 
-from moejax.fit.bootstrap import bootstrap, resample, to_json
-from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import resampled
+from moejax.fit.uncertainty.bootstrap import bootstrap, resample, to_json
 from moejax.interval import interval
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -92,7 +92,7 @@ def test_the_table_has_a_line_per_coefficient():
 
 
 def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("moejax.fit.bootstrap.BLOCK", 16)
+    monkeypatch.setattr("moejax.fit.uncertainty.bootstrap.BLOCK", 16)
     kept = tmp_path / "bootstrap.npz"
 
     def interrupt(stage, done, total):

@@ -10,13 +10,13 @@ import pytest
 import moejax
 from moejax.__main__ import main
 from moejax.errors import UserError
-from moejax.fit.bootstrap import bootstrap
 from moejax.fit.chain import chain, with_loss_design
-from moejax.fit.estimands import decision_estimands
-from moejax.fit.estimates import estimate
 from moejax.fit.fit_result import load
 from moejax.fit.read_runs import read_runs
-from moejax.fit.starts import Sobol
+from moejax.fit.search.starts import Sobol
+from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.estimands import decision_estimands
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.laws.accuracy_from_loss import AccuracyFromLoss
 from moejax.laws.chained_law import chained_law
 from moejax.laws.chinchilla import Chinchilla, optimal_split

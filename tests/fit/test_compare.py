@@ -9,13 +9,13 @@ import pytest
 from known_fit import known_runs
 
 from moejax.__main__ import main
-from moejax.fit import holdout
-from moejax.fit.comparison import compare, of_the_loss, summary
-from moejax.fit.holdout import Split, largest
-from moejax.fit.metrics import errors, predict
-from moejax.fit.model_selection import choose
-from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
+from moejax.fit.search.objective import Squared
+from moejax.fit.selection import holdout
+from moejax.fit.selection.comparison import compare, of_the_loss, summary
+from moejax.fit.selection.holdout import Split, largest
+from moejax.fit.selection.metrics import errors, predict
+from moejax.fit.selection.model_selection import choose
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from moejax.fit import estimates
-from moejax.fit.bootstrap import bootstrap, to_json
-from moejax.fit.covariance import draws_at, uncertainty, with_uncertainty
-from moejax.fit.derivatives import FitDerivatives, derivatives, psi_and_stiffness
-from moejax.fit.estimands import decision_estimands
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json
-from moejax.fit.intervals import alone, satterthwaite, stretch
-from moejax.fit.metrics import predict
-from moejax.fit.objective import FitObjective, Huber, Squared
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import FitObjective, Huber, Squared
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import resampled, tables
+from moejax.fit.uncertainty import estimates
+from moejax.fit.uncertainty.bootstrap import bootstrap, to_json
+from moejax.fit.uncertainty.covariance import draws_at, uncertainty, with_uncertainty
+from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives, psi_and_stiffness
+from moejax.fit.uncertainty.estimands import decision_estimands
+from moejax.fit.uncertainty.intervals import alone, satterthwaite, stretch
 from moejax.laws import LAWS, NOT_SEARCHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

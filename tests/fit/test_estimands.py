@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_runs
 
-from moejax.fit.bootstrap import bootstrap
-from moejax.fit.covariance import confidence_interval
-from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
-from moejax.fit.estimates import beyond, beyond_each, estimate, reach, to_json
-from moejax.fit.extrapolation import outside, sentences, where_decided
-from moejax.fit.fit_law import fit_law
-from moejax.fit.influence import deciding
-from moejax.fit.intervals import share_ends
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import tables
+from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.covariance import confidence_interval
+from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
+from moejax.fit.uncertainty.estimates import beyond, beyond_each, estimate, reach, to_json
+from moejax.fit.uncertainty.extrapolation import outside, sentences, where_decided
+from moejax.fit.uncertainty.influence import deciding
+from moejax.fit.uncertainty.intervals import share_ends
 from moejax.float64 import float64
 from moejax.laws import DECISIONS, LAWS, PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import moejax
-from moejax.fit.objective import Huber, Squared
+from moejax.fit.search.objective import Huber, Squared
 
 SIZES = [(n, d) for n in (1e7, 2e7, 4e7, 8e7) for d in (2e8, 8e8, 3.2e9)]
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_runs, sweep
 
-from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import from_json, load
-from moejax.fit.metrics import errors, predict
-from moejax.fit.objective import FitObjective, Huber, Squared, data_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Grid, Sobol, WarmStart
+from moejax.fit.search.fit_law import EVERY_START, fit_law
+from moejax.fit.search.objective import FitObjective, Huber, Squared, data_of
+from moejax.fit.search.starts import Grid, Sobol, WarmStart
+from moejax.fit.selection.metrics import errors, predict
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from known_fit import known_runs, sweep
 
-from moejax.fit.fit_law import fit_law
-from moejax.fit.held_out_runs import COLUMNS, coverage, farthest, from_json, held_out_runs, to_json
-from moejax.fit.holdout import folds, hold_out, largest, split_of
-from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.held_out_runs import COLUMNS, coverage, farthest, from_json, held_out_runs, to_json
+from moejax.fit.selection.holdout import folds, hold_out, largest, split_of
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import design_from
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams

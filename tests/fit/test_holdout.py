@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from known_fit import known_runs, sweep
 
-from moejax.fit.fit_law import Search, fit_law
-from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled, to_json, warnings
-from moejax.fit.starts import Sobol
+from moejax.fit.search.fit_law import Search, fit_law
+from moejax.fit.search.starts import Sobol
+from moejax.fit.selection.holdout import each_group, folds, hold_out, largest, pooled, to_json, warnings
 from moejax.fit.summary import held_out
 from moejax.json_text import finite
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla

@@ -9,14 +9,14 @@ from known_fit import known_fit, known_runs
 from test_every_law import NOT_A_LOSS_OF_RUNS, NOT_IDENTIFIABLE, WITH_CONSTANTS, runs_for
 
 from moejax import minimise
-from moejax.fit.bootstrap import bootstrap
-from moejax.fit.covariance import standard_errors
-from moejax.fit.derivatives import derivatives
-from moejax.fit.fit_law import fit_law, objective_of
-from moejax.fit.influence import influence
-from moejax.fit.metrics import predict
-from moejax.fit.objective import Huber, Squared
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law, objective_of
+from moejax.fit.search.objective import Huber, Squared
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.covariance import standard_errors
+from moejax.fit.uncertainty.derivatives import derivatives
+from moejax.fit.uncertainty.influence import influence
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.law import coefficients

@@ -7,8 +7,8 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from moejax.fit.metrics import information_criteria
 from moejax.fit.runs import sums_by_group
+from moejax.fit.selection.metrics import information_criteria
 
 MODELS, BUDGETS = 12, 8
 GROUP = np.repeat(np.arange(MODELS), BUDGETS)

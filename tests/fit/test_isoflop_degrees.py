@@ -7,8 +7,8 @@ import pytest
 
 from moejax.fit.isoflop_curves import isoflop_budgets
 from moejax.fit.isoflop_surfaces import chosen, columns_of, least_squares, search_degrees
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import predict
 from moejax.float64 import float64
 from moejax.laws.active_params import BackboneByActive
 from moejax.laws.design import Design

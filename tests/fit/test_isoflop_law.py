@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from test_isoflop_degrees import CONVENTION, SPARSITIES, abnar_runs
 
-from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.isoflop_analysis import best_sizes_by_law
 from moejax.fit.isoflop_curves import isoflop_budgets
+from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.laws.sparsity import ABNAR_2025, best_params_total
 

@@ -8,10 +8,10 @@ from known_fit import sweep
 
 from moejax.errors import UserError
 from moejax.fit.correction import correct
-from moejax.fit.holdout import largest
 from moejax.fit.launch_check import launch_check
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.holdout import largest
+from moejax.fit.selection.metrics import predict
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

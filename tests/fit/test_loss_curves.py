@@ -11,8 +11,6 @@ from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
 from moejax.errors import UserError
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import (
     annealed_loss,
@@ -24,7 +22,9 @@ from moejax.fit.loss_curves import (
     reach_beyond,
 )
 from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import EVERY_START, fit_law
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws.law import coefficients
 from moejax.laws.multi_power import MultiPower
 from moejax.storage import open_storage

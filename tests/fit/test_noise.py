@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from known_fit import known_fit, known_runs
 
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json, load
-from moejax.fit.noise import noise, outliers
-from moejax.fit.objective import Squared
 from moejax.fit.read_runs import read_runs
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.noise import noise, outliers
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.estimands import prediction_estimand
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult, from_json
-from moejax.fit.metrics import predict
-from moejax.fit.profile import profile
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.estimands import prediction_estimand
+from moejax.fit.uncertainty.profile import profile
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import Design, design_from
 from moejax.laws.formula_law import formula_law

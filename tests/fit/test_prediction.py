@@ -8,8 +8,8 @@ import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
 
 import moejax as mj
-from moejax.fit.estimands import prediction_estimand
-from moejax.fit.prediction import predict_run, predict_runs
+from moejax.fit.uncertainty.estimands import prediction_estimand
+from moejax.fit.uncertainty.prediction import predict_run, predict_runs
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
 

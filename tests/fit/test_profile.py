@@ -7,12 +7,12 @@ import pytest
 import scipy.stats
 from known_fit import known_runs
 
-from moejax.fit.derivatives import derivatives
-from moejax.fit.fit_law import fit_law
-from moejax.fit.objective import Squared
-from moejax.fit.profile import profile
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import WarmStart
 from moejax.fit.summary import tables
+from moejax.fit.uncertainty.derivatives import derivatives
+from moejax.fit.uncertainty.profile import profile
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from moejax.fit.loss_curves import fit_curves
-from moejax.fit.metrics import errors, predict
-from moejax.fit.objective import Huber
 from moejax.fit.read_curves import Curves, read_curves, runs_of
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.objective import Huber
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.metrics import errors, predict
 from moejax.laws.multi_power import PUBLISHED
 
 FOLDER = Path(os.environ.get("MOEJAX_RUN_TABLES", "."), "multi_power_law")

@@ -12,7 +12,7 @@ from moejax.__main__ import main
 from moejax.fit.isoflop_analysis import analyse, direction
 from moejax.fit.isoflop_curves import isoflop_budgets
 from moejax.fit.recipe_abnar import abnar, sparsest
-from moejax.fit.starts import Sobol
+from moejax.fit.search.starts import Sobol
 from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025

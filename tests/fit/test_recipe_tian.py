@@ -11,13 +11,13 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.config import dump
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import load
 from moejax.fit.leverages import leverages
 from moejax.fit.power_laws import allocation_law, hyperparameter_law
 from moejax.fit.recipe_tian import TRAINED_BELOW, JointLaw, Residuals, _in_logs, joint_law, tian
 from moejax.fit.runs import budgets, runs_from
-from moejax.fit.starts import Sobol
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.starts import Sobol
 from moejax.fit.stored_structure import flops_by, with_structure
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED

@@ -10,11 +10,11 @@ from test_recovery import zhao_sweep
 
 from moejax.__main__ import main
 from moejax.fit.fit_result import load
-from moejax.fit.holdout import split_of
-from moejax.fit.metrics import predict
 from moejax.fit.recipe_zhao import NESTED, RIVALS, zhao
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Sobol
+from moejax.fit.search.starts import Sobol
+from moejax.fit.selection.holdout import split_of
+from moejax.fit.selection.metrics import predict
 from moejax.fit.zhao_margins import FACTORS, margins_of
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.fewer_factors import TwoFactor

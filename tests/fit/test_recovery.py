@@ -11,14 +11,14 @@ import scipy.optimize
 import scipy.stats
 from test_every_law import RUNS
 
-from moejax.fit.covariance import standard_errors
-from moejax.fit.derivatives import derivatives
-from moejax.fit.fit_law import fit_law
-from moejax.fit.metrics import metrics, predict
-from moejax.fit.objective import Squared
-from moejax.fit.profile import profile
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection.metrics import metrics, predict
+from moejax.fit.uncertainty.covariance import standard_errors
+from moejax.fit.uncertainty.derivatives import derivatives
+from moejax.fit.uncertainty.profile import profile
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import Design

@@ -11,17 +11,17 @@ from known_fit import known_fit, known_runs
 
 from moejax.__main__ import main
 from moejax.design.design import design
-from moejax.fit import metrics
-from moejax.fit.covariance import confidence_interval, standard_errors, uncertainty, with_uncertainty
-from moejax.fit.estimands import decision_estimands
-from moejax.fit.estimates import estimate
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import SCHEMA, from_json, load
-from moejax.fit.intervals import keeps_sign
-from moejax.fit.objective import Squared
-from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.selection import metrics
+from moejax.fit.uncertainty.covariance import confidence_interval, standard_errors, uncertainty, with_uncertainty
+from moejax.fit.uncertainty.estimands import decision_estimands
+from moejax.fit.uncertainty.estimates import estimate
+from moejax.fit.uncertainty.intervals import keeps_sign
+from moejax.fit.uncertainty.prediction import predict_runs, range_in_words, range_of
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams

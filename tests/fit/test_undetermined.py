@@ -9,22 +9,22 @@ import pytest
 from known_fit import sweep
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.bootstrap import to_json as bootstrap_json
 from moejax.fit.column_names import law_of_formula
-from moejax.fit.covariance import COVARIANCES, standard_errors, with_uncertainty
-from moejax.fit.estimands import coefficient_estimands, decision_estimands
-from moejax.fit.estimates import estimate, to_json
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json
-from moejax.fit.influence import deciding
-from moejax.fit.metrics import predict
-from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Sobol
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.starts import Sobol
+from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import summary, tables
-from moejax.fit.undetermined import how_to_determine
+from moejax.fit.uncertainty.bootstrap import Bootstrap
+from moejax.fit.uncertainty.bootstrap import to_json as bootstrap_json
+from moejax.fit.uncertainty.covariance import COVARIANCES, standard_errors, with_uncertainty
+from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands
+from moejax.fit.uncertainty.estimates import estimate, to_json
+from moejax.fit.uncertainty.influence import deciding
+from moejax.fit.uncertainty.prediction import predict_runs, range_in_words, range_of
+from moejax.fit.uncertainty.undetermined import how_to_determine
 from moejax.interval import Interval
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

@@ -70,12 +70,12 @@ import json
 import numpy as np
 import pandas as pd
 
-from moejax.fit.estimands import decision_estimands
-from moejax.fit.estimates import estimate
+from moejax.fit.uncertainty.estimands import decision_estimands
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.fit import fit
 from moejax.fit.fit_result import from_json
 from moejax.fit.read_runs import read_runs
-from moejax.fit.starts import Sobol
+from moejax.fit.search.starts import Sobol
 from moejax.laws.design import Design
 from moejax.laws.predict import law_class, predict
 

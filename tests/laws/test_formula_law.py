@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moejax.fit.objective import describes_its_dimensions, units_of
 from moejax.fit.runs import runs_from
+from moejax.fit.search.objective import describes_its_dimensions, units_of
 from moejax.float64 import float64
 from moejax.laws import formula_law
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split

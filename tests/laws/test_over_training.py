@@ -6,10 +6,10 @@ import pytest
 
 import moejax
 from moejax.__main__ import main
-from moejax.fit.fit_law import fit_law
-from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Sobol
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
+from moejax.fit.search.starts import Sobol
 from moejax.laws.chinchilla import optimal_split
 from moejax.laws.design import Design
 from moejax.laws.error_from_loss import PUBLISHED as ERRORS

@@ -9,9 +9,9 @@ import pytest
 import moejax
 from moejax.__main__ import main
 from moejax.errors import UserError
-from moejax.fit.fit_law import fit_law
-from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Squared
 from moejax.laws.accuracy_from_loss import REACH_ACCURACY, AccuracyFromLoss, loss_for_accuracy
 from moejax.laws.design import design_from
 from moejax.laws.error_from_loss import REACH_ERROR, ErrorFromLoss, loss_for_error

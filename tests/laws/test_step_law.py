@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import moejax
-from moejax.fit.starts import Sobol
+from moejax.fit.search.starts import Sobol
 from moejax.laws.design import Design
 from moejax.laws.predict import predict, published
 from moejax.laws.step_law import PUBLISHED

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
 from moejax.laws.design import Design
 from moejax.laws.predict import predict
 from moejax.laws.width_depth import PUBLISHED, WidthDepth

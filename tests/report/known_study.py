@@ -12,13 +12,13 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.corpus import read_summary
 from moejax.fit.annealed import AnnealedLoss, AnnealedLosses, LeftOut
-from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import Metrics, metrics, predict
-from moejax.fit.model_selection import ModelSelection
-from moejax.fit.objective import Huber
 from moejax.fit.read_curves import LossCurve
 from moejax.fit.runs import runs_from
+from moejax.fit.search.objective import Huber
+from moejax.fit.selection.metrics import Metrics, metrics, predict
+from moejax.fit.selection.model_selection import ModelSelection
+from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.design import Design

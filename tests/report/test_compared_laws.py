@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matplotlib import rc_context
 
-from moejax.fit.comparison import compare, of_the_loss
-from moejax.fit.holdout import largest
-from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.comparison import compare, of_the_loss
+from moejax.fit.selection.holdout import largest
+from moejax.fit.selection.metrics import predict
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design

@@ -15,7 +15,7 @@ from moejax.architecture import Architecture
 from moejax.data.prepare import prepare
 from moejax.errors import UserError
 from moejax.fit.fit_result import load
-from moejax.fit.prediction import range_of
+from moejax.fit.uncertainty.prediction import range_of
 from moejax.laws.design import Design
 from moejax.laws.predict import predict
 from moejax.model import transformer

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from
+from moejax.fit.search.fit_law import fit_law
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.report.figures.figure import Figure, FigureInputs

@@ -13,8 +13,8 @@ from test_report import Page
 from moejax import run_table
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
-from moejax.fit.metrics import metrics
 from moejax.fit.runs import runs_from
+from moejax.fit.selection.metrics import metrics
 from moejax.folder import WRITTEN
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design

@@ -9,8 +9,8 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
-from moejax.fit.bootstrap import Bootstrap, bootstrap
 from moejax.fit.read_runs import read_runs
+from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
 from moejax.laws.design import Design
 from moejax.study import analysis

@@ -30,8 +30,8 @@ from moejax.design.summary import (
     with_extrapolation,
 )
 from moejax.errors import UserError
-from moejax.fit.bootstrap import bootstrap
 from moejax.fit.fit_result import FitResult, load_of_runs
+from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.interval import OPEN
 from moejax.laws import LAWS, PUBLISHED

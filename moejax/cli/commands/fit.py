@@ -12,14 +12,15 @@ from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search
 from moejax.cli.commands.run_table_options import read_table, read_without_words, splits_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
-from moejax.fit import bootstrap, held_out_runs, holdout
-from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.covariance import with_uncertainty
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import predict
 from moejax.fit.read_runs import ReadRuns, fitted_column
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.selection import held_out_runs, holdout
+from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import summary
+from moejax.fit.uncertainty import bootstrap
+from moejax.fit.uncertainty.bootstrap import Bootstrap
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.ways_through_sweeps import ways_through_sweeps
 from moejax.folder import check_replaceable, write_text, written_in
 from moejax.interval import check_level

@@ -9,15 +9,21 @@ from typing import Any
 
 from moejax.cli.number import pairs
 from moejax.errors import UserError
-from moejax.fit import estimates
-from moejax.fit.bootstrap import RESAMPLED, Bootstrap
-from moejax.fit.covariance import COVARIANCES
-from moejax.fit.estimands import Estimand, coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.fit_result import FitResult
-from moejax.fit.influence import deciding
-from moejax.fit.prediction import predict_run
-from moejax.fit.profile import profile
 from moejax.fit.read_runs import ReadRuns
+from moejax.fit.uncertainty import estimates
+from moejax.fit.uncertainty.bootstrap import RESAMPLED, Bootstrap
+from moejax.fit.uncertainty.covariance import COVARIANCES
+from moejax.fit.uncertainty.estimands import (
+    Estimand,
+    coefficient_estimands,
+    decision_estimands,
+    find,
+    prediction_estimand,
+)
+from moejax.fit.uncertainty.influence import deciding
+from moejax.fit.uncertainty.prediction import predict_run
+from moejax.fit.uncertainty.profile import profile
 from moejax.json_text import finite
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of

@@ -21,11 +21,11 @@ from moejax.fit.column_names import with_derived, with_our_names
 from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
 from moejax.fit.expert_signs import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import LaunchCheck, launch_check
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
 from moejax.fit.runs import Runs
+from moejax.fit.selection.holdout import split_by
 from moejax.fit.stored_structure import with_structure
 from moejax.folder import write_text
 from moejax.papers.plots import ALL

@@ -24,8 +24,14 @@ from moejax.experimental_design.candidates import like, of_table
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import propose
 from moejax.experimental_design.summary import study_text, summary
-from moejax.fit.estimands import above_0, coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.read_runs import read_runs
+from moejax.fit.uncertainty.estimands import (
+    above_0,
+    coefficient_estimands,
+    decision_estimands,
+    find,
+    prediction_estimand,
+)
 from moejax.folder import write_text
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of

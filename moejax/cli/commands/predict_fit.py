@@ -12,7 +12,7 @@ from moejax.cli.commands.predict import predicted
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, load_of_runs
-from moejax.fit.prediction import range_in_words, range_of
+from moejax.fit.uncertainty.prediction import range_in_words, range_of
 from moejax.laws.design import Design
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import predict

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from moejax.fit.comparison import Comparison
-from moejax.fit.metrics import predict
-from moejax.fit.model_selection import Compared
 from moejax.fit.runs import Runs
+from moejax.fit.selection.comparison import Comparison
+from moejax.fit.selection.metrics import predict
+from moejax.fit.selection.model_selection import Compared
 from moejax.laws.law import with_unit
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.predicted_vs_actual import around

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
 
-from moejax.fit.objective import compiled_outputs
+from moejax.fit.search.objective import compiled_outputs
 from moejax.float64 import float64
 from moejax.folder import atomic_write, one_set, write_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.objective import FitObjective
-from moejax.fit.objective import points_of as coordinates_of
+from moejax.fit.search.objective import FitObjective
+from moejax.fit.search.objective import points_of as coordinates_of
 from moejax.float64 import float64
 from moejax.laws import called
 from moejax.sobol import sobol

@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
-from moejax.fit.objective import data_of, laws_at
 from moejax.fit.runs import Runs
-from moejax.fit.undetermined import Probes
+from moejax.fit.search.fit_law import Progress, minimise_reparametrised, objective_of
+from moejax.fit.search.objective import data_of, laws_at
+from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import OPEN, UNKNOWN, Interval, interval

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import Progress, fit_law
-from moejax.fit.holdout import Split, beyond, hold_out
-from moejax.fit.metrics import unit_of_errors
-from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
-from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.objective import Penalty
+from moejax.fit.selection.holdout import Split, beyond, hold_out
+from moejax.fit.selection.metrics import unit_of_errors
+from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
 from moejax.interval import Interval
 from moejax.json_text import finite
 from moejax.result import Column, Result, Table, percent

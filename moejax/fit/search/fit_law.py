@@ -19,14 +19,14 @@ from jaxtyping import Float
 
 from moejax import __version__, minimise
 from moejax.errors import UserError
-from moejax.fit.alternatives import alternatives
 from moejax.fit.fit_result import FitResult
-from moejax.fit.identify import identify, slopes_of_log_loss
-from moejax.fit.metrics import information_criteria, metrics, predict
-from moejax.fit.noise import log_residuals, noise, outliers
-from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
 from moejax.fit.runs import SHARES, Runs
-from moejax.fit.starts import Sobol, Starts, WarmStart
+from moejax.fit.search.identify import identify, slopes_of_log_loss
+from moejax.fit.search.objective import FitObjective, Huber, Penalty, data_of, law_at
+from moejax.fit.search.starts import Sobol, Starts, WarmStart
+from moejax.fit.selection.metrics import information_criteria, metrics, predict
+from moejax.fit.uncertainty.alternatives import alternatives
+from moejax.fit.uncertainty.noise import log_residuals, noise, outliers
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.chained_law import ChainedLaw
@@ -143,7 +143,7 @@ def fit_law(
         raise UserError(f"starts is {starts}; a search starts from one point or more.")
     start_at: Any = Sobol(starts, seed=seed) if isinstance(starts, int) else starts or Sobol(seed=seed)
     if not callable(start_at):
-        raise UserError(f"starts is {shown(starts)}; give a number of them, or starts of moejax.fit.starts.")
+        raise UserError(f"starts is {shown(starts)}; give a number of them, or starts of moejax.fit.search.starts.")
     fixed = {name: _number(name, value) for name, value in dict(fixed or {}).items()}
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:

@@ -12,8 +12,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from moejax.fit.alternatives import are_apart
-from moejax.fit.objective import FitObjective, law_at
+from moejax.fit.search.objective import FitObjective, law_at
+from moejax.fit.uncertainty.alternatives import are_apart
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.laws import LAWS, PUBLISHED
@@ -123,7 +123,7 @@ class Probes:
     law: Any
     directions: Sequence[Direction]
     alternatives: Sequence[Mapping[str, float]] = ()
-    """Coefficients of laws that fit equally well (``moejax.fit.alternatives``)."""
+    """Coefficients of laws that fit equally well (``moejax.fit.uncertainty.alternatives``)."""
 
     @property
     def laws(self) -> Any:

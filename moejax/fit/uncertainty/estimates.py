@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from moejax.fit.bootstrap import Bootstrap, too_few
-from moejax.fit.covariance import uncertainty
-from moejax.fit.estimands import Estimand
-from moejax.fit.extrapolation import RATIOS, outside, where_decided
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
+from moejax.fit.uncertainty.bootstrap import Bootstrap, too_few
+from moejax.fit.uncertainty.covariance import uncertainty
+from moejax.fit.uncertainty.estimands import Estimand
+from moejax.fit.uncertainty.extrapolation import RATIOS, outside, where_decided
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite

@@ -9,11 +9,11 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from moejax.fit.extrapolation import SIZES
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import HeldOut, pooled
-from moejax.fit.metrics import Metrics, by_factors
-from moejax.fit.noise import NEGLIGIBLE
+from moejax.fit.selection.holdout import HeldOut, pooled
+from moejax.fit.selection.metrics import Metrics, by_factors
+from moejax.fit.uncertainty.extrapolation import SIZES
+from moejax.fit.uncertainty.noise import NEGLIGIBLE
 from moejax.interval import Interval, check_level
 from moejax.wording import listed
 

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import scipy.special
 
-from moejax.fit.holdout import HeldOut, pooled
-from moejax.fit.holdout import to_json as errors_of
-from moejax.fit.prediction import predict_runs
+from moejax.fit.selection.holdout import HeldOut, pooled
+from moejax.fit.selection.holdout import to_json as errors_of
+from moejax.fit.uncertainty.prediction import predict_runs
 from moejax.interval import in_percent
 from moejax.json_text import finite
 from moejax.laws.chained_law import ChainedLaw

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from moejax.fit.noise import noise
-from moejax.fit.objective import FitObjective, slopes_of_residuals
-from moejax.fit.undetermined import directions_of, undetermined
+from moejax.fit.search.objective import FitObjective, slopes_of_residuals
+from moejax.fit.uncertainty.noise import noise
+from moejax.fit.uncertainty.undetermined import directions_of, undetermined
 from moejax.float64 import float64
 from moejax.laws.design import value_of
 

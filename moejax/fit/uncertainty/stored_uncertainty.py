@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from moejax.config import build, convert
 from moejax.errors import UserError
-from moejax.fit.extrapolation import RATIOS
-from moejax.fit.intervals import Spread, keeps_sign, satterthwaite
-from moejax.fit.undetermined import Probes
+from moejax.fit.uncertainty.extrapolation import RATIOS
+from moejax.fit.uncertainty.intervals import Spread, keeps_sign, satterthwaite
+from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.json_text import finite

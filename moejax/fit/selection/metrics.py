@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from moejax.fit.objective import Huber, compiled_outputs, penalties_of
 from moejax.fit.runs import SHARES, Runs, sums_by_group
+from moejax.fit.search.objective import Huber, compiled_outputs, penalties_of
 from moejax.float64 import float64
 from moejax.laws.law import LOSS, unit_of
 

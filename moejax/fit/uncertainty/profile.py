@@ -15,11 +15,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
 from moejax.fit.fit_result import FitResult
-from moejax.fit.objective import FitObjective
 from moejax.fit.runs import Runs
-from moejax.fit.undetermined import FLAT
+from moejax.fit.search.objective import FitObjective
+from moejax.fit.uncertainty.derivatives import FitDerivatives, Functional, derivatives
+from moejax.fit.uncertainty.undetermined import FLAT
 from moejax.float64 import float64
 from moejax.interval import Interval
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import predict
-from moejax.fit.objective import Huber, Penalty
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Grid
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.objective import Huber, Penalty
+from moejax.fit.search.starts import Grid
+from moejax.fit.selection.metrics import predict
 from moejax.float64 import float64
 from moejax.laws.law import coefficients
 

@@ -16,8 +16,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from moejax.fit.intervals import left_by
-from moejax.fit.objective import FitObjective, law_at
+from moejax.fit.search.objective import FitObjective, law_at
+from moejax.fit.uncertainty.intervals import left_by
 from moejax.float64 import float64
 from moejax.laws.law import coefficients
 

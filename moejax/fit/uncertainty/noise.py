@@ -10,7 +10,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from moejax.fit.intervals import left_by
+from moejax.fit.uncertainty.intervals import left_by
 
 CLIPPED = 2.5
 """Standard deviations at which a residual is clipped, so that an outlier adds a bounded amount to the noise."""

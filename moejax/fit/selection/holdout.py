@@ -13,13 +13,13 @@ from jaxtyping import Bool, Float
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
-from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import Metrics, errors, predict, rmse_named, unit_of_errors
-from moejax.fit.objective import outputs
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.objective import outputs
+from moejax.fit.selection.metrics import Metrics, errors, predict, rmse_named, unit_of_errors
+from moejax.fit.uncertainty.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws.design import FIELDS, Design
@@ -229,7 +229,7 @@ def warnings(
 
     Args:
       fitted: RMSE of the fit to all runs, used for files whose splits do not store their fitted RMSE.
-      runs: the held-out runs (``moejax.fit.held_out_runs.to_json``), if known.
+      runs: the held-out runs (``moejax.fit.selection.held_out_runs.to_json``), if known.
     """
     away: dict[str, list[float]] = {}
     for run in runs:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moejax.fit.bootstrap import Bootstrap, too_few
-from moejax.fit.covariance import uncertainty
-from moejax.fit.derivatives import Functional
-from moejax.fit.estimands import Estimand
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import PredictionIntervals, Spread, left_by
 from moejax.fit.runs import Runs
+from moejax.fit.uncertainty.bootstrap import Bootstrap, too_few
+from moejax.fit.uncertainty.covariance import uncertainty
+from moejax.fit.uncertainty.derivatives import Functional
+from moejax.fit.uncertainty.estimands import Estimand
+from moejax.fit.uncertainty.intervals import PredictionIntervals, Spread, left_by
 from moejax.interval import in_percent
 from moejax.json_text import finite
 from moejax.laws.design import Design, design_from

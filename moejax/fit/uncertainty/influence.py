@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.derivatives import Functional, derivatives
-from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
-from moejax.fit.starts import WarmStart
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.search.starts import WarmStart
+from moejax.fit.uncertainty.derivatives import Functional, derivatives
 from moejax.float64 import float64
 from moejax.json_text import finite
 

@@ -11,11 +11,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import RESAMPLED, draws_of, too_few
-from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
-from moejax.fit.extrapolation import ranges, where_decided
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import (
+from moejax.fit.runs import Runs
+from moejax.fit.selection.metrics import predict
+from moejax.fit.uncertainty.bootstrap import RESAMPLED, draws_of, too_few
+from moejax.fit.uncertainty.derivatives import FitDerivatives, Functional, derivatives
+from moejax.fit.uncertainty.extrapolation import ranges, where_decided
+from moejax.fit.uncertainty.intervals import (
     WHOLE,
     Leverages,
     Spread,
@@ -26,11 +28,9 @@ from moejax.fit.intervals import (
     set_alone,
     stretch,
 )
-from moejax.fit.metrics import predict
-from moejax.fit.noise import log_residuals, noise
-from moejax.fit.runs import Runs
-from moejax.fit.stored_uncertainty import StoredUncertainty
-from moejax.fit.undetermined import FLAT, undetermined
+from moejax.fit.uncertainty.noise import log_residuals, noise
+from moejax.fit.uncertainty.stored_uncertainty import StoredUncertainty
+from moejax.fit.uncertainty.undetermined import FLAT, undetermined
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
 from moejax.laws.law import coefficients, is_power
 from moejax.laws.schedule_sums import REACH

@@ -14,13 +14,13 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
-from moejax.fit.fit_law import objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
-from moejax.fit.intervals import left_by
-from moejax.fit.noise import median_scale
-from moejax.fit.objective import FitObjective, Penalty, data_of, law_at, slopes_of_residuals
 from moejax.fit.runs import Runs
-from moejax.fit.undetermined import FLAT
+from moejax.fit.search.fit_law import objective_of
+from moejax.fit.search.objective import FitObjective, Penalty, data_of, law_at, slopes_of_residuals
+from moejax.fit.uncertainty.intervals import left_by
+from moejax.fit.uncertainty.noise import median_scale
+from moejax.fit.uncertainty.undetermined import FLAT
 from moejax.float64 import float64
 
 Functional = Callable[[Any], Any]

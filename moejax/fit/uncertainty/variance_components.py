@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import left_by
-from moejax.fit.noise import CLIPPED
 from moejax.fit.runs import Runs, sums_by_group
-from moejax.fit.undetermined import undetermined
+from moejax.fit.uncertainty.derivatives import derivatives
+from moejax.fit.uncertainty.intervals import left_by
+from moejax.fit.uncertainty.noise import CLIPPED
+from moejax.fit.uncertainty.undetermined import undetermined
 
 MOST_SHARED = 0.99
 """Upper limit of the intraclass correlation: the runs of a group are never a single run."""

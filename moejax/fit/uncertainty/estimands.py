@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.derivatives import Functional
+from moejax.fit.uncertainty.derivatives import Functional
 from moejax.laws import DECISIONS, called
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.decision import DecisionRule

@@ -1,0 +1,1 @@
+"""The search for coefficients: objectives, initial guesses, minimisation and identifiability."""

@@ -1,0 +1,1 @@
+"""Choice between laws: metrics, held-out runs, comparison."""

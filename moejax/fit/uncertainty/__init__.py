@@ -1,0 +1,1 @@
+"""Uncertainty of a fit: covariance, bootstrap, profile, noise, and what the runs do not determine."""
