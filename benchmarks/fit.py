@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     if arguments.runs:
-        from moejax.fit.read_runs import read_runs
+        from moejax.fit.tables.read_runs import read_runs
 
         runs = read_runs(arguments.runs, Chinchilla).runs
     else:

@@ -18,7 +18,7 @@ _OFFERED = {
     "fit_curves": "moejax.fit.loss_curves",
     "laws": "moejax.laws",
     "read_curves": "moejax.fit.read_curves",
-    "read_runs": "moejax.fit.read_runs",
+    "read_runs": "moejax.fit.tables.read_runs",
     "show": "moejax.report.render",
 }
 """Modules of the public names; a package maps to itself. Their types are in ``__init__.pyi``."""

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from moejax import run_table
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.folder import WRITTEN, outputs_of
 
 ROWS = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import moejax as mj
 from moejax import run_table
 from moejax.__main__ import main as moejax
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.report import evidence
 
 OUT = Path(__file__).parents[1] / "gallery"

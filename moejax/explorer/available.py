@@ -11,9 +11,9 @@ from typing import Any
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.explorer.knobs import START
-from moejax.fit.column_names import with_derived
 from moejax.fit.fit_result import FitResult, load_of_runs
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.column_names import with_derived
+from moejax.fit.tables.read_runs import read_runs
 from moejax.laws import PUBLISHED
 from moejax.laws.published import Published
 from moejax.run_table import DataFrame

@@ -8,12 +8,12 @@ from typing import Any
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.fit.chain import chain, with_loss_design
-from moejax.fit.column_names import is_formula, law_of_formula
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import PENALTIES, Penalty, named_penalty
+from moejax.fit.tables.column_names import is_formula, law_of_formula
+from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws.formula_law import formula_law
 from moejax.laws.predict import law_class

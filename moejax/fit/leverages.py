@@ -14,12 +14,12 @@ import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import FitObjective, Squared
 from moejax.fit.search.starts import Sobol
+from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
 from moejax.fit.swept_optimum import precision
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.float64 import float64

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.budget_losses import MIXTURES, NEAR_LOSS
 from moejax.fit.isoflop_analysis import LEAST_BUDGETS, Trend, trends_of
 from moejax.fit.isoflop_curves import LEAST_SIZES, SHOWN, IsoflopOptimum, reach_of, vertex
 from moejax.fit.joint_parabolas import JointParabolas, joint_parabolas
 from moejax.fit.runs import Runs, budgets, close_budgets
+from moejax.fit.sweeps.budget_losses import MIXTURES, NEAR_LOSS
 from moejax.interval import in_percent
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import known

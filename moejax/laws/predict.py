@@ -233,7 +233,7 @@ def check_design(design: Design) -> None:
 
 def check_scale(design: Design) -> None:
     """Raise ``UserError`` if counts are implausible, or FLOPs contradict sizes and tokens, as for run tables
-    (``moejax.fit.units``)."""
+    (``moejax.fit.tables.units``)."""
     given = {name: float(value) for name in COUNTED if (value := getattr(design, name)) is not None}
     for name, value in given.items():
         kind = kind_of(name)

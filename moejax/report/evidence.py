@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import ends
 from moejax.fit.selection.metrics import predict
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.derivatives import Functional
 from moejax.fit.uncertainty.estimands import CoefficientOf
 from moejax.fit.uncertainty.influence import influence

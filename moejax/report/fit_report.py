@@ -13,9 +13,9 @@ from moejax import run_table
 from moejax.config import convert
 from moejax.fit import summary as fit_summary
 from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
-from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.selection import held_out_runs
 from moejax.fit.selection.metrics import rmse_named, unit_of_errors
+from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.laws.predict import published
 from moejax.progress import ProgressCallback
 from moejax.report import evidence, render

@@ -9,10 +9,10 @@ from typing import Any
 from matplotlib import rc_context
 
 from moejax.errors import UserError
-from moejax.fit.column_names import with_derived
 from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import Split
 from moejax.fit.stored_structure import with_structure
+from moejax.fit.tables.column_names import with_derived
 from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib import rc_context
 
-from moejax.fit.column_names import with_derived
+from moejax.fit.tables.column_names import with_derived
 from moejax.folder import one_set, write_json, write_text
 from moejax.json_text import finite
 from moejax.report import render, sources

@@ -13,15 +13,16 @@ import numpy as np
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit import recipe_tian, table_checks
+from moejax.fit import recipe_tian
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.recipe_tian import TianRecipe
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection import holdout
 from moejax.fit.selection.metrics import predict
 from moejax.fit.selection.model_selection import Compared, ModelSelection, choose
+from moejax.fit.tables import checks as table_checks
+from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap, too_few
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.estimands import Estimand

@@ -14,7 +14,7 @@ from moejax import run_table
 from moejax.config import build, dump
 from moejax.data.corpus import Summary, check_sources, open_corpus, read_summary
 from moejax.errors import UserError
-from moejax.fit.column_names import with_derived
+from moejax.fit.tables.column_names import with_derived
 from moejax.folder import check_as_written, check_replaceable, only_writer, outputs_of, write_text
 from moejax.laws import LAWS
 from moejax.run_table import TABLE

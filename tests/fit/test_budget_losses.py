@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from moejax.fit.budget_losses import budget_losses
 from moejax.fit.runs import runs_from
+from moejax.fit.sweeps.budget_losses import budget_losses
 from moejax.laws.design import Design
 
 BUDGETS = np.geomspace(1e18, 1e21, 5)

@@ -12,8 +12,8 @@ from moejax.__main__ import main
 from moejax.errors import UserError
 from moejax.fit.chain import chain, with_loss_design
 from moejax.fit.fit_result import load
-from moejax.fit.read_runs import read_runs
 from moejax.fit.search.starts import Sobol
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import estimate

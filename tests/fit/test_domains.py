@@ -11,9 +11,9 @@ from moejax.__main__ import main
 from moejax.errors import UserError
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW, domain_laws, domains_of
 from moejax.fit.fit_result import load
-from moejax.fit.read_runs import read_runs
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
+from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import describes_its_dimensions
 from moejax.fit.selection.metrics import predict
+from moejax.fit.tables.read_runs import read_runs
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design, design_from, known
 from moejax.laws.law import coefficients

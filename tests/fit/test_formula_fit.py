@@ -9,12 +9,12 @@ import pytest
 
 import moejax
 from moejax.cli.command_line import run
-from moejax.fit.column_names import law_of_formula
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import read_runs
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import FitObjective, Squared, data_of, describes_its_dimensions, outputs
 from moejax.fit.search.starts import Sobol
+from moejax.fit.tables.column_names import law_of_formula
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.covariance import FAR_FROM_0, with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.design import Design

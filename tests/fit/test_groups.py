@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import moejax as mj
-from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
+from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.design import Design
 
 LADDER = pd.DataFrame({"flops": np.geomspace(1e18, 1e20, 5)}).assign(

@@ -8,10 +8,10 @@ import pytest
 from known_fit import known_fit, known_runs
 
 from moejax.fit.fit_result import from_json, load
-from moejax.fit.read_runs import read_runs
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.noise import noise, outliers
 from moejax.laws.chinchilla import Chinchilla

@@ -10,7 +10,7 @@ import moejax
 from moejax.__main__ import main
 from moejax.errors import UserError
 from moejax.fit.read_curves import read_curves
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.quantities import parse
 
 FORMULA = "loss = E + A/N^alpha + B/D^beta"

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import moejax
-from moejax.fit.read_runs import read_runs
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Huber, Squared
 from moejax.fit.search.starts import HOFFMANN_GRID
 from moejax.fit.selection.diagnose import diagnose
 from moejax.fit.selection.holdout import hold_out, largest
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.design import Design

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from moejax.errors import UserError
-from moejax.fit import column_names
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables import column_names
+from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.design import design_from
 from moejax.laws.effective_params import EffectiveParams

@@ -8,7 +8,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 
 ACTIVE, TOKENS = (values.ravel() for values in np.meshgrid([3e7, 6e7, 1.2e8, 2.5e8], [2e9, 8e9, 3.2e10]))
 EXPERTS = np.resize([np.nan, 16.0, 64.0], 12)

@@ -9,14 +9,14 @@ import pytest
 from known_fit import sweep
 
 from moejax.errors import UserError
-from moejax.fit.column_names import law_of_formula
 from moejax.fit.fit_result import from_json
-from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import summary, tables
+from moejax.fit.tables.column_names import law_of_formula
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.bootstrap import to_json as bootstrap_json
 from moejax.fit.uncertainty.covariance import COVARIANCES, standard_errors, with_uncertainty

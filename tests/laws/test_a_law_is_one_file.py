@@ -74,7 +74,7 @@ from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.fit import fit
 from moejax.fit.fit_result import from_json
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.search.starts import Sobol
 from moejax.laws.design import Design
 from moejax.laws.predict import law_class, predict

@@ -15,12 +15,12 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
-from moejax.fit.column_names import with_derived
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
+from moejax.fit.tables.column_names import with_derived
 from moejax.fit.uncertainty.profile import curve, profile
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla

@@ -17,7 +17,7 @@ from mlflow_database import SCHEMA
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.run_sources import mlflow, wandb
 from moejax.run_sources.source import _row, _table, kinds, source, with_condition
 from moejax.run_sources.tracked_run import TrackedRun

@@ -9,7 +9,7 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
 from moejax.laws.design import Design

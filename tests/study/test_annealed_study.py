@@ -13,7 +13,7 @@ from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.fit.loss_curves import losses_at
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.momentum import Momentum
 from moejax.stored import claim

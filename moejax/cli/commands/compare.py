@@ -13,8 +13,8 @@ from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.errors import UserError
-from moejax.fit.read_runs import ReadRuns
 from moejax.fit.selection.comparison import Comparison, compare, of_the_loss, summary
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import write_json, write_text
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS

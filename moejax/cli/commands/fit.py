@@ -13,11 +13,11 @@ from moejax.cli.commands.run_table_options import read_table, read_without_words
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import ReadRuns, fitted_column
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.selection import held_out_runs, holdout
 from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import summary
+from moejax.fit.tables.read_runs import ReadRuns, fitted_column
 from moejax.fit.uncertainty import bootstrap
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.covariance import with_uncertainty

@@ -10,7 +10,7 @@ from typing import Any
 from moejax.cli.number import pairs
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import ReadRuns
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty import estimates
 from moejax.fit.uncertainty.bootstrap import RESAMPLED, Bootstrap
 from moejax.fit.uncertainty.covariance import COVARIANCES

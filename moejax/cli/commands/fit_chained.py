@@ -18,11 +18,11 @@ from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
 from moejax.fit.chain import chain, with_loss_design
-from moejax.fit.column_names import is_formula, law_of_formula
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection import held_out_runs, holdout
 from moejax.fit.summary import summary
+from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import check_level
 from moejax.laws import LAWS

@@ -9,10 +9,10 @@ from typing import Any
 from moejax import run_table
 from moejax.cli.number import MOST_STARTS, pairs
 from moejax.errors import UserError
-from moejax.fit.column_names import law_of_formula
 from moejax.fit.search.fit_law import EVERY_START, Search
 from moejax.fit.search.objective import named_penalty
 from moejax.fit.search.starts import GRIDS, Sobol
+from moejax.fit.tables.column_names import law_of_formula
 from moejax.laws import LAWS
 from moejax.laws.formula import parse as parse_formula
 from moejax.laws.formula_law import FormulaLaw

@@ -24,7 +24,7 @@ from moejax.experimental_design.candidates import like, of_table
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import propose
 from moejax.experimental_design.summary import study_text, summary
-from moejax.fit.read_runs import read_runs
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.estimands import (
     above_0,
     coefficient_estimands,

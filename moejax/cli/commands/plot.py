@@ -14,10 +14,10 @@ from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
-from moejax.fit.column_names import with_our_names
 from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
-from moejax.fit.read_runs import check_units, mapped, select
 from moejax.fit.selection.holdout import split_by
+from moejax.fit.tables.column_names import with_our_names
+from moejax.fit.tables.read_runs import check_units, mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
 from moejax.papers.numbered_figures import numbered

@@ -8,8 +8,8 @@ from typing import Any
 
 from moejax.cli.number import pairs
 from moejax.errors import UserError
-from moejax.fit.read_runs import read_runs
 from moejax.fit.selection.holdout import each_value, folds, split_by
+from moejax.fit.tables.read_runs import read_runs
 from moejax.say import say
 
 

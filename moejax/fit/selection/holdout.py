@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import outputs
 from moejax.fit.selection.metrics import Metrics, errors, predict, rmse_named, unit_of_errors
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.float64 import float64
 from moejax.json_text import finite

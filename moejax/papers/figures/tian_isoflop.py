@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.budget_losses import LEAST_BUDGETS
 from moejax.fit.leverages import leverage_of
 from moejax.fit.runs import Runs, budgets
+from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS
 from moejax.laws.design import Design
 from moejax.papers.figures.tian_budgets import NEAR
 from moejax.papers.record import short

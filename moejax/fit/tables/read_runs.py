@@ -14,8 +14,11 @@ from jaxtyping import Bool
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import condition, evaluate
-from moejax.fit import table_checks
-from moejax.fit.column_names import (
+from moejax.fit.runs import SHARES, Runs, gives_a_size, runs_from
+from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
+from moejax.fit.tables import checks as table_checks
+from moejax.fit.tables.checks import check_losses, check_table, duplicates, rows_in_words
+from moejax.fit.tables.column_names import (
     OUTPUTS,
     Named,
     inverses,
@@ -26,11 +29,8 @@ from moejax.fit.column_names import (
     quoted,
     with_our_names,
 )
-from moejax.fit.dense_rows import EQUAL, with_dense_rows
-from moejax.fit.runs import SHARES, Runs, gives_a_size, runs_from
-from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
-from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
-from moejax.fit.units import exchanged, gaps, wrong_units
+from moejax.fit.tables.dense_rows import EQUAL, with_dense_rows
+from moejax.fit.tables.units import exchanged, gaps, wrong_units
 from moejax.float64 import float64
 from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from

@@ -13,7 +13,7 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.column_names import as_factor, looks_like, map_option, our_name, quoted
+from moejax.fit.tables.column_names import as_factor, looks_like, map_option, our_name, quoted
 from moejax.fit.uncertainty.extrapolation import SIZES
 from moejax.laws import LAWS, called
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
