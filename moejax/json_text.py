@@ -43,21 +43,13 @@ def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:
     Raises:
       UserError: a number is infinite; the message names its path.
     """
-    known = _without_nan(value)
+    known = plain(value)
     for place, number in _infinite(known):
         raise UserError(
             f"{place or 'The result'} would be {number}, which JSON cannot hold: what was given lies outside what can "
             f"be computed. Give sizes and counts that a model could have."
         )
     return json.dumps(known, indent=indent, allow_nan=False, **options)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
@@ -73,13 +65,36 @@ def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def finite(value: Any) -> Any:
-    """Return data that JSON can hold: dataclasses as dicts, NumPy scalars as Python's, non-finite numbers as None."""
-    if dataclasses.is_dataclass(type(value)):
-        return {field.name: finite(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    """Return ``plain`` data without infinite numbers, which become None."""
+    return plain(value, infinite=False)
+
+
+def plain(value: Any, *, infinite: bool = True) -> Any:
+    """Return data that JSON can hold. NaN becomes None, and infinite numbers too unless ``infinite``.
+
+    Dataclasses become dictionaries of their fields, or what their method ``to_json`` returns; arrays become lists,
+    tables lists of rows.
+    """
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) or not (infinite or math.isfinite(value)) else float(value)
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    # This avoids an import of NumPy for data without its numbers.
-    value = value.item() if type(value).__module__ == "numpy" else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {str(key): plain(item, infinite=infinite) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, infinite=infinite) for item in value]
+    if dataclasses.is_dataclass(value):
+        to_json = getattr(value, "to_json", None)
+        return plain(fields(value) if to_json is None else to_json(), infinite=infinite)
+    # These avoid imports of NumPy and pandas for data without their types.
+    if type(value).__module__ == "numpy":
+        return plain(value.tolist(), infinite=infinite)
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict("records"), infinite=infinite)
+    return value
+
+
+def fields(value: Any, *without: str) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, except ``without``: a starting point for its ``to_json``."""
+    names = [field.name for field in dataclasses.fields(value) if field.name not in without]
+    return {name: getattr(value, name) for name in names}

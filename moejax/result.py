@@ -1,12 +1,22 @@
 """Represent results of analyses and commands as data: titled tables of typed columns, warnings and notes.
 
-``moejax.report.render`` writes a result to a terminal, or as Markdown, HTML or JSON.
+``moejax.report.render`` writes a result to a terminal, or as Markdown, HTML, LaTeX or JSON. A table is declared once, by
+fields of a dataclass or by columns that read their values from any object::
+
+    @dataclass(frozen=True)
+    class Error:
+        law: str = column("law")
+        mae: float = column("MAE", ".4f", unit="nats/token")
+
+    Table.of("Errors", Error, [Error("chinchilla", 0.0123)])
+    Table.of("Laws", [Column("law", value="name"), Column("R²", ".3f", value="fit.metrics.r_squared")], laws)
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +45,8 @@ class Column:
     """Unit of the values, part of the heading."""
     words: bool = False
     """True if the column holds words, which are left-aligned and may be wrapped."""
+    value: Callable[[Any], Any] | str = ""
+    """Attribute of a row's object, such as ``fit.metrics.mae``, or a function of the object; see ``Table.of``."""
 
     @property
     def heading(self) -> str:
@@ -50,6 +62,27 @@ class Column:
         if isinstance(value, str):
             return value
         return self.write(value) if callable(self.write) else builtins.format(value, self.write)
+
+    def of(self, row: Any) -> Any:
+        """Return the value of a row's object; None if an object on the way to the attribute is None."""
+        if callable(self.value):
+            return self.value(row)
+        for name in self.value.split("."):
+            row = None if row is None else getattr(row, name)
+        return row
+
+
+def column(
+    name: str, write: Write = "", *, unit: str = "", words: bool = False, default: Any = dataclasses.MISSING
+) -> Any:
+    """Return a dataclass field that is a column of a table."""
+    return dataclasses.field(default=default, metadata={"column": Column(name, write, unit, words)})
+
+
+def columns_of(row: type) -> list[Column]:
+    """Return the columns that a dataclass declares by ``column``, in the order of its fields."""
+    declared = [(field.name, field.metadata.get("column")) for field in dataclasses.fields(row)]
+    return [dataclasses.replace(one, value=name) for name, one in declared if one is not None]
 
 
 @dataclass(frozen=True)
@@ -71,6 +104,18 @@ class Table:
     notes: Sequence[str] = ()
     key: str = ""
     """Anchor in the links of a page; empty if none."""
+
+    @classmethod
+    def of(
+        cls, title: str, columns: type | Iterable[Column], rows: Iterable[Any], notes: Sequence[str] = (), key: str = ""
+    ) -> Table:
+        """Return a table with a row per object.
+
+        Args:
+          columns: the dataclass of the rows, with fields made by ``column``, or columns with a ``value``.
+        """
+        shown = columns_of(columns) if isinstance(columns, type) else list(columns)
+        return cls(title, shown, [[one.of(row) for one in shown] for row in rows], notes, key)
 
     def cells(self) -> list[list[str]]:
         """Return the rows as text."""
@@ -96,7 +141,7 @@ class Result:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     data: Any = None
-    """Output of ``--json``, by names of quantities; None to use the tables."""
+    """Output of ``--json``: a mapping, or a dataclass (``moejax.json_text.finite``); None to use the tables."""
 
 
 def percent(digits: int = 1) -> Callable[[float], str]:

@@ -3,14 +3,17 @@
 import ast
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moejax.interval import UNKNOWN, Interval
-from moejax.json_text import finite, json_text
+from moejax.json_text import fields, finite, json_text
 
 ROOT = Path(__file__).parent.parent / "moejax"
 
@@ -49,3 +52,23 @@ def test_a_dataclass_is_written_as_its_fields_and_without_what_is_not_finite():
         {"low": 1.0, "middle": 2.0, "high": None, "deviation": None, "undefined": 0.0},
         {"none": None},
     ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    name: str
+    interval: Interval
+
+    def to_json(self):
+        return {**fields(self, "interval"), "low": self.interval.low}
+
+
+def test_nested_results_are_written_by_their_own_method_and_arrays_and_tables_as_lists():
+    answer = Answer("tokens", UNKNOWN)
+    table = pd.DataFrame({"loss": [1.5, math.nan]})
+    found = json.loads(json_text({"answers": [answer], "array": np.array([[1.0, np.nan]]), "table": table}))
+    assert found == {
+        "answers": [{"name": "tokens", "low": None}],
+        "array": [[1.0, None]],
+        "table": [{"loss": 1.5}, {"loss": None}],
+    }

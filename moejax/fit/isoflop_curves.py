@@ -20,7 +20,7 @@ from moejax.errors import UserError
 from moejax.fit.runs import Runs, budgets
 from moejax.float64 import float64
 from moejax.interval import DECISIVE_FACTOR, interval
-from moejax.json_text import finite
+from moejax.json_text import fields, finite
 from moejax.wording import counted
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
@@ -160,8 +160,7 @@ class IsoflopOptimum:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; NaN becomes null."""
-        found = finite(self)
-        return {"flops": found.pop("flops"), **found.pop("held"), **found}
+        return finite({"flops": self.flops, **self.held, **fields(self, "flops", "held")})
 
 
 def optimum_of(

@@ -270,6 +270,23 @@ def _escaped(text: str) -> str:
     return html_escapes.escape(one_line(text), quote=True)
 
 
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+
+
+def latex_table(table: Table) -> str:
+    """Return the columns and rows of a table as a LaTeX tabular with the rules of booktabs."""
+    columns, rows = table.shown()
+    alignment = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join("".join(_LATEX.get(c, c) for c in one_line(cell)) for cell in cells) + r" \\"
+
+    heads = line([column.heading for column in columns])
+    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", heads, r"\midrule", *map(line, rows)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
 def json(result: Result) -> str:
     """Return the result as JSON: its data, or else its tables with a dictionary per row."""
     return json_text(result.data if result.data is not None else finite(_as_data(result)))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from moejax.report import render
-from moejax.result import Column, Result, Table, Written, percent
+from moejax.result import Column, Result, Table, Written, column, percent
 from moejax.wording import LONGEST_SENTENCE, LONGEST_WORD, one_line
 
 COLUMNS = [
@@ -42,6 +43,40 @@ def test_every_way_to_show_a_result_says_the_same(capsys):
     assert data["warnings"] == ["One is dense."]
     assert data["tables"][0]["rows"][1]["loss_nats_per_token"] == 2.3456
     assert data["tables"][0]["rows"][1]["cost"] is None
+
+
+@dataclass(frozen=True)
+class Law:
+    name: str = column("law")
+    mae: float = column("MAE", ".4f", unit="nats/token")
+    parent: "Law | None" = None
+
+
+def test_a_table_is_declared_by_the_fields_of_its_rows_or_by_columns_that_read_them():
+    laws = [Law("a", 0.01234), Law("b", 0.2, Law("a", 0.5))]
+    declared = Table.of("Errors", Law, laws, ["note"], key="errors")
+    assert declared.cells() == [["a", "0.0123"], ["b", "0.2000"]]
+    assert [one.heading for one in declared.columns] == ["law", "MAE, nats/token"]
+    assert (declared.notes, declared.key) == (["note"], "errors")
+    columns = [
+        Column("law", value="name"),
+        Column("parent", ".1f", value="parent.mae"),
+        Column("in all", ".1f", value=lambda law: law.mae + 1),
+    ]
+    assert Table.of("", columns, laws).cells() == [["a", "–", "1.0"], ["b", "0.5", "1.2"]]
+
+
+def test_a_table_is_a_tabular_in_latex():
+    table = Table("Errors & more", [Column("law_a"), Column("50 %", ".1f")], [["x^2", 0.5]])
+    assert render.latex_table(table).splitlines() == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"law\_a & 50 \% \\",
+        r"\midrule",
+        r"x\textasciicircum{}2 & 0.5 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
 
 
 def test_a_value_with_its_own_words_is_the_value_in_json():

@@ -17,7 +17,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.uncertainty.derivatives import Functional, derivatives
 from moejax.float64 import float64
-from moejax.json_text import finite
+from moejax.json_text import fields, finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Deciding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; non-finite numbers become null."""
-        return {name: value for name, value in finite(self).items() if name != "runs"}
+        return finite(fields(self, "runs"))
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:

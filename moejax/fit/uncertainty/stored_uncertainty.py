@@ -20,7 +20,7 @@ from moejax.fit.uncertainty.intervals import Spread, keeps_sign, satterthwaite
 from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
-from moejax.json_text import finite
+from moejax.json_text import fields, finite
 from moejax.laws.design import FIELDS, KINDS
 from moejax.laws.law import coefficients, in_units
 from moejax.laws.schedule_sums import REACH
@@ -157,7 +157,7 @@ class StoredUncertainty:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return finite(self)
+        return finite(fields(self))
 
 
 @dataclass(frozen=True, kw_only=True)
