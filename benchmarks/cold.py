@@ -30,7 +30,7 @@ import pandas as pd
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
+from moejax.laws.mixtures.effective_params import CHAPTER_002
 
 PAPERS = (
     "chinchilla,data_constrained,five_factor,four_factor,three_factor,two_factor,marginal_active,marginal_experts,"

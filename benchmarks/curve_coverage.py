@@ -29,8 +29,8 @@ from moejax.fit.search.fit_law import EVERY_START
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.float64 import float64
+from moejax.laws.curves.momentum import Momentum
 from moejax.laws.law import coefficients
-from moejax.laws.momentum import Momentum
 
 ASKED = {"wsd": ("wsd", 1), "cosine, three times": ("cosine", 3)}
 

@@ -17,15 +17,16 @@ import jax
 from moejax.design.constraint import Constraint
 from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import prices
-from moejax.laws import PUBLISHED, five_factor, sparsity
+from moejax.laws import PUBLISHED
 from moejax.laws.active_params import Proportional
-from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
-from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.effective_params import compute_optimal as effective_optimal
-from moejax.laws.expert_count import compute_optimal as experts_optimal
-from moejax.laws.five_factor import ZHAO_2025
-from moejax.laws.leverage import optimal_granularity
-from moejax.laws.sparsity import ABNAR_2025
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.mixtures import five_factor, sparsity
+from moejax.laws.mixtures.effective_params import CHAPTER_002
+from moejax.laws.mixtures.effective_params import compute_optimal as effective_optimal
+from moejax.laws.mixtures.expert_count import compute_optimal as experts_optimal
+from moejax.laws.mixtures.five_factor import ZHAO_2025
+from moejax.laws.mixtures.leverage import optimal_granularity
+from moejax.laws.mixtures.sparsity import ABNAR_2025
 
 LUDZIEJEWSKI = PUBLISHED["expert_count"]["ludziejewski-2025"].law
 TIAN = PUBLISHED["leverage"]["tian-2025"].law

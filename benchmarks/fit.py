@@ -26,10 +26,10 @@ from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import ABNAR_GRID, HOFFMANN_GRID
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import bootstrap
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.five_factor import ZHAO_2025, FiveFactor
-from moejax.laws.sparsity import ABNAR_2025, Sparsity
+from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor
+from moejax.laws.mixtures.sparsity import ABNAR_2025, Sparsity
 
 DELTA = 1e-3
 

@@ -48,11 +48,11 @@ from moejax.fit.uncertainty.covariance import confidence_interval, with_uncertai
 from moejax.fit.uncertainty.estimands import Estimand, coefficient_estimands, decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.uncertainty.intervals import keeps_sign
-from moejax.laws import routed
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design, design_from, known
-from moejax.laws.effective_params import CHAPTER_002
 from moejax.laws.law import coefficients
+from moejax.laws.mixtures import routed
+from moejax.laws.mixtures.effective_params import CHAPTER_002
 
 CLARK = routed.PUBLISHED["clark-2022-s-base"].law
 Groups = np.ndarray

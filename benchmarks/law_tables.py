@@ -22,15 +22,15 @@ from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
-from moejax.laws.chained_law import chained_law
-from moejax.laws.chinchilla import HOFFMANN_2022, frontier
-from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design, design_from, known, value_of
-from moejax.laws.fewer_factors import FourFactor, TwoFactor, at_structure
-from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.formula_law import formula_law
 from moejax.laws.law import coefficients
-from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.mixtures.dense_to_moe import DenseToMoe
+from moejax.laws.mixtures.fewer_factors import FourFactor, TwoFactor, at_structure
+from moejax.laws.mixtures.five_factor import ZHAO_2025
+from moejax.laws.mixtures.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.scores.chained_law import chained_law
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent / "moejax"
 
 BASE = {
     "architecture",
-    "callable_package",
+    "callable_module",
     "compilation_cache",
-    "condition",
+    "control_flow",
     "config",
     "errors",
     "expression",

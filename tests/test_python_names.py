@@ -13,7 +13,7 @@ import pytest
 
 import moejax as mj
 from moejax.fit.search.starts import Sobol
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
 OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training", "show"} | {

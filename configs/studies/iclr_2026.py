@@ -84,9 +84,9 @@ from ml_collections import ConfigDict
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.mixtures import MIXTURES
+from moejax.laws.budget.resources import active_ratio
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
-from moejax.laws.resources import active_ratio
 
 Shape = dict[str, Any]
 """Settings of an architecture."""

@@ -18,13 +18,12 @@ from moejax.cli.command_line import parser_of
 from moejax.cli.commands import predict
 from moejax.errors import UserError
 from moejax.folder import write_text
-from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
-from moejax.laws.claims import CLAIMS
+from moejax.laws import CLAIMS, LAWS, NOT_SEARCHED, PUBLISHED
 from moejax.laws.design import FIELDS, KINDS, Design
+from moejax.laws.entry import PROVENANCE
 from moejax.laws.formula import Formula, Name, formula, names, parse
 from moejax.laws.law import LOSS
 from moejax.laws.predict import predict as ask_law
-from moejax.laws.published import PROVENANCE
 from moejax.papers import errata
 from moejax.papers.plots import ALL
 from moejax.progress import ProgressCallback

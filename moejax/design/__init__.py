@@ -6,6 +6,6 @@ and the m are measures of them, computed by a law and the accounting (``program.
 Calling the package, as ``moejax.design("zhao", flops=1e24)``, calls ``moejax.design.design.design``.
 """
 
-from moejax.callable_package import make_callable
+from moejax.callable_module import make_callable
 
 make_callable(__name__, "moejax.design.design.design")

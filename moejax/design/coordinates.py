@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from moejax.architecture import Architecture
 from moejax.laws.accounting import design_of
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from moejax.design.coordinates import Candidate
 from moejax.laws.accounting import flops_per_token
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.conventions import FLOPS
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.memory import kv_cache_bytes, training_memory
 from moejax.quantities import format, format_bytes
 

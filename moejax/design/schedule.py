@@ -19,8 +19,8 @@ from jaxtyping import Float
 from moejax import minimise
 from moejax.errors import UserError
 from moejax.float64 import float64
+from moejax.laws.curves.schedule_sums import sums_at
 from moejax.laws.law import coefficients
-from moejax.laws.schedule_sums import sums_at
 
 Rates = Float[np.ndarray, " updates"]
 

@@ -16,7 +16,7 @@ from moejax.design.coordinates import Coordinate, Shapes, Sizes
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, params
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
 from moejax.sobol import sobol
 

@@ -23,7 +23,7 @@ from moejax.fit.uncertainty.derivatives import Functional
 from moejax.fit.uncertainty.estimands import above_0, coefficient_estimands
 from moejax.fit.uncertainty.variance_components import VarianceComponents, variance_components
 from moejax.laws import PUBLISHED
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 
 

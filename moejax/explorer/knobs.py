@@ -24,7 +24,7 @@ from moejax.design.coordinates import (
     Sizes,
 )
 from moejax.laws import accounting
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 
 

@@ -3,6 +3,6 @@
 Called, ``moejax.fit(runs, law)``, it is ``moejax.fit.fit.fit``.
 """
 
-from moejax.callable_package import make_callable
+from moejax.callable_module import make_callable
 
 make_callable(__name__, "moejax.fit.fit.fit")

@@ -14,7 +14,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.selection.metrics import metrics
 from moejax.fit.uncertainty.noise import outliers_in_words
 from moejax.fit.uncertainty.stored_uncertainty import StoredUncertainty
-from moejax.laws.chained_law import chained_law
+from moejax.laws.scores.chained_law import chained_law
 
 
 def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:

@@ -10,9 +10,9 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.holdout import Split
 from moejax.fit.selection.metrics import predict
-from moejax.laws.chinchilla import training_flops
+from moejax.laws.dense.chinchilla import training_flops
 from moejax.laws.design import Design
-from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.mixtures.effective_params import EffectiveParams
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -35,11 +35,11 @@ from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws import CURVE_LAWS, LAWS, formula_law
-from moejax.laws.chained_law import ChainedLaw, chained_law
 from moejax.laws.design import Design, design_from, known, value_of
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
+from moejax.laws.scores.chained_law import ChainedLaw, chained_law
 from moejax.result import NOT_DETERMINED, NOT_SET, OF_ANOTHER, Column, Result, Table, Written, percent
 from moejax.stored import read_json, write_json
 from moejax.wording import command, counted, listed, told
@@ -704,8 +704,9 @@ def _law_of(named: Mapping[str, Any]) -> type:
         return formula_law.from_stored(named)
     module, name = named["module"], named["class"]
     every = (*LAWS.values(), *CURVE_LAWS.values())
-    law = next((law for law in every if (law.__module__, law.__qualname__) == (module, name)), None)
-    if law is None:
+    law = next((law for law in every if law.__qualname__ == name), None)
+    # Only the file of the law counts, so that a fit remains readable if the file moves to another package.
+    if law is None or not module.startswith("moejax.laws.") or module.split(".")[-1] != law.__module__.split(".")[-1]:
         raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
     return law
 

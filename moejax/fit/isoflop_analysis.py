@@ -27,10 +27,10 @@ from moejax.fit.search.fit_law import Progress
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.json_text import finite
-from moejax.laws.argmin import argmin_between
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
-from moejax.laws.sparsity import Sparsity
+from moejax.laws.mixtures.sparsity import Sparsity
+from moejax.laws.search import argmin_between
 from moejax.result import Column, Table
 
 

@@ -23,7 +23,7 @@ from moejax.fit.search.fit_law import Progress
 from moejax.fit.uncertainty.bootstrap import resample
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
-from moejax.laws.isoflop_surface import IsoflopSurface, best_active_experts_share, best_params_total, terms
+from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, best_active_experts_share, best_params_total, terms
 
 Degrees = tuple[int, int, int]
 """Degrees of log size, of log sparsity, and of their product."""

@@ -23,8 +23,8 @@ from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_
 from moejax.fit.swept_optimum import precision
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.float64 import float64
-from moejax.laws.leverage import leverage_between
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.dense.loss_compute import LossCompute
+from moejax.laws.mixtures.leverage import leverage_between
 from moejax.laws.predict import factor
 from moejax.wording import counted
 

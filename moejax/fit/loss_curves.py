@@ -23,8 +23,8 @@ from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.extrapolation import outside
 from moejax.fit.uncertainty.prediction import predict_runs
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
+from moejax.laws.curves.schedule_sums import reach_at
 from moejax.laws.design import Design
-from moejax.laws.schedule_sums import reach_at
 from moejax.run_table import DataFrame
 from moejax.wording import did_you_mean
 

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from moejax.fit.runs import Runs, budgets
 from moejax.float64 import float64
 from moejax.json_text import finite
-from moejax.laws.allocation import Allocation
+from moejax.laws.budget.allocation import Allocation
+from moejax.laws.budget.hyperparameters import Hyperparameters
 from moejax.laws.design import Design
-from moejax.laws.hyperparameters import Hyperparameters
 from moejax.laws.law import coefficients
 from moejax.result import Column, Table
 

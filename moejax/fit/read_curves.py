@@ -23,8 +23,8 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.tables.read_runs import mapped, select
+from moejax.laws.curves.schedule_sums import Points, sums_of_curve
 from moejax.laws.design import Design
-from moejax.laws.schedule_sums import Points, sums_of_curve
 from moejax.run_sources import source as run_source
 from moejax.storage import is_remote, open_storage, reaching
 from moejax.wording import counted, did_you_mean, listed, shown, some, told

@@ -20,7 +20,7 @@ from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
 from moejax.fit.uncertainty.bootstrap import to_json as intervals_to_json
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
-from moejax.laws.sparsity import Sparsity
+from moejax.laws.mixtures.sparsity import Sparsity
 from moejax.result import Column, Result, Table, percent
 
 HELD_OUT_FROM = 0.98

@@ -20,7 +20,7 @@ from moejax.fit.joint_parabolas import JointParabolas, joint_parabolas
 from moejax.fit.runs import Runs, budgets, close_budgets
 from moejax.fit.sweeps.budget_losses import MIXTURES, NEAR_LOSS
 from moejax.interval import in_percent
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import known
 from moejax.quantities import format
 from moejax.result import Column, Result, Table

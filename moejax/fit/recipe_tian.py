@@ -25,8 +25,8 @@ from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.float64 import float64
 from moejax.interval import in_percent
 from moejax.json_text import finite
-from moejax.laws.leverage import Leverage, optimal_granularity
-from moejax.laws.saturation import saturate
+from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
+from moejax.laws.mixtures.routed import saturate
 from moejax.result import Column, Result, Table, percent
 from moejax.wording import told
 

@@ -30,12 +30,12 @@ from moejax.fit.zhao_margins import (
 from moejax.json_text import finite
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
-from moejax.laws.expert_count import ExpertCount
-from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
-from moejax.laws.five_factor import FiveFactor, best_active_experts, best_shared_share
-from moejax.laws.granularity import Granularity
-from moejax.laws.routed import Routed
-from moejax.laws.sparsity import Sparsity
+from moejax.laws.mixtures.expert_count import ExpertCount
+from moejax.laws.mixtures.fewer_factors import FourFactor, ThreeFactor, TwoFactor
+from moejax.laws.mixtures.five_factor import FiveFactor, best_active_experts, best_shared_share
+from moejax.laws.mixtures.granularity import Granularity
+from moejax.laws.mixtures.routed import Routed
+from moejax.laws.mixtures.sparsity import Sparsity
 from moejax.result import Column, Result, Table
 from moejax.wording import told
 

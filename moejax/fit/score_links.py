@@ -22,10 +22,10 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import Interval
-from moejax.laws.accuracy_from_loss import AccuracyFromLoss
 from moejax.laws.design import design_from
 from moejax.laws.formula import formula
 from moejax.laws.formula_law import FormulaLaw, formula_law
+from moejax.laws.scores.accuracy_from_loss import AccuracyFromLoss
 from moejax.wording import told
 
 LINKS: Mapping[str, str] = {

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.fit.zhao_margins import factor_values
-from moejax.laws.five_factor import FiveFactor
+from moejax.laws.mixtures.five_factor import FiveFactor
 from moejax.result import Column, Table
 
 if TYPE_CHECKING:

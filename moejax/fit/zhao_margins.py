@@ -13,10 +13,10 @@ from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.starts import Sobol
-from moejax.laws.fewer_factors import ThreeFactor
-from moejax.laws.five_factor import FiveFactor
 from moejax.laws.law import coefficients
-from moejax.laws.marginal import (
+from moejax.laws.mixtures.fewer_factors import ThreeFactor
+from moejax.laws.mixtures.five_factor import FiveFactor
+from moejax.laws.mixtures.marginal import (
     MarginalActive,
     MarginalExperts,
     MarginalShared,

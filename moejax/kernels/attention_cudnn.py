@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from moejax.condition import usually
+from moejax.control_flow import cond_likely
 from moejax.errors import UserError
 from moejax.kernels.attention import CUDNN_LATENT, AttentionMask, on_head_shards
 from moejax.kernels.attention_tiled import tiled
@@ -110,7 +110,7 @@ def _packed(
     def at_once(query: Array, key: Array, value: Array) -> Array:
         return _attend(query, *_of_each_head(query, key, value), scale, 0, documents)
 
-    return usually(documents.are_few, at_once, partial(_by_tiles, scale, segments=segments), query, key, value)
+    return cond_likely(documents.are_few, at_once, partial(_by_tiles, scale, segments=segments), query, key, value)
 
 
 def _save(
@@ -125,7 +125,7 @@ def _save(
     def by_tiles(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
         return _by_tiles(scale, query, key, value, segments), jnp.zeros(query.shape[:3], jnp.float32)
 
-    mixed, logsumexp = usually(documents.are_few, at_once, by_tiles, query, key, value)
+    mixed, logsumexp = cond_likely(documents.are_few, at_once, by_tiles, query, key, value)
     mixed, logsumexp = (checkpoint_name(one, ATTN_OUT) for one in (mixed, logsumexp))
     return mixed, (query, key, value, segments, mixed, logsumexp)
 
@@ -203,7 +203,7 @@ def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[A
         return jax.vjp(partial(_by_tiles, scale, segments=segments), query, key, value)[1](dmixed)
 
     operands = (query, key, value, mixed, logsumexp, dmixed.astype(mixed.dtype))
-    return *usually(documents.are_few, at_once, by_tiles, *operands), None
+    return *cond_likely(documents.are_few, at_once, by_tiles, *operands), None
 
 
 _packed.defvjp(_save, _gradients)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moejax.architecture import Architecture
-from moejax.laws.accounting import Flops, flops_per_token, params
-from moejax.laws.matrices import Matrices, matrices
+from moejax.laws.accounting import Flops, Matrices, flops_per_token, matrices, params
 from moejax.ranges import Number
 
 

@@ -45,7 +45,7 @@ from moejax.laws.formula import (
     parts,
 )
 from moejax.laws.law import LOSS, Sign, coefficient, law
-from moejax.laws.split import best_split, why_no_split
+from moejax.laws.search import best_split, why_no_split
 from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}

@@ -17,10 +17,10 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
+from moejax.laws.entry import Published
 from moejax.laws.law import Law, outputs_of, require_inputs
-from moejax.laws.published import Published
 from moejax.quantities import format
 from moejax.wording import did_you_mean, listed
 

@@ -11,12 +11,12 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.fit.search.objective import Huber
 from moejax.fit.search.starts import ABNAR_GRID
-from moejax.laws import sparsity as optima
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, BackboneByActive, BackboneByTotal
 from moejax.laws.claim import check
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
-from moejax.laws.sparsity import ABNAR_2025 as LAW
+from moejax.laws.mixtures import sparsity as optima
+from moejax.laws.mixtures.sparsity import ABNAR_2025 as LAW
 from moejax.papers.record import Number, Reading, Record, Records, constants, holds, recorder, short, trend
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'

@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 import math
 
-from moejax.laws.chinchilla import optimal_split, training_flops
 from moejax.laws.claim import check
+from moejax.laws.dense.chinchilla import optimal_split, training_flops
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002 as LAW
-from moejax.laws.effective_params import compute_optimal, dense_slice
+from moejax.laws.mixtures.effective_params import CHAPTER_002 as LAW
+from moejax.laws.mixtures.effective_params import compute_optimal, dense_slice
 from moejax.laws.predict import published
 from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, trend
 

@@ -6,8 +6,8 @@ import itertools
 
 from moejax.architecture import Architecture
 from moejax.data.mixtures import MIXTURES
-from moejax.laws import resources
 from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.budget import resources
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design

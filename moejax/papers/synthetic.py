@@ -14,14 +14,14 @@ from moejax.evaluation.suites import suite_of
 from moejax.fit import expansion_frontier
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW
 from moejax.fit.runs import runs_from
-from moejax.laws.chinchilla import HOFFMANN_2022, frontier
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
-from moejax.laws.five_factor import ZHAO_2025, FiveFactor
 from moejax.laws.law import coefficients
+from moejax.laws.mixtures.effective_params import CHAPTER_002
+from moejax.laws.mixtures.fewer_factors import FourFactor, ThreeFactor, TwoFactor
+from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor
+from moejax.laws.mixtures.sparsity import ABNAR_2025
 from moejax.laws.predict import published
-from moejax.laws.sparsity import ABNAR_2025
 from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_7, TABLE_9, TASKS
 from moejax.papers.zhao_experiments import Run, table_6
 from moejax.papers.zhao_shapes import shape, widths

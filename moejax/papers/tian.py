@@ -9,7 +9,7 @@ from typing import Any
 
 from moejax.laws.claim import check
 from moejax.laws.design import Design
-from moejax.laws.leverage import optimal_granularity
+from moejax.laws.mixtures.leverage import optimal_granularity
 from moejax.laws.predict import published
 from moejax.papers import tian_models, tian_tables
 from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, same, short, trend

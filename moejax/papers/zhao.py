@@ -6,11 +6,11 @@ import math
 
 from scipy.optimize import root_scalar
 
-from moejax.laws import five_factor as optima
 from moejax.laws.claim import check
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
-from moejax.laws.five_factor import ZHAO_2025 as LAW
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.mixtures import five_factor as optima
+from moejax.laws.mixtures.five_factor import ZHAO_2025 as LAW
 from moejax.papers import zhao_experiments, zhao_models
 from moejax.papers.record import Reading, Records, constants, holds, recorder, short, trend
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from moejax.laws.five_factor import routed_experts_factor
+from moejax.laws.mixtures.five_factor import routed_experts_factor
 from moejax.papers.record import Number, Reading, Record, Records, recorder
 from moejax.papers.zhao_shapes import SHAPES, millions, model, shape, sizes, widths
 

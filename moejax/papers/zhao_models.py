@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from moejax.laws import five_factor as optima
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.five_factor import ZHAO_2025 as LAW
+from moejax.laws.mixtures import five_factor as optima
+from moejax.laws.mixtures.five_factor import ZHAO_2025 as LAW
 from moejax.papers.record import Number, Reading, Records, recorder
 
 record = recorder("zhao")

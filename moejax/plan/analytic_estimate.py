@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from moejax.architecture import Architecture
 from moejax.kernels.table import preferred
 from moejax.laws.accounting import mtp_params, params
-from moejax.laws.memory import training_memory
-from moejax.laws.named_activations import named_activations
+from moejax.laws.memory import named_activations, training_memory
 from moejax.model.runtime import kept_names
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import parameter_bytes

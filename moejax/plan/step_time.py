@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.chips import Chip
-from moejax.laws.memory import training_memory
-from moejax.laws.named_activations import named_activations
+from moejax.laws.memory import named_activations, training_memory
 from moejax.model.runtime import kept_names
 from moejax.sharding import DATA, DCN_DATA, FSDP
 from moejax.train.training import Training

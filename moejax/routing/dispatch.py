@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Float, Int
 
-from moejax.condition import usually
+from moejax.control_flow import cond_likely
 from moejax.kernels.experts import Experts, apart, project_down, project_up, side_by_side
 from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
 from moejax.kernels.saved_names import MOE_GATE_UP
@@ -101,7 +101,7 @@ def _and_others(
         total = lax.fori_loop(jnp.ones_like(needed), -(-needed // buffer), add, wide)
         return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, first)
 
-    return usually(needed <= buffer, lambda first, *_: first, added, first, layout, *given)
+    return cond_likely(needed <= buffer, lambda first, *_: first, added, first, layout, *given)
 
 
 def _save(chunk: Callable[..., Array], buffer: int, needed: Array, layout: Layout, *given: Any) -> tuple[Array, Any]:

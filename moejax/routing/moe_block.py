@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
-from moejax.condition import usually
+from moejax.control_flow import cond_likely
 from moejax.errors import UserError
 from moejax.kernels.experts import Experts, apart, side_by_side
 from moejax.routing.communication import COMMUNICATION, AllGather, Communication, Shard
@@ -101,7 +101,7 @@ def _one_way(block: Callable[..., Array], fits: Array, way: Any, otherwise: Any,
     The backward pass saves the values of the first branch and recomputes the second. Plain differentiation would save
     the values of both.
     """
-    return usually(
+    return cond_likely(
         fits,
         lambda way, _, *given: block(way, *given),
         lambda _, otherwise, *given: block(otherwise, *given),
@@ -126,7 +126,7 @@ def _save_one_way(block: Callable[..., Array], fits: Array, *operands: Any) -> t
     def other(_: Any, otherwise: Any, *given: Any) -> tuple[Array, list[Array]]:
         return block(otherwise, *given), [jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes]
 
-    y, kept = usually(fits, first, other, *operands)
+    y, kept = cond_likely(fits, first, other, *operands)
     (structure, places), inputs, rest = traced[-1], jax.tree.leaves(operands), iter(kept)
     gradients = structure.unflatten([next(rest) if place is None else inputs[place] for place in places])
     _, otherwise, *given = operands
@@ -135,7 +135,7 @@ def _save_one_way(block: Callable[..., Array], fits: Array, *operands: Any) -> t
 
 def _gradients_of_one_way(block: Callable[..., Array], saved: Any, dy: Array) -> tuple[Any, ...]:
     fits, otherwise, given, gradients = saved
-    found = usually(
+    found = cond_likely(
         fits,
         lambda gradients, _, dy, *given: gradients(dy),
         lambda _, otherwise, dy, *given: jax.vjp(partial(block, otherwise), *given)[1](dy),

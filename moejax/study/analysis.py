@@ -30,7 +30,7 @@ from moejax.fit.uncertainty.estimates import estimate
 from moejax.interval import UNKNOWN, Interval
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 from moejax.progress import ProgressCallback
 from moejax.result import Result

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from moejax.config import unknown
 from moejax.errors import UserError
+from moejax.laws.budget.hyperparameters import PUBLISHED
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
-from moejax.laws.hyperparameters import PUBLISHED
 from moejax.train.training import Training
 
 

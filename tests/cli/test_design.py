@@ -18,7 +18,7 @@ from moejax.design.summary import _cost, summary, with_chips
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.interval import Interval
-from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
 from moejax.quantities import format_bytes
 from moejax.report import render

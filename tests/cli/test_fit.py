@@ -17,7 +17,7 @@ from moejax.cli.parsers.fit import RECIPES, check
 from moejax.errors import UserError
 from moejax.fit.fit_result import load
 from moejax.fit.uncertainty import bootstrap
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 
@@ -397,7 +397,7 @@ def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
     from argparse import Namespace
 
     from moejax.cli.commands.fit_answers import asked_of
-    from moejax.laws.five_factor import FiveFactor
+    from moejax.laws.mixtures.five_factor import FiveFactor
 
     asked = {"decide": ["params_total=671B", "flops=1e24,params_total=671B"], "profile": ["r_a*"], "influence": []}
     found = asked_of(FiveFactor, "loss", (), Namespace(predict=[], covariance="sandwich", by="group", **asked))

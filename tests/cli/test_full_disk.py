@@ -10,7 +10,7 @@ from test_convert import SMALL, write
 from moejax.__main__ import main
 from moejax.fit.fit_result import load
 from moejax.folder import atomic_write, only_writer
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 
 # JAX keeps what it compiled for these tests, and warns where it cannot.

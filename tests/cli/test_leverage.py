@@ -13,9 +13,9 @@ from moejax.__main__ import main
 from moejax.cli.parsers import leverage as command
 from moejax.fit.fit_result import load
 from moejax.fit.uncertainty.estimands import decision_estimands, find
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 from moejax.run_table import write
 
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)

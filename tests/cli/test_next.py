@@ -13,7 +13,7 @@ from moejax.cli.parsers import next as command
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.accounting import design_of
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.run_table import write
 from moejax.stored import read_json

@@ -13,7 +13,7 @@ from moejax.cli.parsers import predict
 from moejax.cli.process import check_flags, compile_quickly, keep_libtpu_quiet, keep_programs, take_gpu_memory
 from moejax.compilation_cache import MOST_PROGRAMS
 from moejax.errors import UserError
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 
 

@@ -10,8 +10,8 @@ from moejax.design.coordinates import Sizes
 from moejax.design.problem import Problem, Unbounded, of_sizes, optimise
 from moejax.design.sensitivity import prices
 from moejax.laws import PUBLISHED
-from moejax.laws.chinchilla import HOFFMANN_2022
-from moejax.laws.sparsity import ABNAR_2025
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
+from moejax.laws.mixtures.sparsity import ABNAR_2025
 
 
 def _table():

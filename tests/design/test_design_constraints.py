@@ -15,11 +15,11 @@ from moejax.design.sensitivity import along, flat_region, prices, undecided
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.chinchilla import HOFFMANN_2022, frontier
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import COMMON_LETTERS, FIELDS, LETTERS, Design
-from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.formula_law import formula_law
-from moejax.laws.sparsity import ABNAR_2025
+from moejax.laws.mixtures.five_factor import ZHAO_2025
+from moejax.laws.mixtures.sparsity import ABNAR_2025
 
 BUDGET = (Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12))
 

@@ -9,8 +9,8 @@ from moejax.design.leverage import leverage, proportions, resampled
 from moejax.fit.uncertainty.estimands import decision_estimands, find
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.mixtures.effective_params import CHAPTER_002
+from moejax.laws.mixtures.five_factor import ZHAO_2025
 
 SIXTEEN, DENSE = held({"expansion": 16.0}), held({"expansion": 1.0})
 

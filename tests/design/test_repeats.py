@@ -9,7 +9,7 @@ from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import along, flat_region, prices
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 
 LAW = PUBLISHED["data_constrained"]["muennighoff-2023"].law
 BUDGET, UNIQUE = Constraint(name="flops", high=1e22), Constraint(name="unique_tokens", high=25e9)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

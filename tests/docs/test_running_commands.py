@@ -26,7 +26,7 @@ from moejax.__main__ import main
 from moejax.cli import COMMANDS
 from moejax.cli.commands.config import load
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
+from moejax.laws.mixtures.effective_params import CHAPTER_002
 from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.routing.routers import ROUTERS
 from moejax.study.outcomes import try_outcomes

@@ -22,9 +22,9 @@ from moejax.fit.uncertainty.covariance import standard_errors
 from moejax.fit.uncertainty.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.uncertainty.variance_components import variance_components
 from moejax.float64 import float64
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.mixtures.effective_params import EffectiveParams
 
 NOISE = 0.003
 LARGE = prediction_estimand(Chinchilla, {"params_active": 70e9, "tokens": 1.4e12})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moejax.fit.uncertainty.estimands import prediction_estimand
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
 

@@ -15,7 +15,7 @@ from moejax.fit.search.starts import Sobol, middle_and_spread
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.estimands import prediction_estimand
 from moejax.float64 import float64
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design, design_from
 from moejax.laws.formula_law import formula_law
 

@@ -24,12 +24,13 @@ from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.prediction import range_of
 from moejax.float64 import float64
-from moejax.laws import PUBLISHED, accounting, effective_params
-from moejax.laws.argmin import argmin_between
+from moejax.laws import PUBLISHED, accounting
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.five_factor import ZHAO_2025, active_experts_range, shared_share_range
+from moejax.laws.mixtures import effective_params
+from moejax.laws.mixtures.five_factor import ZHAO_2025, active_experts_range, shared_share_range
 from moejax.laws.predict import predict
+from moejax.laws.search import argmin_between
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
 
 CHAPTER, ZHAO, REPEATS = "effective_params:chapter-002", "five_factor:zhao-2025", "data_constrained:muennighoff-2023"

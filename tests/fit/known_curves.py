@@ -8,8 +8,8 @@ import pandas as pd
 from moejax.fit.read_curves import Curves, LossCurve, columns_at
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
+from moejax.laws.curves.multi_power import MultiPower
 from moejax.laws.design import Design
-from moejax.laws.multi_power import MultiPower
 
 STEPS, WARMUP, PEAK = 4000, 200, 1e-3
 TRUTH = MultiPower(

@@ -9,7 +9,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 
 
 def sweep(law, noise=0.0, count=120, seed=0, doublings=6):

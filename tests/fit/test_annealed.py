@@ -7,7 +7,7 @@ import pytest
 from known_curves import PEAK, STEPS, WARMUP, curve
 
 from moejax.fit.annealed import AnnealedLosses, Branch, anneal, branch_loss
-from moejax.laws.momentum import Momentum
+from moejax.laws.curves.momentum import Momentum
 
 LAW = Momentum(irreducible=2.6, sum_scale=0.6, sum_exponent=0.45, drop_scale=150.0, memory_steps=60.0)
 ENDS = (1600, 2200, 3000, 4000)

@@ -12,7 +12,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import resampled
 from moejax.fit.uncertainty.bootstrap import bootstrap, resample, to_json
 from moejax.interval import interval
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
 

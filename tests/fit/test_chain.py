@@ -17,12 +17,12 @@ from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
-from moejax.laws.accuracy_from_loss import AccuracyFromLoss
-from moejax.laws.chained_law import chained_law
-from moejax.laws.chinchilla import Chinchilla, optimal_split
+from moejax.laws.dense.chinchilla import Chinchilla, optimal_split
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design, design_from
-from moejax.laws.error_from_loss import ErrorFromLoss
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.scores.accuracy_from_loss import AccuracyFromLoss
+from moejax.laws.scores.chained_law import chained_law
+from moejax.laws.scores.error_from_loss import ErrorFromLoss
 
 LOSS = Chinchilla(irreducible=1.7, params_scale=400.0, params_exponent=0.34, tokens_scale=410.0, tokens_exponent=0.28)
 ERROR = ErrorFromLoss(chance_error=0.85, gain_scale=2.1, gain_rate=0.75)

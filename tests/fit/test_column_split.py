@@ -7,7 +7,7 @@ import pytest
 from moejax.errors import UserError
 from moejax.fit.selection.holdout import each_value, split_by
 from moejax.fit.tables.read_runs import read_runs
-from moejax.laws.sparsity import Sparsity
+from moejax.laws.mixtures.sparsity import Sparsity
 
 EXPERTS = np.array([8, 16, 50, 50, 64, 8])
 FRAME = pd.DataFrame(

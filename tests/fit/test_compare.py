@@ -17,7 +17,7 @@ from moejax.fit.selection.holdout import Split, largest
 from moejax.fit.selection.metrics import errors, predict
 from moejax.fit.selection.model_selection import choose
 from moejax.laws import LAWS
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import law as law_class
 from moejax.report import render

@@ -23,7 +23,7 @@ from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives, psi_
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.intervals import alone, satterthwaite, stretch
 from moejax.laws import LAWS, NOT_SEARCHED
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.report import render
 from moejax.result import Result

@@ -14,7 +14,7 @@ from moejax.fit.fit_result import load
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.read_runs import read_runs
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
 BETAS = {"web": 0.2, "math": 0.45}

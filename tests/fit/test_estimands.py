@@ -21,16 +21,16 @@ from moejax.fit.uncertainty.influence import deciding
 from moejax.fit.uncertainty.intervals import share_ends
 from moejax.float64 import float64
 from moejax.laws import DECISIONS, LAWS, PUBLISHED
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.claim import check
-from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams, compute_optimal
-from moejax.laws.fewer_factors import FourFactor
-from moejax.laws.five_factor import ZHAO_2025, FiveFactor, best_active_experts
 from moejax.laws.law import coefficients
-from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
-from moejax.laws.sparsity import ABNAR_2025, Sparsity
+from moejax.laws.mixtures.dense_to_moe import DenseToMoe
+from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams, compute_optimal
+from moejax.laws.mixtures.fewer_factors import FourFactor
+from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor, best_active_experts
+from moejax.laws.mixtures.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.mixtures.sparsity import ABNAR_2025, Sparsity
 from moejax.report import render
 from moejax.result import Result
 

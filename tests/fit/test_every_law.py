@@ -40,7 +40,7 @@ def sweep(count=200):
 
 NOT_A_LOSS_OF_RUNS = {
     "resources": "its outputs compare designs; nobody measures them on runs",
-    "isoflop_surface": "linear in its coefficients: moejax.laws.isoflop_surface.fit_surface solves it",
+    "isoflop_surface": "linear in its coefficients: moejax.laws.mixtures.isoflop_surface.fit_surface solves it",
 }
 NOT_IDENTIFIABLE = {
     "loss_compute": {"irreducible"},  # Kaplan's is 0, the end of what it can be.

@@ -15,10 +15,10 @@ from moejax.fit.search.starts import Grid, Sobol, WarmStart
 from moejax.fit.selection.metrics import errors, predict
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.law import coefficients
+from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 from moejax.report import render
 
 

@@ -13,10 +13,10 @@ from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.held_out_runs import COLUMNS, coverage, farthest, from_json, held_out_runs, to_json
 from moejax.fit.selection.holdout import folds, hold_out, largest, split_of
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import design_from
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.formula_law import formula_law
+from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 
 NEAR = {"starts": WarmStart((HOFFMANN_2022,)), "penalty": Squared()}
 

@@ -11,7 +11,7 @@ from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.holdout import each_group, folds, hold_out, largest, pooled, to_json, warnings
 from moejax.fit.summary import held_out
 from moejax.json_text import finite
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 
 QUICK = {"starts": Sobol(256), "search": Search(screened=16, rounds=((50, 4),))}
 

@@ -18,7 +18,7 @@ from moejax.fit.uncertainty.covariance import standard_errors
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.influence import influence
 from moejax.laws import LAWS, PUBLISHED
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.law import coefficients
 
 assert not set(WITH_CONSTANTS) & set(NOT_A_LOSS_OF_RUNS)

@@ -12,8 +12,8 @@ from moejax.fit.selection.metrics import predict
 from moejax.float64 import float64
 from moejax.laws.active_params import BackboneByActive
 from moejax.laws.design import Design
-from moejax.laws.isoflop_surface import IsoflopSurface, fit_surface
-from moejax.laws.sparsity import ABNAR_2025, best_params_total
+from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, fit_surface
+from moejax.laws.mixtures.sparsity import ABNAR_2025, best_params_total
 
 SPARSITIES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)

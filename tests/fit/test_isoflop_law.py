@@ -11,7 +11,7 @@ from moejax.fit.isoflop_analysis import best_sizes_by_law
 from moejax.fit.isoflop_curves import isoflop_budgets
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
-from moejax.laws.sparsity import ABNAR_2025, best_params_total
+from moejax.laws.mixtures.sparsity import ABNAR_2025, best_params_total
 
 
 @pytest.fixture(scope="module")

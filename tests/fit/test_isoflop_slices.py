@@ -9,7 +9,7 @@ from test_isoflop_degrees import abnar_runs, planted
 
 from moejax.fit.isoflop_curves import isoflop_budgets
 from moejax.fit.isoflop_surfaces import best_pair, best_sizes, best_sparsities, fit_surfaces, round_sizes
-from moejax.laws.isoflop_surface import optimal_params_total, optimal_sparsity
+from moejax.laws.mixtures.isoflop_surface import optimal_params_total, optimal_sparsity
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from moejax.fit.runs import runs_from
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
 from moejax.laws import LAWS, PUBLISHED
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 from moejax.papers.synthetic import chapter_002_runs
 from moejax.report import render
 

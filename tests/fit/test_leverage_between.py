@@ -8,8 +8,8 @@ import pytest
 
 from moejax.fit.leverages import leverage_of
 from moejax.fit.runs import runs_from
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
-from moejax.laws.loss_compute import LossCompute
 
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
 NO_FLOOR = LossCompute(scale=60.0, exponent=-0.07, irreducible=0.0)

@@ -25,8 +25,8 @@ from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, r
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.laws.curves.multi_power import MultiPower
 from moejax.laws.law import coefficients
-from moejax.laws.multi_power import MultiPower
 from moejax.storage import open_storage
 
 

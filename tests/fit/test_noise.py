@@ -14,8 +14,8 @@ from moejax.fit.search.starts import WarmStart
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.noise import noise, outliers
-from moejax.laws.chinchilla import Chinchilla
-from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.dense.chinchilla import Chinchilla
+from moejax.laws.mixtures.effective_params import EffectiveParams
 
 
 def spiked(run=17, loss=5.9):

@@ -13,11 +13,11 @@ from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.estimands import prediction_estimand
 from moejax.fit.uncertainty.profile import profile
 from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.budget.step_law import StepLaw
 from moejax.laws.design import Design, design_from
 from moejax.laws.formula_law import formula_law
 from moejax.laws.law import coefficients, outputs_of, without_effect
 from moejax.laws.predict import predict as ask
-from moejax.laws.step_law import StepLaw
 
 TRUTH = PUBLISHED["step_law"]["step-law-2025"].law
 SEVERAL = [name for name, law in LAWS.items() if len(law.outputs) > 1 and "total_ratio" not in law.outputs]

@@ -11,7 +11,7 @@ import moejax as mj
 from moejax.fit.uncertainty.estimands import prediction_estimand
 from moejax.fit.uncertainty.prediction import predict_run, predict_runs
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
+from moejax.laws.mixtures.effective_params import CHAPTER_002
 
 
 def test_new_runs_fall_into_their_ranges_as_often_as_the_level_says():

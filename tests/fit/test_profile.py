@@ -13,8 +13,8 @@ from moejax.fit.search.starts import WarmStart
 from moejax.fit.summary import tables
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.profile import profile
-from moejax.laws.chinchilla import Chinchilla
-from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.dense.chinchilla import Chinchilla
+from moejax.laws.mixtures.effective_params import EffectiveParams
 
 
 @cache

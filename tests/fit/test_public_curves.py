@@ -14,7 +14,7 @@ from moejax.fit.read_curves import Curves, read_curves, runs_of
 from moejax.fit.search.objective import Huber
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import errors, predict
-from moejax.laws.multi_power import PUBLISHED
+from moejax.laws.curves.multi_power import PUBLISHED
 
 FOLDER = Path(os.environ.get("MOEJAX_RUN_TABLES", "."), "multi_power_law")
 pytestmark = [

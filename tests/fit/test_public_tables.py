@@ -18,10 +18,10 @@ from moejax.fit.selection.diagnose import diagnose
 from moejax.fit.selection.holdout import hold_out, largest
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap
-from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.dense.chinchilla import Chinchilla
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
-from moejax.laws.loss_compute import LossCompute
-from moejax.laws.routed import Routed
+from moejax.laws.mixtures.routed import Routed
 
 FOLDER = Path(os.environ.get("MOEJAX_RUN_TABLES", "."))
 pytestmark = [

@@ -10,11 +10,11 @@ import pytest
 from moejax.errors import UserError
 from moejax.fit.tables import column_names
 from moejax.fit.tables.read_runs import read_runs
-from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.budget.hyperparameters import Hyperparameters
+from moejax.laws.dense.chinchilla import Chinchilla
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import design_from
-from moejax.laws.effective_params import EffectiveParams
-from moejax.laws.hyperparameters import Hyperparameters
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.mixtures.effective_params import EffectiveParams
 
 FRAME = pd.DataFrame(
     {

@@ -15,7 +15,7 @@ from moejax.fit.recipe_abnar import abnar, sparsest
 from moejax.fit.search.starts import Sobol
 from moejax.float64 import float64
 from moejax.laws.design import Design
-from moejax.laws.sparsity import ABNAR_2025
+from moejax.laws.mixtures.sparsity import ABNAR_2025
 from moejax.report import render
 
 NOISE = 0.001

@@ -10,7 +10,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.fit.recipe_isoflop import isoflop
 from moejax.fit.runs import runs_from
-from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
 
 BUDGETS = np.geomspace(1e19, 1e21, 5)

@@ -21,12 +21,12 @@ from moejax.fit.search.starts import Sobol
 from moejax.fit.stored_structure import flops_by, with_structure
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
-from moejax.laws.catalogue.tian import DENSE_6B, MOE_MINI
+from moejax.laws.catalogue import DENSE_6B, MOE_MINI
 from moejax.laws.conventions import FLOPS
+from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
-from moejax.laws.leverage import Leverage, optimal_granularity
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
 from moejax.papers.synthetic import tian_runs
 from moejax.report import render
 from moejax.report.conclusions import BRIEF_RECIPE

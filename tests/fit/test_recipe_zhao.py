@@ -17,10 +17,10 @@ from moejax.fit.selection.holdout import split_of
 from moejax.fit.selection.metrics import predict
 from moejax.fit.zhao_margins import FACTORS, margins_of
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.fewer_factors import TwoFactor
-from moejax.laws.five_factor import ZHAO_2025, FiveFactor, best_active_experts, best_shared_share, with_experts
-from moejax.laws.marginal import margin_of_shared
-from moejax.laws.sparsity import ABNAR_2025, Sparsity
+from moejax.laws.mixtures.fewer_factors import TwoFactor
+from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor, best_active_experts, best_shared_share, with_experts
+from moejax.laws.mixtures.marginal import margin_of_shared
+from moejax.laws.mixtures.sparsity import ABNAR_2025, Sparsity
 from moejax.report import render
 from moejax.stored import write_json
 

@@ -22,7 +22,7 @@ from moejax.fit.uncertainty.profile import profile
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import Design
-from moejax.laws.five_factor import ZHAO_2025, best_active_experts, best_shared_share, optimal_active_share
+from moejax.laws.mixtures.five_factor import ZHAO_2025, best_active_experts, best_shared_share, optimal_active_share
 
 WIDTH = 1.645
 """Standard errors from the middle to the end of a 90 % interval."""

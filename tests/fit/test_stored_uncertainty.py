@@ -22,12 +22,12 @@ from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.uncertainty.intervals import keeps_sign
 from moejax.fit.uncertainty.prediction import predict_runs, range_in_words, range_of
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.law import coefficients
+from moejax.laws.mixtures.effective_params import EffectiveParams
+from moejax.laws.mixtures.routed import Routed
 from moejax.laws.predict import predict, published
-from moejax.laws.routed import Routed
 from moejax.report import render
 from moejax.stored import write_json
 

@@ -26,7 +26,7 @@ from moejax.fit.uncertainty.influence import deciding
 from moejax.fit.uncertainty.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.uncertainty.undetermined import how_to_determine
 from moejax.interval import Interval
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.report import render

@@ -17,7 +17,7 @@ from moejax.architecture import Architecture
 from moejax.kernels import attention_cudnn
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.attention_cudnn import _documents, cudnn, most_documents, supports
-from moejax.laws.named_activations import named_activations
+from moejax.laws.memory import named_activations
 from moejax.model.runtime import remat_policy
 from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import TARGETS
@@ -235,7 +235,7 @@ def test_the_kernels_backward_pass_gets_each_sum_where_the_forward_pass_left_it(
     monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", forward)
     monkeypatch.setattr(fused_attention_stablehlo, "_dot_product_attention_bwd_rule", backward)
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
-    monkeypatch.setattr(attention_cudnn, "usually", lambda holds, usual, rare, *operands: usual(*operands))
+    monkeypatch.setattr(attention_cudnn, "cond_likely", lambda holds, usual, rare, *operands: usual(*operands))
     query, keys = (jnp.ones((2, 8, heads, 64), jnp.bfloat16) for heads in (4, 2))
     found, back = jax.vjp(partial(attention_cudnn._packed, 1.0, segments=rows), query, keys, keys)
     dquery, dkey, dvalue = back(jnp.ones_like(found))

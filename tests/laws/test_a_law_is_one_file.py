@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design
-from moejax.laws.entry import LawEntry
+from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
-from moejax.laws.published import Published
 
 
 @law
@@ -100,9 +99,9 @@ print(json.dumps({
 def test_a_law_is_added_by_one_file_and_one_line(tmp_path):
     package = tmp_path / "moejax"
     shutil.copytree(Path(moejax.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "laws" / "tokens_alone.py").write_text(LAW)
+    (package / "laws" / "dense" / "tokens_alone.py").write_text(LAW)
     registry = package / "laws" / "__init__.py"
-    registry.write_text(registry.read_text().replace('    "resources",\n', '    "resources",\n    "tokens_alone",\n'))
+    registry.write_text(registry.read_text().replace('    "dense.kaplan",\n', '    "dense.kaplan",\n    "dense.tokens_alone",\n'))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.laws.accounting import Flops, Params, design_of, flops_per_token, params, params_active_served
-from moejax.laws.matrices import matrices
+from moejax.laws.accounting import Flops, Params, design_of, flops_per_token, matrices, params, params_active_served
 
 DENSE = Architecture(
     vocab_size=1000, model_dim=64, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, dense_hidden=160

@@ -7,9 +7,8 @@ import jax
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.accounting import flops_per_token, matrices, params
 from moejax.laws.conventions import FLOPS, PARAMS
-from moejax.laws.matrices import matrices
 
 # Zhao et al. 2025, Table 1: layers, heads, hidden size, expert size; 32 routed experts, 4 + 1 active, heads of 64.
 ZHAO_TABLE_1 = [

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from moejax.architecture import Architecture
 from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.laws.accounting import flops_per_token, mtp_params, params
-from moejax.laws.named_activations import named_activations
+from moejax.laws.memory import named_activations
 from moejax.model.transformer import abstract_params, count, count_mtp
 from moejax.weights.parameters import flat
 

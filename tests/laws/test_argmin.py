@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from moejax.laws.argmin import argmin_between
+from moejax.laws.search import argmin_between
 
 
 def test_a_minimum_inside_is_placed_to_the_last_digits():

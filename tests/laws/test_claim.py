@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.laws import chinchilla, effective_params
-from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.claim import Claim, check
+from moejax.laws.dense import chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
+from moejax.laws.mixtures import effective_params
+from moejax.laws.mixtures.effective_params import CHAPTER_002
 
 exponents = st.floats(0.1, 0.8)
 scales = st.floats(10.0, 1e5)

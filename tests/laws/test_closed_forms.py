@@ -11,9 +11,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import moejax.laws
-from moejax.laws import (
-    allocation,
-    chinchilla,
+from moejax.laws import CLAIMS
+from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneByTotal, Proportional
+from moejax.laws.budget import allocation
+from moejax.laws.budget.allocation import Allocation
+from moejax.laws.claim import check
+from moejax.laws.dense import chinchilla, over_training
+from moejax.laws.dense.chinchilla import Chinchilla
+from moejax.laws.dense.over_training import OverTraining
+from moejax.laws.design import Design
+from moejax.laws.mixtures import (
     dense_to_moe,
     effective_params,
     expert_count,
@@ -22,27 +29,19 @@ from moejax.laws import (
     isoflop_surface,
     leverage,
     marginal,
-    over_training,
     sparse_repeats,
     sparsity,
 )
-from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneByTotal, Proportional
-from moejax.laws.allocation import Allocation
-from moejax.laws.chinchilla import Chinchilla
-from moejax.laws.claim import check
-from moejax.laws.claims import CLAIMS
-from moejax.laws.dense_to_moe import DenseToMoe
-from moejax.laws.design import Design
-from moejax.laws.effective_params import EffectiveParams
-from moejax.laws.expert_count import ExpertCount
-from moejax.laws.five_factor import FiveFactor
-from moejax.laws.granularity import Granularity
-from moejax.laws.isoflop_surface import IsoflopSurface
-from moejax.laws.leverage import Leverage
-from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
-from moejax.laws.over_training import OverTraining
-from moejax.laws.sparse_repeats import SparseRepeats
-from moejax.laws.sparsity import Sparsity
+from moejax.laws.mixtures.dense_to_moe import DenseToMoe
+from moejax.laws.mixtures.effective_params import EffectiveParams
+from moejax.laws.mixtures.expert_count import ExpertCount
+from moejax.laws.mixtures.five_factor import FiveFactor
+from moejax.laws.mixtures.granularity import Granularity
+from moejax.laws.mixtures.isoflop_surface import IsoflopSurface
+from moejax.laws.mixtures.leverage import Leverage
+from moejax.laws.mixtures.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.mixtures.sparse_repeats import SparseRepeats
+from moejax.laws.mixtures.sparsity import Sparsity
 
 exponents = st.floats(0.1, 0.7)
 scales = st.floats(1.0, 4.0).map(lambda power: 10.0**power)
@@ -237,7 +236,7 @@ def named(build):
 
 
 def test_every_function_of_the_library_that_makes_a_claim_is_tested():
-    modules = [importlib.import_module(f"moejax.laws.{m.name}") for m in pkgutil.iter_modules(moejax.laws.__path__)]
+    modules = [importlib.import_module(m.name) for m in pkgutil.walk_packages(moejax.laws.__path__, "moejax.laws.")]
     makers = {
         named(value)
         for module in modules

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moejax.float64 import float64
-from moejax.laws.chinchilla import optimal_params, optimal_split
-from moejax.laws.data_constrained import DataConstrained
+from moejax.laws.dense.chinchilla import optimal_params, optimal_split
+from moejax.laws.dense.data_constrained import DataConstrained
 from moejax.laws.design import Design
 from moejax.laws.predict import predict, published
 

@@ -11,7 +11,7 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.objective import describes_its_dimensions, units_of
 from moejax.float64 import float64
 from moejax.laws import formula_law
-from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
 from moejax.laws.formula_law import FormulaLaw
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from moejax.laws.design import Design
-from moejax.laws.isoflop_surface import IsoflopSurface, fit_surface, optimal_params_total
+from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, fit_surface, optimal_params_total
 
 TRUTH = IsoflopSurface(
     size=(-1.2, 0.03), sparsity=(-0.2, 0.01), interaction=(-0.002, 1e-5), offset=14.0, params_unit=1.0

@@ -10,11 +10,11 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import Sobol
-from moejax.laws.chinchilla import optimal_split
+from moejax.laws.dense.chinchilla import optimal_split
+from moejax.laws.dense.over_training import PUBLISHED, OverTraining, best_tokens_per_param, compute_optimal
 from moejax.laws.design import Design
-from moejax.laws.error_from_loss import PUBLISHED as ERRORS
-from moejax.laws.over_training import PUBLISHED, OverTraining, best_tokens_per_param, compute_optimal
 from moejax.laws.predict import predict, published
+from moejax.laws.scores.error_from_loss import PUBLISHED as ERRORS
 
 NAME = "gadre-2024-redpajama"
 LAW = PUBLISHED[NAME].law

@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from moejax.laws import allocation, chinchilla, effective_params, expert_count, leverage, resources
 from moejax.laws.active_params import Proportional
+from moejax.laws.budget import allocation, resources
 from moejax.laws.claim import check
+from moejax.laws.dense import chinchilla
+from moejax.laws.dense.loss_compute import LossCompute, flops_for_loss
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.five_factor import (
+from moejax.laws.mixtures import effective_params, expert_count, leverage
+from moejax.laws.mixtures.effective_params import CHAPTER_002
+from moejax.laws.mixtures.five_factor import (
     ZHAO_2025,
     active_experts_range,
     best_active_experts,
@@ -25,10 +28,9 @@ from moejax.laws.five_factor import (
     shared_share_range,
     with_experts,
 )
-from moejax.laws.leverage import leverage_between
-from moejax.laws.loss_compute import LossCompute, flops_for_loss
+from moejax.laws.mixtures.leverage import leverage_between
+from moejax.laws.mixtures.sparsity import ABNAR_2025, best_params_total, best_sparsity, joint_optimum, optimal_sparsity
 from moejax.laws.predict import predict, published
-from moejax.laws.sparsity import ABNAR_2025, best_params_total, best_sparsity, joint_optimum, optimal_sparsity
 
 ZHAO_MODELS = {
     "gpt-oss-20b": (3.6e9, 21e9, 42.89, 0.22, 0.09, (5.09, 9.04), (0.183, 0.446)),

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moejax.float64 import float64
-from moejax.laws.chinchilla import HOFFMANN_2022
-from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
-from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor, at_structure
-from moejax.laws.five_factor import (
+from moejax.laws.law import coefficients
+from moejax.laws.mixtures.dense_to_moe import DenseToMoe
+from moejax.laws.mixtures.effective_params import CHAPTER_002
+from moejax.laws.mixtures.fewer_factors import FourFactor, ThreeFactor, TwoFactor, at_structure
+from moejax.laws.mixtures.five_factor import (
     ZHAO_2025,
     active_experts_range,
     best_active_experts,
@@ -24,8 +25,7 @@ from moejax.laws.five_factor import (
     shared_share_range,
     with_experts,
 )
-from moejax.laws.law import coefficients
-from moejax.laws.marginal import margin_of_active, margin_of_shared
+from moejax.laws.mixtures.marginal import margin_of_active, margin_of_shared
 from moejax.laws.predict import predict, published
 
 MIXTURE = Design(params_total=30e9, params_active=3e9, tokens=2e12, num_experts=128, top_k=8, num_shared_experts=2)

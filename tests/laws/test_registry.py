@@ -18,8 +18,8 @@ from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws import design as designs
 from moejax.laws import law as laws
 from moejax.laws.design import Design, design_from
+from moejax.laws.entry import PROVENANCE
 from moejax.laws.predict import predict
-from moejax.laws.published import PROVENANCE
 
 SETS = [(name, constants) for name, sets in PUBLISHED.items() for constants in sets]
 
@@ -73,8 +73,8 @@ def any_design(draw):
 def test_every_law_of_the_package_is_registered():
     classes = {
         value
-        for module in pkgutil.iter_modules(moejax.laws.__path__)
-        for value in vars(importlib.import_module(f"moejax.laws.{module.name}")).values()
+        for module in pkgutil.walk_packages(moejax.laws.__path__, "moejax.laws.")
+        for value in vars(importlib.import_module(module.name)).values()
         if isinstance(value, type) and {"inputs", "outputs"} <= vars(value).keys()
     }
     assert classes == {*LAWS.values(), *CURVE_LAWS.values()}

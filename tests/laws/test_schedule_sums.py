@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from moejax.float64 import float64
+from moejax.laws.curves.momentum import Momentum
+from moejax.laws.curves.multi_power import PUBLISHED
+from moejax.laws.curves.schedule_sums import sums_at, sums_of_curve
 from moejax.laws.design import Design
-from moejax.laws.momentum import Momentum
-from moejax.laws.multi_power import PUBLISHED
-from moejax.laws.schedule_sums import sums_at, sums_of_curve
 
 MOMENTUM = Momentum(irreducible=2.6, sum_scale=0.6, sum_exponent=0.5, drop_scale=470.0, memory_steps=600.0)
 LAWS = (PUBLISHED["luo-2025-100m"].law, MOMENTUM)

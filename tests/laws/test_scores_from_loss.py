@@ -12,10 +12,10 @@ from moejax.errors import UserError
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
-from moejax.laws.accuracy_from_loss import REACH_ACCURACY, AccuracyFromLoss, loss_for_accuracy
 from moejax.laws.design import design_from
-from moejax.laws.error_from_loss import REACH_ERROR, ErrorFromLoss, loss_for_error
 from moejax.laws.predict import predict, published
+from moejax.laws.scores.accuracy_from_loss import REACH_ACCURACY, AccuracyFromLoss, loss_for_accuracy
+from moejax.laws.scores.error_from_loss import REACH_ERROR, ErrorFromLoss, loss_for_error
 
 GADRE_REDPAJAMA = np.array(
     [

@@ -6,9 +6,9 @@ import pytest
 
 import moejax
 from moejax.fit.search.starts import Sobol
+from moejax.laws.budget.step_law import PUBLISHED
 from moejax.laws.design import Design
 from moejax.laws.predict import predict, published
-from moejax.laws.step_law import PUBLISHED
 
 DENSE = [
     (214_663_680, 4_000_000_000, 0.002762, 262_144),

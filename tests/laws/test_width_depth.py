@@ -6,9 +6,9 @@ import pytest
 from moejax.__main__ import main
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
+from moejax.laws.dense.width_depth import PUBLISHED, WidthDepth
 from moejax.laws.design import Design
 from moejax.laws.predict import predict
-from moejax.laws.width_depth import PUBLISHED, WidthDepth
 
 COOLED = [
     (256, 23, 48_377_600, 109_987_233_792, 3.301279),

@@ -11,7 +11,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.laws import ALIASES
 from moejax.laws.active_params import ACTIVE_PARAMS
-from moejax.laws.sparsity import ABNAR_2025, best_sparsity, dense_threshold
+from moejax.laws.mixtures.sparsity import ABNAR_2025, best_sparsity, dense_threshold
 from moejax.papers.errata import causes, errata
 from moejax.papers.record import ERROR, MATCH, RULE, UNDER_READING, UNEXPLAINED, VERDICTS, Reading
 from moejax.papers.reproduce import PAPERS, tally

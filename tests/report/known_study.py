@@ -22,7 +22,7 @@ from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.design import Design
-from moejax.laws.effective_params import EffectiveParams, dense_slice
+from moejax.laws.mixtures.effective_params import EffectiveParams, dense_slice
 from moejax.stored import write_json
 from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
 from moejax.study.annealed import StudyAnnealed

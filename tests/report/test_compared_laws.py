@@ -11,7 +11,7 @@ from moejax.fit.selection.comparison import compare, of_the_loss
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
 from moejax.laws import LAWS
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report.figures.compared_laws import draw
 from moejax.report.figures.figure import write_figure

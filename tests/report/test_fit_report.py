@@ -5,7 +5,7 @@ import pytest
 
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, draw

@@ -23,7 +23,7 @@ from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.column_names import with_derived
 from moejax.fit.uncertainty.profile import curve, profile
 from moejax.laws import PUBLISHED
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers import figures as papers_figures

@@ -16,7 +16,7 @@ from moejax.cli.command_line import DONE, USERS
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import metrics
 from moejax.folder import WRITTEN
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.quantities import format
 from moejax.report import synthetic
@@ -153,7 +153,7 @@ def test_a_table_that_holds_no_runs_is_a_sentence(tmp_path, capsys, content, sen
 
 def test_prices_are_what_solving_again_gives():
     found = prices("effective_params", TRUTH, 1e20, 8.0)
-    from moejax.laws.effective_params import compute_optimal
+    from moejax.laws.mixtures.effective_params import compute_optimal
 
     def least(flops, expansion):
         claim = compute_optimal(TRUTH, flops, expansion)

@@ -11,7 +11,7 @@ from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
-from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
 from moejax.laws.design import Design
 from moejax.study import analysis
 from moejax.study.analysis import Analysis, analyse, limits, tuning, warnings

@@ -14,8 +14,8 @@ from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.fit.loss_curves import losses_at
 from moejax.fit.tables.read_runs import read_runs
-from moejax.laws.chinchilla import Chinchilla
-from moejax.laws.momentum import Momentum
+from moejax.laws.curves.momentum import Momentum
+from moejax.laws.dense.chinchilla import Chinchilla
 from moejax.stored import claim
 from moejax.study.annealed import TABLE, conclude_annealed, curve_of
 from moejax.study.run import train_study

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from moejax.condition import usually
+from moejax.control_flow import cond_likely
 from moejax.train.collectives import Collective, collectives
 
 SIZES = {"data": 2, "expert": 2, "tensor": 2}
@@ -21,7 +21,7 @@ def known():
         x = jax.lax.psum_scatter(jnp.sin(jax.lax.all_gather(x, "expert", tiled=True)), "expert", tiled=True)
         x = jax.lax.all_to_all(x, "data", 1, 1, tiled=True)
         x = jax.lax.ppermute(x, "tensor", [(0, 1), (1, 0)])
-        return usually(x.sum() > 0, lambda x: x, lambda x: jax.lax.psum(x, ("data", "tensor")), x)
+        return cond_likely(x.sum() > 0, lambda x: x, lambda x: jax.lax.psum(x, ("data", "tensor")), x)
 
     def program(x):
         split = P(("data", "expert"))

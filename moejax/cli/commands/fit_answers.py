@@ -25,10 +25,10 @@ from moejax.fit.uncertainty.influence import deciding
 from moejax.fit.uncertainty.prediction import predict_run
 from moejax.fit.uncertainty.profile import profile
 from moejax.json_text import finite
-from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import without_effect
+from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.quantities import format, parse
 from moejax.wording import told
 

@@ -26,8 +26,8 @@ from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import check_level
 from moejax.laws import LAWS
-from moejax.laws.chained_law import chained_law
 from moejax.laws.predict import law_name
+from moejax.laws.scores.chained_law import chained_law
 from moejax.report import render
 from moejax.say import say
 

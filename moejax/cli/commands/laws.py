@@ -12,9 +12,9 @@ from typing import Any
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
 from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws.entry import PROVENANCE
 from moejax.laws.law import coefficients
 from moejax.laws.predict import law_name
-from moejax.laws.published import PROVENANCE
 from moejax.quantities import format
 from moejax.report import render
 from moejax.result import Column, Result, Table

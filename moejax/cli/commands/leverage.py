@@ -25,7 +25,7 @@ from moejax.fit.uncertainty.extrapolation import outside, sentences
 from moejax.interval import check_level, in_percent, interval
 from moejax.laws import called
 from moejax.laws.catalogue import find
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import beyond_in_words, check_scale

@@ -14,7 +14,7 @@ from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.active_params import convention, sentence
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, known
 from moejax.laws.predict import AS_DENSE, beyond_in_words, check_design, check_scale, law_name, predict, published
 from moejax.quantities import format, parse

@@ -17,7 +17,7 @@ from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
 from moejax.laws import called
 from moejax.laws.catalogue import find
-from moejax.laws.five_factor import (
+from moejax.laws.mixtures.five_factor import (
     FiveFactor,
     active_experts_range,
     best_active_experts,

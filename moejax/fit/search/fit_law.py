@@ -29,8 +29,8 @@ from moejax.fit.uncertainty.alternatives import alternatives
 from moejax.fit.uncertainty.noise import log_residuals, noise, outliers
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
-from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
+from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.wording import counted, shown
 
 FLATTEST = 1e-6

@@ -20,7 +20,7 @@ from moejax.fit.selection.holdout import to_json as errors_of
 from moejax.fit.uncertainty.prediction import predict_runs
 from moejax.interval import in_percent
 from moejax.json_text import finite
-from moejax.laws.chained_law import ChainedLaw
+from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.run_table import DataFrame
 from moejax.wording import counted
 

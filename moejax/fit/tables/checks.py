@@ -16,7 +16,7 @@ from moejax.errors import UserError
 from moejax.fit.tables.column_names import as_factor, looks_like, map_option, our_name, quoted
 from moejax.fit.uncertainty.extrapolation import SIZES
 from moejax.laws import LAWS, called
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.run_table import COLUMNS
 from moejax.wording import command, listed, nearest, some

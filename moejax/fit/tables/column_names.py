@@ -22,7 +22,7 @@ from moejax.expression import evaluate
 from moejax.fit.expert_signs import MORE_THAN_DENSE, ExpertSign, sign_of_experts
 from moejax.float64 import float64
 from moejax.laws import LAWS
-from moejax.laws.chinchilla import training_flops
+from moejax.laws.dense.chinchilla import training_flops
 from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.fit.tables.column_names import as_factor, map_option, said_unit, written
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, POSSIBLE, THOUSAND, WORDS, kind_of
 from moejax.quantities import format
 from moejax.wording import lies, listed

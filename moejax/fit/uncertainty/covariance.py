@@ -31,9 +31,9 @@ from moejax.fit.uncertainty.intervals import (
 from moejax.fit.uncertainty.noise import log_residuals, noise
 from moejax.fit.uncertainty.stored_uncertainty import StoredUncertainty
 from moejax.fit.uncertainty.undetermined import FLAT, undetermined
+from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
 from moejax.laws.law import coefficients, is_power
-from moejax.laws.schedule_sums import REACH
 from moejax.wording import command, counted, some
 
 Matrix = Float[np.ndarray, "free free"]

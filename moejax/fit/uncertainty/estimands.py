@@ -12,12 +12,12 @@ import numpy as np
 from moejax.errors import UserError
 from moejax.fit.uncertainty.derivatives import Functional
 from moejax.laws import DECISIONS, called
-from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import require_inputs
 from moejax.laws.predict import check_design, check_scale
+from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.quantities import format
 from moejax.wording import did_you_mean, listed
 

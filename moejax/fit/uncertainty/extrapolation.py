@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, design_from, known
 from moejax.laws.predict import factor
 

@@ -21,9 +21,9 @@ from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.json_text import fields, finite
+from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.design import FIELDS, KINDS
 from moejax.laws.law import coefficients, in_units
-from moejax.laws.schedule_sums import REACH
 
 LARGEST_FOLDS = 50.0
 """Limit on the e-folds of a drawn coefficient from its fitted value, to avoid float overflow."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.sparsity import best_params_total, best_sparsity
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.mixtures.sparsity import best_params_total, best_sparsity
 from moejax.papers.abnar import BUDGETS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, figure

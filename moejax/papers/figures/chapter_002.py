@@ -6,8 +6,8 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.effective_params import compute_optimal
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.mixtures.effective_params import compute_optimal
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS, GRID_EXPANSION
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, figure

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from moejax.laws.resources import active_ratio
+from moejax.laws.budget.resources import active_ratio
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import LOSS, Axis, Panel, Series, figure

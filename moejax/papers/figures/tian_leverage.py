@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.laws.leverage import leverage_between
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.dense.loss_compute import LossCompute
+from moejax.laws.mixtures.leverage import leverage_between
 from moejax.papers.record import short
 from moejax.papers.tian_tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate

@@ -15,8 +15,8 @@ import numpy as np
 from moejax.fit.zhao_margins import WITH_GAMMA
 from moejax.float64 import float64
 from moejax.laws.design import Design
-from moejax.laws.fewer_factors import at_structure
-from moejax.laws.marginal import margin_of_active, margin_of_shared
+from moejax.laws.mixtures.fewer_factors import at_structure
+from moejax.laws.mixtures.marginal import margin_of_active, margin_of_shared
 from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered, structured
 from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, figure

@@ -8,7 +8,12 @@ import numpy as np
 
 from moejax.float64 import float64
 from moejax.laws.design import Design
-from moejax.laws.five_factor import loss_at_optimum, loss_compute_limit, optimal_active_at_compute, with_experts
+from moejax.laws.mixtures.five_factor import (
+    loss_at_optimum,
+    loss_compute_limit,
+    optimal_active_at_compute,
+    with_experts,
+)
 from moejax.papers.zhao import EQUATION_33
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
-from moejax.laws.five_factor import routed_experts_factor
+from moejax.laws.mixtures.five_factor import routed_experts_factor
 from moejax.papers.zhao_shapes import SHAPES, millions, model
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import BLUE, FAINT, ORANGE, PAPER, grid

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from moejax.float64 import float64
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis

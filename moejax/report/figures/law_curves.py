@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.predict import published
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure, FigureInputs, evaluate

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from moejax.laws.leverage import optimal_granularity
+from moejax.laws.mixtures.leverage import optimal_granularity
 from moejax.report.figures.figure import evaluate
 from moejax.report.figures.panels import Axis, Field, Series
 from moejax.report.figures.style import INK

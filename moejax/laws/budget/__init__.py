@@ -1,0 +1,1 @@
+"""Laws that map a compute budget to hyperparameters, sizes or tokens."""

@@ -1,0 +1,1 @@
+"""Laws of whole loss curves, and the schedule features that they read."""

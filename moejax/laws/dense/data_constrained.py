@@ -1,0 +1,100 @@
+"""The law of repeated tokens, Muennighoff et al. (2023): Chinchilla's, with diminishing value of repetitions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from moejax.laws.dense.chinchilla import Chinchilla, optimal_params
+from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry, Published
+from moejax.laws.law import LOSS, coefficient, law
+
+
+@law
+class DataConstrained:
+    """L = A/(U_N + U_N·r_N·(1 - exp(-R_N/r_N)))^alpha + B/(U_D + U_D·r_D·(1 - exp(-R_D/r_D)))^beta + E,
+    with R_N = N/U_N - 1, R_D = D/U_D - 1, U_N = min(N, M) and M = (alpha·A/(beta·B))^(1/alpha)·U_D^(beta/alpha).
+
+    Muennighoff et al., "Scaling Data-Constrained Language Models" (2023), with U_N as in the code released with it.
+
+    N is ``params_active`` (for a dense model, all parameters) and D is ``tokens``, of which U_D is
+    ``unique_tokens_seen``, so that ``epochs`` are R_D + 1. M is the compute-optimal size for U_D different tokens under
+    Hoffmann's law; a larger model has R_N excess parameters. r_D and r_N are R_D* and R_N* there. L is in nats per
+    token.
+
+    Without repeated tokens and with N at most M, this is Chinchilla's law (``unrepeated``). There the first repetition
+    of a token is worth a new one.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "unique_tokens")
+    outputs: ClassVar = LOSS
+
+    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    params_decay: Any = coefficient("excess after which one more parameter is worth 1/e of an early one", symbol="r_N")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    tokens_decay: Any = coefficient("repeats after which one more is worth 1/e of a new token", symbol="r_D")
+
+    @property
+    def unrepeated(self) -> Chinchilla:
+        """Return the law for tokens without repetition."""
+        return Chinchilla(
+            irreducible=self.irreducible,
+            params_scale=self.params_scale,
+            params_exponent=self.params_exponent,
+            tokens_scale=self.tokens_scale,
+            tokens_exponent=self.tokens_exponent,
+        )
+
+    def effective(self, design: Design) -> Design:
+        """Return the parameters and unrepeated tokens with the same loss under Chinchilla's law."""
+        unique = design.unique_tokens_seen
+        enough = jnp.minimum(design.params_active, optimal_params(self.unrepeated, unique))
+        return Design(
+            params_active=_worth(enough, design.params_active, self.params_decay),
+            tokens=_worth(unique, design.tokens, self.tokens_decay),
+        )
+
+    def __call__(self, design: Design) -> Any:
+        return self.unrepeated(self.effective(design))
+
+
+def _worth(first: Any, all_of_them: Any, decay: Any) -> Any:
+    """Return the value of repeated units in first ones, if the value of each repetition decays exponentially."""
+    return first * (1 - decay * jnp.expm1((1 - all_of_them / first) / decay))
+
+
+PUBLISHED = {
+    "muennighoff-2023": Published(
+        law=DataConstrained(
+            irreducible=math.exp(0.6254804),
+            params_scale=math.exp(6.255414),
+            params_exponent=0.3526596,
+            params_decay=5.309743,
+            tokens_scale=math.exp(7.3049974),
+            tokens_exponent=0.3526596,
+            tokens_decay=15.387756,
+        ),
+        source="Muennighoff et al. 2023, constants of the code released with it (huggingface/datablations)",
+        provenance="verified",
+        data="C4, up to 9,000 epochs",
+        fitted={
+            "params_active": (7.1e6, 8.67e9),
+            "tokens": (0.1e9, 900e9),
+            "unique_tokens": (0.1e9, 178e9),
+            "epochs": (1, 9000),
+        },
+        dense=True,
+        remark="On the 182 released losses the objective of the fit comes out as printed. They hardly set the decays: "
+        "r_D = 95 with r_N = 1.7 fits them a little better. The median error is 7.3 %: compare designs by it, as its "
+        "authors say, and do not expect its losses.",
+    ),
+}
+
+
+ENTRIES = (LawEntry(name="data_constrained", law=DataConstrained, aliases=("muennighoff",), published=PUBLISHED),)

@@ -1,0 +1,75 @@
+"""The law of Wang et al. (2024) for dense and sparse models: Chinchilla's, with experts in the parameter term."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from moejax.laws.claim import Claim, Variables
+from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
+from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
+from moejax.laws.law import LOSS, coefficient, law
+
+
+@law
+class DenseToMoe:
+    """L(N, D, E) = A/(N^alpha·E^gamma) + B/D^beta + sigma.
+
+    Wang et al., "Scaling Laws Across Model Architectures" (2024), as quoted by other documents. No constants are known,
+    only the exponents of compute-optimal size, C^0.590 for mixtures and C^0.507 for dense models.
+
+    N is ``params_active_nonembedding``, E ``num_experts`` (1 for a dense model), D ``tokens``; L is in nats per token.
+    At one E this is Chinchilla's form.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts")
+    outputs: ClassVar = LOSS
+
+    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    experts_exponent: Any = coefficient("exponent of experts", symbol="gamma")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="sigma")
+
+    def at_experts(self, num_experts: Any) -> Chinchilla:
+        """Return the law at one expert count."""
+        return Chinchilla(
+            irreducible=self.irreducible,
+            params_scale=self.params_scale * num_experts**-self.experts_exponent,
+            params_exponent=self.params_exponent,
+            tokens_scale=self.tokens_scale,
+            tokens_exponent=self.tokens_exponent,
+        )
+
+    def __call__(self, design: Design) -> Any:
+        experts = jnp.where(design.num_experts > 0, design.num_experts, 1)
+        return self.at_experts(experts)(Design(params_active=design.params_active_nonembedding, tokens=design.tokens))
+
+
+def compute_optimal(law: DenseToMoe, flops: Any, num_experts: Any) -> Claim:
+    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N·D, at one expert count."""
+    return Claim(
+        statement="Hoffmann's split with A E^-gamma for A",
+        source="from the form of Wang et al. 2024",
+        value=optimal_split(law.at_experts(num_experts), flops),
+        objective=jax.tree_util.Partial(_loss, law, num_experts),
+        held=jax.tree_util.Partial(training_flops),
+    )
+
+
+def _loss(law: DenseToMoe, num_experts: Any, variables: Variables) -> Any:
+    return law(Design(num_experts=num_experts, **variables))
+
+
+ENTRIES = (
+    LawEntry(
+        name="dense_to_moe",
+        law=DenseToMoe,
+        aliases=("wang",),
+        decides=dense_at_one("num_experts", compute_optimal, DenseToMoe.at_experts),
+    ),
+)

@@ -1,0 +1,131 @@
+"""The nested laws of Zhao et al. (2025): two, three and four of the five factors."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from moejax.laws.decision import DecisionRule
+from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
+from moejax.laws.law import LOSS, coefficient, coefficients, law
+from moejax.laws.mixtures.five_factor import FiveFactor, best_active_experts, with_experts
+
+
+@law
+class TwoFactor:
+    """L(N, D) = a/N^alpha + b/D^beta + epsilon.
+
+    Zhao et al. (2025), Eq. 4: Chinchilla's form in total parameters, N = ``params_total_nonembedding`` and D =
+    ``tokens``. No constants are published.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
+    outputs: ClassVar = LOSS
+
+    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+
+    def __call__(self, design: Design) -> Any:
+        return (
+            self.total_scale * design.params_total_nonembedding**-self.params_exponent
+            + self.tokens_scale * design.tokens**-self.tokens_exponent
+            + self.irreducible
+        )
+
+
+@law
+class ThreeFactor:
+    """L(N, D, N_a) = a/N^alpha + b/D^beta + c/N_a^alpha + h·N_a/N + epsilon.
+
+    Zhao et al. (2025), Eq. 7, with N = ``params_total_nonembedding``, N_a = ``params_active_nonembedding`` and D =
+    ``tokens``. No constants are published.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens")
+    outputs: ClassVar = LOSS
+
+    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    share_slope: Any = coefficient("cost of a large active share", symbol="h")
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+
+    def __call__(self, design: Design) -> Any:
+        total, active = design.params_total_nonembedding, design.params_active_nonembedding
+        return (
+            self.total_scale * total**-self.params_exponent
+            + self.tokens_scale * design.tokens**-self.tokens_exponent
+            + self.active_scale * active**-self.params_exponent
+            + self.share_slope * active / total
+            + self.irreducible
+        )
+
+
+@law
+class FourFactor:
+    """L = (e·G + f/G)·(N^-alpha + k·N_a^-alpha + h·N_a/N) + a/N^alpha + b/D^beta + c/N_a^alpha + epsilon.
+
+    Zhao et al. (2025), Eq. 9: the five-factor law without shared experts, m = n = 0. N is
+    ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D ``tokens``, G ``active_experts``. No constants
+    are published.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = FiveFactor.inputs
+    outputs: ClassVar = LOSS
+
+    experts_slope: Any = coefficient("cost of more active experts", symbol="e", dimension={"params": "params_exponent"})
+    experts_inverse: Any = coefficient(
+        "cost of fewer active experts", symbol="f", dimension={"params": "params_exponent"}
+    )
+    active_coupling: Any = coefficient("weight of active parameters in the coupling", symbol="k")
+    share_coupling: Any = coefficient(
+        "weight of the active share in the coupling", symbol="h", dimension={"params": "-params_exponent"}
+    )
+    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+
+    @property
+    def as_five_factor(self) -> FiveFactor:
+        """Return the equivalent five-factor law."""
+        return FiveFactor(**coefficients(self), shared_square=0.0, shared_slope=0.0)
+
+    def __call__(self, design: Design) -> Any:
+        return self.as_five_factor(design)
+
+
+def at_structure(law: FiveFactor, active_experts: Any, shared_share: Any) -> ThreeFactor:
+    """Return Eq. 7 as implied by the joint law at one G and S: the structure changes a, c and h, and nothing else."""
+    structure = law.structure(with_experts(active_experts, shared_share))
+    return ThreeFactor(
+        total_scale=law.total_scale + structure,
+        params_exponent=law.params_exponent,
+        tokens_scale=law.tokens_scale,
+        tokens_exponent=law.tokens_exponent,
+        active_scale=law.active_scale + law.active_coupling * structure,
+        share_slope=law.share_coupling * structure,
+        irreducible=law.irreducible,
+    )
+
+
+def _best_experts(law: FourFactor) -> dict[str, Any]:
+    return {"optimal_active_experts": best_active_experts(law.as_five_factor)}
+
+
+ENTRIES = (
+    LawEntry(
+        name="four_factor",
+        law=FourFactor,
+        decides=(DecisionRule((), {"optimal_active_experts": "G*"}, _best_experts),),
+    ),
+    LawEntry(name="three_factor", law=ThreeFactor),
+    LawEntry(name="two_factor", law=TwoFactor),
+)

@@ -1,0 +1,149 @@
+"""The IsoFLOP surface of Abnar et al. (2025): loss at one budget as a polynomial in log size and log sparsity."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from moejax.errors import UserError
+from moejax.laws.claim import Claim, Variables, in_float64
+from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
+from moejax.laws.law import LOSS, coefficient, constant, law
+from moejax.laws.search import argmin_between
+
+
+@law
+class IsoflopSurface:
+    """L(N, S) = Σ a_i·N̂^i + Σ b_i·Ŝ^i + Σ c_i·(N̂·Ŝ)^i + d, with N̂ = log(N / unit) and Ŝ = -log(1 - S).
+
+    Abnar et al. (2025), Eq. 8, for one training budget C; their best degrees are (2, 2, 2). No constants are published.
+    N is ``params_total``, S is ``sparsity``, L is in nats per token.
+
+    The lengths of ``size``, ``sparsity`` and ``interaction`` are the degrees. The document uses unit = 1. The products
+    (N̂·Ŝ)^i span another set of surfaces in another unit, so the unit is a constant of the law. The law is linear in
+    its coefficients, so ``fit_surface`` is least squares. Its optima have closed forms for degrees (2, 2, 2) and are
+    found numerically for others.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "num_experts", "top_k")
+    outputs: ClassVar = LOSS
+
+    size: Any = coefficient("powers of log size, from the first", symbol="a_i", sign="any")
+    sparsity: Any = coefficient("powers of log sparsity, from the first", symbol="b_i", sign="any")
+    interaction: Any = coefficient("powers of their product, from the first", symbol="c_i", sign="any")
+    offset: Any = coefficient("nats per token", symbol="d", sign="any")
+    params_unit: float = constant(
+        "parameters at which log size is 0", symbol="unit", default=1.0, dimension={"params": "1"}
+    )
+
+    def __call__(self, design: Design) -> Any:
+        degrees = (len(self.size), len(self.sparsity), len(self.interaction))
+        weights = (*self.size, *self.sparsity, *self.interaction, self.offset)
+        return sum(w * t for w, t in zip(weights, terms(design, degrees, self.params_unit), strict=True))
+
+
+def terms(design: Design, degrees: tuple[int, int, int], params_unit: Any = 1.0) -> list[Any]:
+    """Return the regressors of the law's coefficients, in order; the last is 1."""
+    size = jnp.log(design.params_total / params_unit)
+    sparsity = -jnp.log(1 - design.sparsity)
+    bases = zip((size, sparsity, size * sparsity), degrees, strict=True)
+    return [*(base**power for base, degree in bases for power in range(1, degree + 1)), jnp.ones_like(size)]
+
+
+def fit_surface(
+    designs: Design, losses: Any, degrees: tuple[int, int, int] = (2, 2, 2), params_unit: float = 1.0
+) -> IsoflopSurface:
+    """Fit the surface to runs of one budget by least squares; the law is linear in its coefficients."""
+    matrix = jnp.stack(terms(designs, degrees, params_unit), axis=-1)
+    scale = jnp.abs(matrix).max(axis=0)
+    weights = iter(jnp.linalg.lstsq(matrix / scale, losses)[0] / scale)
+    size, sparsity, interaction = (tuple(next(weights) for _ in range(degree)) for degree in degrees)
+    return IsoflopSurface(
+        size=size, sparsity=sparsity, interaction=interaction, offset=next(weights), params_unit=params_unit
+    )
+
+
+@in_float64
+def optimal_params_total(law: IsoflopSurface, sparsity: Any) -> Claim:
+    """Return the claim for the N of minimum loss at one sparsity, for degrees (2, 2, 2).
+
+    Raises:
+      UserError: the degrees are others.
+    """
+    _require_quadratic(law)
+    logged = -jnp.log(1 - jnp.asarray(sparsity, float))
+    vertex = -(law.size[0] + law.interaction[0] * logged) / (2 * (law.size[1] + law.interaction[1] * logged**2))
+    return Claim(
+        statement="N̂* = -(a_1 + c_1 Ŝ) / (2 (a_2 + c_2 Ŝ²))",
+        source="from Abnar et al. 2025, Eq. 8",
+        value={"params_total": law.params_unit * jnp.exp(vertex)},
+        objective=jax.tree_util.Partial(_at_sparsity, law, 1 - sparsity),
+    )
+
+
+@in_float64
+def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
+    """Return the claim for the S of minimum loss at one size, for degrees (2, 2, 2), as the share 1-S of active
+    experts.
+
+    Raises:
+      UserError: the degrees are others.
+    """
+    _require_quadratic(law)
+    logged = jnp.log(params_total / law.params_unit)
+    vertex = -(law.sparsity[0] + law.interaction[0] * logged) / (2 * (law.sparsity[1] + law.interaction[1] * logged**2))
+    return Claim(
+        statement="Ŝ* = -(b_1 + c_1 N̂) / (2 (b_2 + c_2 N̂²))",
+        source="from Abnar et al. 2025, Eq. 8",
+        value={"active_experts_share": jnp.exp(-vertex)},
+        objective=jax.tree_util.Partial(_at_size, law, params_total),
+    )
+
+
+def best_params_total(law: IsoflopSurface, active_experts_share: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the N of minimum loss between two sizes at one share 1-S of active experts, and that loss; any degrees."""
+
+    def loss(log_total: Any) -> Any:
+        return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
+
+    best = argmin_between(loss, jnp.log(low), jnp.log(high))
+    return jnp.exp(best), loss(best)
+
+
+def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the 1-S of minimum loss between two shares at one size, and that loss; any degrees."""
+
+    def loss(log_share: Any) -> Any:
+        return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})
+
+    best = argmin_between(loss, jnp.log(low), jnp.log(high))
+    return jnp.exp(best), loss(best)
+
+
+def _require_quadratic(law: IsoflopSurface) -> None:
+    degrees = (len(law.size), len(law.sparsity), len(law.interaction))
+    if degrees != (2, 2, 2):
+        raise UserError(
+            f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form: fit that, or minimise the law."
+        )
+
+
+def _at_sparsity(law: IsoflopSurface, active_experts_share: Any, variables: Variables) -> Any:
+    return law(Design(num_experts=1 / active_experts_share, top_k=1.0, **variables))
+
+
+def _at_size(law: IsoflopSurface, params_total: Any, variables: Variables) -> Any:
+    return law(Design(params_total=params_total, num_experts=1 / variables["active_experts_share"], top_k=1.0))
+
+
+ENTRIES = (
+    LawEntry(
+        name="isoflop_surface",
+        law=IsoflopSurface,
+        not_searched="it holds at one budget of FLOPs and is linear in its coefficients, so it is solved budget by "
+        "budget, not searched (moejax.laws.mixtures.isoflop_surface.fit_surface).",
+    ),
+)

@@ -1,0 +1,263 @@
+"""The law of Abnar et al. (2025): loss from total parameters, tokens and the share of inactive experts."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moejax.laws.active_params import Proportional, convention
+from moejax.laws.claim import Claim, Variables, in_float64
+from moejax.laws.decision import DecisionRule
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry, Published
+from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.search import BISECTIONS, argmin_between
+
+Partial = jax.tree_util.Partial
+
+
+@law
+class Sparsity:
+    """L(N, D, S) = a/N^alpha + b/D^beta + c/(1-S)^lambda + d/((1-S)^delta·N^gamma) + e.
+
+    Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts Language Models"
+    (2025), Eq. 6.
+
+    N is ``params_total``, embeddings included; D is ``tokens``; S is ``sparsity``, the experts that do not serve a
+    token as a share of all. L is in nats per token. Inputs must have S < 1. Optima are at 6·N_a·D = C and need a
+    convention for N_a(N, S), which the paper does not give; ``active_params.py`` has three. Neither has a closed form.
+    The joint optimum of Eq. 2 is degenerate: with the published constants the loss falls in S until 1-S is about 1e-13,
+    because delta and gamma are nearly equal. So sparsity is capped, and a note reports an optimum at the cap.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "num_experts", "top_k")
+    outputs: ClassVar = LOSS
+
+    params_scale: Any = coefficient("scale of the parameter term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of total parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    sparsity_scale: Any = coefficient("scale of the sparsity term", symbol="c")
+    sparsity_exponent: Any = coefficient("exponent of the active share", symbol="lambda", sign="any")
+    coupling_scale: Any = coefficient(
+        "scale of the coupling", symbol="d", dimension={"params": "coupling_params_exponent"}
+    )
+    coupling_exponent: Any = coefficient("exponent of the active share in the coupling", symbol="delta", sign="any")
+    coupling_params_exponent: Any = coefficient("exponent of total parameters in the coupling", symbol="gamma")
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="e")
+
+    def __call__(self, design: Design) -> Any:
+        active = 1 - design.sparsity
+        return (
+            self.params_scale * design.params_total**-self.params_exponent
+            + self.tokens_scale * design.tokens**-self.tokens_exponent
+            + self.sparsity_scale * active**-self.sparsity_exponent
+            + self.coupling_scale
+            * active**-self.coupling_exponent
+            * design.params_total**-self.coupling_params_exponent
+            + self.irreducible
+        )
+
+
+ABNAR_2025 = Sparsity(
+    params_scale=16612.50,
+    params_exponent=0.5962,
+    tokens_scale=5455.67,
+    tokens_exponent=0.3954,
+    sparsity_scale=0.4598,
+    sparsity_exponent=-0.1666,
+    coupling_scale=17.26,
+    coupling_exponent=0.1603,
+    coupling_params_exponent=0.1595,
+    irreducible=0.94,
+)
+"""Table 3."""
+
+PUBLISHED = {
+    "abnar-2025": Published(
+        law=ABNAR_2025,
+        source="Abnar et al. 2025, Table 3",
+        provenance="read",
+        data="a subset of RedPajama",
+        fitted={"flops": (3e19, 1e21), "sparsity": (0.0, 0.95)},
+        remark="Runs at S = 0.98 were held out; R² there was 68 %. The ranges of N and D are not stated, only that of "
+        "the training FLOPs.",
+    ),
+}
+
+SMALLEST, LARGEST = 1.0, 1e25
+"""Bounds of the search for total parameters."""
+MOST_SPARSE = 0.999
+"""Upper bound of the search for sparsity."""
+
+
+@jax.jit
+def best_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) -> Any:
+    """Return N*(C, S): the total parameters of minimum loss at one sparsity."""
+
+    def loss(log_total: Any) -> Any:
+        return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": 1 - sparsity})
+
+    return jnp.exp(argmin_between(loss, jnp.log(SMALLEST), jnp.log(LARGEST)))
+
+
+@jax.jit
+def best_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Any:
+    """Return S*(C, N): the sparsity of minimum loss at one size, between 0 and ``cap``."""
+
+    def loss(log_active: Any) -> Any:
+        return _loss(law, flops, active_of, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
+
+    return 1 - jnp.exp(argmin_between(loss, jnp.log1p(-cap), 0.0))
+
+
+@jax.jit
+def dense_threshold(law: Sparsity, flops: Any, active_of: Any) -> Any:
+    """Return the total parameters below which S*(C, N) is 0: where the slope of the loss in S changes sign at S = 0."""
+
+    def loss(log_total: Any, active: Any) -> Any:
+        return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": active})
+
+    def halve(_: Any, bracket: Any) -> Any:
+        left, right = bracket
+        middle = (left + right) / 2
+        dense_is_best = jax.grad(loss, argnums=1)(middle, 1.0) < 0
+        return jnp.where(dense_is_best, middle, left), jnp.where(dense_is_best, right, middle)
+
+    ends = jnp.log(jnp.asarray(SMALLEST, float)), jnp.log(jnp.asarray(LARGEST, float))
+    return jnp.exp(jax.lax.fori_loop(0, BISECTIONS, halve, ends)[0])
+
+
+@in_float64
+def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) -> Claim:
+    """Return the claim that ``best_params_total`` is optimal."""
+    return Claim(
+        statement="N*(C, S) = argmin_N L(N, C / (6 N_a(N, S)), S)",
+        source="Abnar et al. 2025, Eq. 3 under Eq. 6",
+        value={"params_total": best_params_total(law, flops, sparsity, active_of)},
+        objective=Partial(_at_sparsity, law, flops, active_of, 1 - sparsity),
+    )
+
+
+@in_float64
+def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Claim:
+    """Return the claim that ``best_sparsity`` is optimal, in terms of 1-S; a note reports a value at a bound."""
+    sparsity = best_sparsity(law, flops, params_total, active_of, cap=cap)
+    notes = []
+    if sparsity >= cap * (1 - 1e-6):
+        notes.append(
+            f"The loss still falls at the cap S = {float(cap):g}: under this law no sparsity is too high at this size."
+        )
+    if sparsity <= 0:
+        notes.append("The loss rises from S = 0 on: at this size and budget the dense model is best.")
+    return Claim(
+        statement="S*(C, N) = argmin_S L(N, C / (6 N_a(N, S)), S)",
+        source="Abnar et al. 2025, Eq. 4 under Eq. 6",
+        value={"active_experts_share": 1 - sparsity},
+        objective=Partial(_at_size, law, flops, active_of, params_total),
+        notes=tuple(notes),
+    )
+
+
+class JointOptimum(NamedTuple):
+    """Optimum with capped sparsity, and its interpretation."""
+
+    params_total: float
+    sparsity: float
+    loss: float
+    message: str
+
+
+def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> JointOptimum:
+    """Return N and S of minimum loss with S at most ``cap``: Eq. 2, whose optimum without the cap is degenerate."""
+    with jax.enable_x64(True):
+        law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))
+        actives, totals, losses = _losses_by_sparsity(law, flops, active_of, jnp.asarray(1 - cap, float))
+        best = int(jnp.argmin(losses))
+        message = (
+            f"The loss still falls at the cap S = {cap:g}: the law has no joint optimum below it, so this sparsity is "
+            f"your limit and not the law's answer."
+            if best == 0
+            else f"The loss is least at a sparsity below the cap of {cap:g}."
+        )
+        return JointOptimum(float(totals[best]), float(1 - actives[best]), float(losses[best]), message)
+
+
+@jax.jit
+def _losses_by_sparsity(law: Sparsity, flops: Any, active_of: Any, least: Any) -> tuple[Any, Any, Any]:
+    """Return shares of active experts from ``least`` to 1, with the best size and its loss at each."""
+
+    def at(active: Any) -> tuple[Any, Any]:
+        total = best_params_total(law, flops, 1 - active, active_of)
+        return total, _loss(law, flops, active_of, {"params_total": total, "active_experts_share": active})
+
+    actives = jnp.exp(jnp.linspace(jnp.log(least), 0.0, 257))
+    return actives, *jax.vmap(at)(actives)
+
+
+def _loss(law: Sparsity, flops: Any, active_of: Any, variables: Variables) -> Any:
+    total, active = variables["params_total"], variables["active_experts_share"]
+    tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active_of(total, 1 - active))
+    return law(Design(params_total=total, tokens=tokens, num_experts=1 / active, top_k=1.0))
+
+
+def _at_sparsity(law: Sparsity, flops: Any, active_of: Any, active_experts_share: Any, variables: Variables) -> Any:
+    return _loss(law, flops, active_of, {**variables, "active_experts_share": active_experts_share})
+
+
+def _at_size(law: Sparsity, flops: Any, active_of: Any, params_total: Any, variables: Variables) -> Any:
+    return _loss(law, flops, active_of, {**variables, "params_total": params_total})
+
+
+def _sizes(law: Sparsity, flops: Any, sparsity: Any) -> dict[str, Any]:
+    """Return the sizes at one sparsity by the default active-parameter convention."""
+    active_of = convention()
+    total = best_params_total(law, flops, sparsity, active_of)
+    tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active_of(total, sparsity))
+    design = Design(params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0)
+    return {
+        "optimal_params_total": total,
+        "optimal_params_active": active_of(total, sparsity),
+        "optimal_tokens": tokens,
+        "optimal_loss": law(design),
+    }
+
+
+def _sparsity_at_size(law: Sparsity, flops: Any, params_total: Any) -> dict[str, Any]:
+    return {"optimal_sparsity": best_sparsity(law, flops, params_total, convention())}
+
+
+ENTRIES = (
+    LawEntry(
+        name="sparsity",
+        law=Sparsity,
+        aliases=("abnar",),
+        published=PUBLISHED,
+        decides=(
+            DecisionRule(
+                ("flops", "sparsity"),
+                {
+                    "optimal_params_total": "N*",
+                    "optimal_params_active": "N_a*",
+                    "optimal_tokens": "D*",
+                    "optimal_loss": "L*",
+                },
+                _sizes,
+                ends={"optimal_params_total": (SMALLEST, LARGEST)},
+            ),
+            DecisionRule(
+                ("flops", "params_total"),
+                {"optimal_sparsity": "S*"},
+                _sparsity_at_size,
+                ends={"optimal_sparsity": (0.0, MOST_SPARSE)},
+            ),
+        ),
+        claims={
+            "optimal_params_total": lambda: optimal_params_total(ABNAR_2025, 1e20, 0.9, Proportional()),
+            "optimal_sparsity": lambda: optimal_sparsity(ABNAR_2025, 1e20, 1e9, Proportional()),
+        },
+    ),
+)

@@ -1,0 +1,1 @@
+"""Laws of task scores as functions of the loss."""

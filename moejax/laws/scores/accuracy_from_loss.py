@@ -1,0 +1,116 @@
+"""Accuracy in a task from the loss on it: the sigmoid of the model ladders, Bhagia et al. (2024)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from moejax.laws.decision import DecisionRule
+from moejax.laws.design import Design, design_from
+from moejax.laws.entry import LawEntry, Published
+from moejax.laws.law import coefficient, law
+
+
+@law
+class AccuracyFromLoss:
+    """Acc(L) = b - a·s, with s = sigmoid(k·(L - L_0)).
+
+    Bhagia et al., "Establishing Task Scaling Laws via Compute-Efficient Model Ladders" (2024), the second of its two
+    steps. Here a is the amplitude that the sigmoid subtracts (their a is -a).
+
+    L is ``loss`` and Acc is ``accuracy``, the share of correct answers. In the paper L is the task's own loss: bits per
+    byte of its correct answers. Any loss of the same runs works, and so do percent, which scale a and b. A model of low
+    loss has the accuracy b, one that has learnt nothing b - a. The paper adds an ideal run of loss 0 and accuracy 1 and
+    keeps b at most 1. Add such a row, and fix b at 1 if it ends above 1 (``--fix best_accuracy=1``).
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("loss",)
+    outputs: ClassVar = {"accuracy": "share of answers"}
+
+    best_accuracy: Any = coefficient("accuracy of a model of little loss", symbol="b", is_scale=True)
+    lost_accuracy: Any = coefficient("what a model that has learnt nothing lacks of it", symbol="a", is_scale=True)
+    slope: Any = coefficient("steepness per unit of loss", symbol="k", dimension={"loss": "-1"})
+    middle_loss: Any = coefficient(
+        "loss at which half of it is lost", symbol="L_0", dimension={"loss": "1"}, is_scale=False
+    )
+
+    def __call__(self, design: Design) -> Any:
+        lost = jax.nn.sigmoid(self.slope * (design.loss - self.middle_loss))
+        return {"accuracy": self.best_accuracy - self.lost_accuracy * lost}
+
+
+def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Any) -> Any:
+    """Return the loss at which the law reaches an accuracy; NaN if there is no such loss above 0."""
+    lost = jnp.asarray((law.best_accuracy - accuracy) / law.lost_accuracy)
+    inside = (lost > 0) & (lost < 1)
+    loss = law.middle_loss + jax.scipy.special.logit(jnp.where(inside, lost, 0.5)) / law.slope
+    return jnp.where(inside & (loss > 0), loss, jnp.nan)
+
+
+def _never(law: AccuracyFromLoss, accuracy: float) -> str:
+    best, worst = float(law.best_accuracy), float(law.best_accuracy - law.lost_accuracy)
+    if worst < accuracy < best:
+        least = float(law(design_from({"loss": 0.0}))["accuracy"])
+        return f"under the fitted law the accuracy is {least:.4g} at a loss of 0, and no loss is below that"
+    return f"under the fitted law the accuracy stays between {worst:.4g} and {best:.4g} whatever the loss"
+
+
+REACH_ACCURACY = DecisionRule(
+    ("accuracy",),
+    {"needed_loss": "L*"},
+    lambda law, accuracy: {"needed_loss": loss_for_accuracy(law, accuracy)},
+    reason=_never,
+)
+
+
+def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], found: str) -> Published:
+    return Published(
+        law=law,
+        source="Bhagia et al. 2024, second step, by the released code on the released runs",
+        provenance="verified",
+        data=f"{task}, answers ranked; loss in bits per byte of its right answers",
+        fitted={"loss": losses},
+        remark=f"The loss is no pretraining loss. Of 190M to 1.3B parameters and their checkpoints, with one made-up "
+        f"point of loss 0. {found}",
+    )
+
+
+PUBLISHED = {
+    "bhagia-2024-hellaswag": _ladder(
+        "HellaSwag, 5 shots",
+        AccuracyFromLoss(best_accuracy=0.9921035, lost_accuracy=0.7301114, slope=12.74171, middle_loss=0.7667353),
+        (0.75944, 1.17681),
+        "13B parameters after 5T tokens: .842 from their loss, .832 measured.",
+    ),
+    "bhagia-2024-mmlu": _ladder(
+        "MMLU, 5 shots",
+        AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.7420642, slope=4.833392, middle_loss=0.6159526),
+        (0.98445, 1.85611),
+        "13B parameters after 5T tokens: .514 from their loss, .516 measured.",
+    ),
+    "bhagia-2024-arc-challenge": _ladder(
+        "ARC-Challenge, 5 shots",
+        AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.7776727, slope=5.910607, middle_loss=0.7086407),
+        (0.90622, 1.74075),
+        "13B parameters after 5T tokens: .603 from their loss, .638 measured.",
+    ),
+    "bhagia-2024-piqa": _ladder(
+        "PIQA, 5 shots",
+        AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.458563, slope=5.032957, middle_loss=0.9630229),
+        (0.99845, 1.51561),
+        "13B parameters after 5T tokens: .807 from their loss, .830 measured.",
+    ),
+}
+
+
+ENTRIES = (
+    LawEntry(
+        name="accuracy_from_loss",
+        law=AccuracyFromLoss,
+        aliases=("bhagia", "olmo_ladder"),
+        published=PUBLISHED,
+        decides=(REACH_ACCURACY,),
+    ),
+)
