@@ -101,7 +101,8 @@ def test_a_law_is_added_by_one_file_and_one_line(tmp_path):
     shutil.copytree(Path(moejax.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "laws" / "dense" / "tokens_alone.py").write_text(LAW)
     registry = package / "laws" / "__init__.py"
-    registry.write_text(registry.read_text().replace('    "dense.kaplan",\n', '    "dense.kaplan",\n    "dense.tokens_alone",\n'))
+    line = '    "dense.kaplan",\n'
+    registry.write_text(registry.read_text().replace(line, line + line.replace("kaplan", "tokens_alone")))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
