@@ -24,13 +24,13 @@ from moejax.cli.commands.config import load
 from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
 from moejax.train.allocator import keep_memory
-from moejax.train.attempts import AttemptRecorder
 from moejax.train.devices import Speed
-from moejax.train.loggers import TensorBoardLogger
+from moejax.train.directory.attempts import AttemptRecorder
+from moejax.train.directory.loggers import TensorBoardLogger
+from moejax.train.directory.manifest import Hashing
+from moejax.train.directory.metrics import MetricsLog
 from moejax.train.loop import Trainer
-from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
-from moejax.train.metrics import MetricsLog
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile

@@ -12,6 +12,6 @@ def cond_likely(holds: Array, likely: Callable[..., Any], rare: Callable[..., An
     """Return ``likely(*operands)`` if the condition holds, else ``rare(*operands)``.
 
     All conditions of a training's program are created here. In a compiled program, the true branch of a condition is
-    therefore the one that counts (``moejax.train.program_text``).
+    therefore the one that counts (``moejax.plan.program_text``).
     """
     return lax.cond(holds, likely, rare, *operands)

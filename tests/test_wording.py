@@ -55,7 +55,7 @@ READ = {
     "plan/plan.py": "XLA says what does not fit in numbers, which are read out of it",
     "folder.py": "the same error again, of the file that was to be written",
     "cli/command_line.py": "a variable that JAX names is looked for in them",
-    "train/checkpoint.py": "the cause of the sentence that quotes Orbax",
+    "train/directory/checkpoint.py": "the cause of the sentence that quotes Orbax",
 }
 """Where else the words of an exception are used, and why."""
 

@@ -10,7 +10,7 @@ from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.huggingface.conversion import ORIGIN, from_huggingface
 from moejax.stored import read_json
-from moejax.train.saved_weights import (
+from moejax.train.directory.saved_weights import (
     SavedState,
     find_saved_state,
     is_training,

@@ -24,9 +24,9 @@ from typing import Protocol
 import numpy as np
 from jax.experimental import mesh_utils
 
+from moejax.plan.collectives import Groups, sent_share
 from moejax.plan.topology import Topology
 from moejax.sharding import DCN_DATA, MESH_AXES
-from moejax.train.collectives import Groups, sent_share
 
 
 @dataclass(frozen=True, kw_only=True)

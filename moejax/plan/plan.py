@@ -15,13 +15,13 @@ from jax.sharding import Mesh
 
 from moejax.laws.accounting import flops_per_token
 from moejax.plan.absent_gpu import standing_in
+from moejax.plan.collectives import Collective, collectives
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows, program_time
 from moejax.plan.step_time import Roofline, evaluation_roofline, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology, parse
 from moejax.sharding import DCN_DATA, MESH_AXES
-from moejax.train.collectives import Collective, collectives
 from moejax.train.devices import check_quantization
 from moejax.train.mesh import batch_sharding, make_mesh
 from moejax.train.program import Program, make_program

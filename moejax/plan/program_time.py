@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from moejax.laws.chips import Chip
+from moejax.plan.collectives import bytes_of_arrays
+from moejax.plan.program_text import Instruction, instructions
 from moejax.plan.step_time import OverlappedLinks
-from moejax.train.collectives import bytes_of_arrays
-from moejax.train.program_text import Instruction, instructions
 from moejax.train.training import Training
 
 

@@ -14,7 +14,7 @@ from moejax.fit.tables.dense_rows import EQUAL
 from moejax.json_text import finite
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
-from moejax.train import metrics
+from moejax.train.directory import metrics
 
 if TYPE_CHECKING:
     from moejax.study.run import Concluded

@@ -19,10 +19,10 @@ from moejax.run_sources.source import kind_of
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
 from moejax.study.downstream import TABLE as SCORES
-from moejax.train.attempts import RUNNING, Attempt, read_attempts
-from moejax.train.identity import TRAINING
-from moejax.train.row_file import read_rows
-from moejax.train.status import read_training
+from moejax.train.directory.attempts import RUNNING, Attempt, read_attempts
+from moejax.train.directory.identity import TRAINING
+from moejax.train.directory.row_file import read_rows
+from moejax.train.directory.status import read_training
 
 KILLED = "killed"
 """Outcome of an attempt that claims to be running and is not."""

@@ -20,7 +20,7 @@ from moejax.folder import check_replaceable, noted, outputs_of, sha256
 from moejax.json_text import finite
 from moejax.laws.accounting import flops_per_token
 from moejax.progress import ProgressCallback
-from moejax.train import metrics
+from moejax.train.directory import metrics
 from moejax.train.phases import Phase, phases
 from moejax.train.training import Training
 from moejax.wording import counted, told

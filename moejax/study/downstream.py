@@ -35,8 +35,8 @@ from moejax.storage import open_storage
 from moejax.stored import Damaged, as_read, read_json, write_json
 from moejax.study.status import run_statuses
 from moejax.study.study import Study
-from moejax.train.manifest import finished_steps
-from moejax.train.metrics import branch_name
+from moejax.train.directory.manifest import finished_steps
+from moejax.train.directory.metrics import branch_name
 from moejax.train.training import Training
 from moejax.wording import counted, some
 

@@ -17,7 +17,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.study.stages import ask_for_config, made_of, result_of, with_models
 from moejax.study.study import Stage, Study
-from moejax.train.row import MEASURED, known_columns
+from moejax.train.directory.row import MEASURED, known_columns
 from moejax.wording import counted, told
 
 MOST_MODELS = 500

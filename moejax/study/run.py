@@ -40,8 +40,8 @@ from moejax.study.stages import (
 from moejax.study.status import RunStatus, progress, run_statuses
 from moejax.study.storage import REMEDY, identity
 from moejax.study.study import Analysis, Downstream, Study
-from moejax.train.identity import TRAINING
-from moejax.train.row_file import row_file
+from moejax.train.directory.identity import TRAINING
+from moejax.train.directory.row_file import row_file
 from moejax.train.vmapped_runs import vmap_groups
 from moejax.wording import command, counted, some, told
 

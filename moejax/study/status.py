@@ -12,7 +12,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from moejax.storage import check_regular, read_text
 from moejax.stored import Damaged
 from moejax.study.study import work
-from moejax.train.attempts import (
+from moejax.train.directory.attempts import (
     ATTEMPTS,
     DONE,
     FAILED,
@@ -23,9 +23,9 @@ from moejax.train.attempts import (
     device_seconds,
     parse_attempts,
 )
-from moejax.train.identity import HISTORY, parse_history
-from moejax.train.metrics import number, parse_lines
-from moejax.train.row_file import check_row, parse_row, row_file
+from moejax.train.directory.identity import HISTORY, parse_history
+from moejax.train.directory.metrics import number, parse_lines
+from moejax.train.directory.row_file import check_row, parse_row, row_file
 from moejax.train.training import Training
 from moejax.wording import told
 
@@ -43,8 +43,8 @@ class RunStatus:
 
     model: str
     state: str
-    """One of ``moejax.train.attempts.STATES``. An interrupted training resumes at the next launch or requeue, a failed
-    one at the next launch.
+    """One of ``moejax.train.directory.attempts.STATES``. An interrupted training resumes at the next launch or requeue,
+    a failed one at the next launch.
     """
     rows: tuple[dict[str, Any], ...]
     runs: int

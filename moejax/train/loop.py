@@ -26,9 +26,9 @@ from moejax.quantities import format_bytes
 from moejax.train.allocator import release_memory
 from moejax.train.batches import batch_digest, read_batches
 from moejax.train.devices import without_mfu
+from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hang import HangWatch
-from moejax.train.identity import DATA
 from moejax.train.opening import open_data, open_runs, report_disk_errors, report_memory
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup

@@ -18,9 +18,9 @@ from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
 from moejax.stored import read_json, write_json
-from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.devices import Speed
-from moejax.train.identity import (
+from moejax.train.directory.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
+from moejax.train.directory.identity import (
     CORPUS,
     INITIAL_WEIGHTS,
     RUNS,
@@ -31,19 +31,19 @@ from moejax.train.identity import (
     read_history,
     saved_inputs,
 )
-from moejax.train.loggers import open_loggers
-from moejax.train.manifest import Hashing
+from moejax.train.directory.loggers import open_loggers
+from moejax.train.directory.manifest import Hashing
+from moejax.train.directory.metrics import MetricsLog
+from moejax.train.directory.row import versions
+from moejax.train.directory.row_file import CutShort, check_row, read_row, row_file
+from moejax.train.directory.status import interrupted_text
 from moejax.train.mesh import make_mesh
-from moejax.train.metrics import MetricsLog
 from moejax.train.phases import phases
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.rounding import DETERMINISTIC, of_all, unfixed
-from moejax.train.row import versions
-from moejax.train.row_file import CutShort, check_row, read_row, row_file
 from moejax.train.run import TrainingRun
 from moejax.train.start import check_initial_weights
-from moejax.train.status import interrupted_text
 from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Training
 from moejax.train.vmapped_runs import shared_settings, vmapped_runs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moejax.train.metrics import TRUNK, branch_name
+from moejax.train.directory.metrics import TRUNK, branch_name
 from moejax.train.schedule import Ramp, Schedule, WarmupStableDecay
 from moejax.train.training import Recipe, Training
 

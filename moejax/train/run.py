@@ -17,18 +17,25 @@ from moejax.data.corpus import PartRead, Summary
 from moejax.errors import UserError
 from moejax.folder import HeldLock
 from moejax.stored import read_json, write_json
-from moejax.train.attempts import AttemptRecorder, goodput
-from moejax.train.checkpoint import CheckpointManager, NotRestored
 from moejax.train.devices import Speed, memory
+from moejax.train.directory.attempts import AttemptRecorder, goodput
+from moejax.train.directory.checkpoint import CheckpointManager, NotRestored
+from moejax.train.directory.identity import (
+    DIVERGED,
+    INITIAL_WEIGHTS,
+    TrainingInputs,
+    check_state,
+    decisive_changes,
+    origin,
+)
+from moejax.train.directory.manifest import Hashing
+from moejax.train.directory.metrics import MetricsLog, module_name
+from moejax.train.directory.row import Measured, make_row
+from moejax.train.directory.row_file import row_file
 from moejax.train.evaluation import Evaluated
-from moejax.train.identity import DIVERGED, INITIAL_WEIGHTS, TrainingInputs, check_state, decisive_changes, origin
-from moejax.train.manifest import Hashing
-from moejax.train.metrics import MetricsLog, module_name
 from moejax.train.phases import Phase
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
-from moejax.train.row import Measured, make_row
-from moejax.train.row_file import row_file
 from moejax.train.step import LAYERS, TrainState
 from moejax.train.training import Training
 

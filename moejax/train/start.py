@@ -25,9 +25,8 @@ from moejax.config import dump
 from moejax.data.tokenizer import Tokenizer
 from moejax.errors import UserError
 from moejax.folder import changes, check_as_written, sha256
-from moejax.train.manifest import files_of, hashes_of
-from moejax.train.program import Program
-from moejax.train.saved_weights import (
+from moejax.train.directory.manifest import files_of, hashes_of
+from moejax.train.directory.saved_weights import (
     check_saved,
     find_saved_state,
     is_training,
@@ -35,6 +34,7 @@ from moejax.train.saved_weights import (
     saved_tokenizer,
     tokenizer_beside,
 )
+from moejax.train.program import Program
 from moejax.train.step import TrainState
 from moejax.train.training import Training
 from moejax.train.upcycle import OF_THE_MIXTURE, Read, ReadBlock, check_upcycled, preserves, upcycled

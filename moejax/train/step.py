@@ -21,8 +21,8 @@ from moejax.routing.routers import update_bias
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums, load_shares
 from moejax.sharding import constrain
+from moejax.train.directory.metrics import module_name
 from moejax.train.guard import Guard, new_guard
-from moejax.train.metrics import module_name
 from moejax.train.optimizer import ParameterParts, make_optimizer
 from moejax.train.schedule import Schedule
 from moejax.train.training import Training

@@ -19,9 +19,9 @@ from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
 from moejax.ranges import INT32, BelowOne, Copies, Scale, Seed, Steps, Tokens, whole
 from moejax.train.batch_schedule import BatchSchedule, RampStage
+from moejax.train.directory.identity import fingerprint
+from moejax.train.directory.loggers import LoggerConfig
 from moejax.train.guard import GuardConfig
-from moejax.train.identity import fingerprint
-from moejax.train.loggers import LoggerConfig
 from moejax.train.mesh import MeshShape, check_fits
 from moejax.train.optimizer import OptimizerConfig
 from moejax.wording import told

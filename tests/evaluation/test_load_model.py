@@ -12,9 +12,9 @@ from moejax.evaluation.fingerprint import fingerprint
 from moejax.evaluation.load_model import load_model
 from moejax.huggingface.conversion import to_huggingface
 from moejax.model import transformer
+from moejax.train.directory.saved_weights import find_saved_state, write_saved_weights
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.saved_weights import find_saved_state, write_saved_weights
 from moejax.train.training import DataConfig, Recipe, Training
 from moejax.weights.folder import save_weights
 

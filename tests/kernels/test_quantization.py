@@ -16,10 +16,10 @@ from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
 from moejax.kernels.linear import ProductTypes, project
 from moejax.kernels.quantization import TYPES, in_8_bits, matmul
 from moejax.kernels.table import TABLE, load, select
+from moejax.plan.collectives import collectives
+from moejax.plan.program_text import instructions
 from moejax.sharding import MESH_AXES
-from moejax.train.collectives import collectives
 from moejax.train.mesh import MeshShape, make_mesh
-from moejax.train.program_text import instructions
 
 quantize = jax.jit(quantization.quantize, static_argnums=(1, 2))
 rounded_at_random = jax.jit(quantization.rounded_at_random, static_argnums=(1, 2))

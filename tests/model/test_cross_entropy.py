@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from moejax.kernels import cross_entropy
 from moejax.kernels.table import TABLE
+from moejax.plan.collectives import collectives
 from moejax.sharding import MESH_AXES, TOKEN_AXES
-from moejax.train.collectives import collectives
 
 KERNELS = TABLE["cross_entropy"]
 

@@ -19,9 +19,9 @@ from moejax.evaluation import validation_choices
 from moejax.evaluation.load_model import load_model
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
+from moejax.train.directory.status import read_training
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.status import read_training
 from moejax.train.training import DataConfig, Recipe, Training
 
 TOLERANCE = 1e-4

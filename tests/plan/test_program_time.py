@@ -17,6 +17,7 @@ from moejax.kernels.attention_splash import splash
 from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.grouped_matmul_megablox import MEGABLOX
 from moejax.laws.chips import find
+from moejax.plan.program_text import Instruction
 from moejax.plan.program_time import (
     attention_flops,
     bytes_moved,
@@ -31,7 +32,6 @@ from moejax.plan.program_time import (
 from moejax.plan.step_time import Roofline
 from moejax.plan.topology import parse
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
-from moejax.train.program_text import Instruction
 
 CHIP = find("v5p")
 PROGRAM = """HloModule step

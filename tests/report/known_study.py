@@ -31,8 +31,8 @@ from moejax.study.downstream import DownstreamScores
 from moejax.study.run import Concluded, read_study
 from moejax.study.sanity_checks import sanity_checks
 from moejax.study.study import Analysis, Study
-from moejax.train.attempts import ATTEMPTS, Attempt
-from moejax.train.identity import TRAINING
+from moejax.train.directory.attempts import ATTEMPTS, Attempt
+from moejax.train.directory.identity import TRAINING
 from moejax.train.training import DataConfig, Recipe, Training
 
 ENTROPY = 3.2

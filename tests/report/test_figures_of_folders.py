@@ -18,7 +18,7 @@ from moejax.report.findings import layer_loads
 from moejax.report.plots import PLOTS, draw, inputs_of
 from moejax.run_table import TABLE
 from moejax.stored import write_json
-from moejax.train.attempts import ATTEMPTS, Attempt
+from moejax.train.directory.attempts import ATTEMPTS, Attempt
 
 HOUR = 3600.0
 

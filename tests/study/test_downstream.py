@@ -26,7 +26,7 @@ from moejax.study.analysis import Analysed
 from moejax.study.downstream import DownstreamScores, ask_checkpoints, conclude_downstream
 from moejax.study.run import Concluded
 from moejax.study.study import Downstream, Study
-from moejax.train.row_file import row_file
+from moejax.train.directory.row_file import row_file
 
 SHAPE = {"vocab_size": 257, "model_dim": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}
 BUDGETS = [1_024, 4_096]

@@ -8,7 +8,7 @@ from moejax import run_table
 from moejax.architecture import Architecture
 from moejax.study.run import train_study
 from moejax.study.study import Study
-from moejax.train.row import OF_THE_CLOCK
+from moejax.train.directory.row import OF_THE_CLOCK
 from moejax.train.training import DataConfig, Recipe
 
 SHAPE = {"vocab_size": 257, "model_dim": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}

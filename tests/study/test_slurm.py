@@ -13,8 +13,8 @@ from moejax.__main__ import main
 from moejax.storage import open_storage
 from moejax.study.run import read_study, train_study, write_table
 from moejax.study.status import run_statuses
-from moejax.train.attempts import ATTEMPTS, read_attempts
-from moejax.train.row import OF_THE_CLOCK
+from moejax.train.directory.attempts import ATTEMPTS, read_attempts
+from moejax.train.directory.row import OF_THE_CLOCK
 
 pytestmark = pytest.mark.slurm
 

@@ -24,8 +24,8 @@ from moejax.study.outcomes import try_outcomes
 from moejax.study.run import Concluded, read_study, train_study
 from moejax.study.stages import known_stages, later, results
 from moejax.study.study import Stage, Study
-from moejax.train.row import OF_THE_CLOCK
-from moejax.train.row_file import row_file
+from moejax.train.directory.row import OF_THE_CLOCK
+from moejax.train.directory.row_file import row_file
 
 SHAPE = {"vocab_size": 257, "model_dim": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}
 """A model's settings."""

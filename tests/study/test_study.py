@@ -14,9 +14,9 @@ import pytest
 from moejax import run_table
 from moejax.__main__ import main
 from moejax.study.run import read_study, train_study
-from moejax.train.attempts import read_attempts
-from moejax.train.metrics import read
-from moejax.train.row import MEASURED, OF_THE_CLOCK, known_columns
+from moejax.train.directory.attempts import read_attempts
+from moejax.train.directory.metrics import read
+from moejax.train.directory.row import MEASURED, OF_THE_CLOCK, known_columns
 
 SHORT = ["--workers", "2"]
 

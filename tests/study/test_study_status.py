@@ -20,7 +20,7 @@ from moejax.stored import sealed
 from moejax.study.run import fetch, materialise_at, write_table
 from moejax.study.status import progress, run_statuses, seconds_left
 from moejax.study.study import Study
-from moejax.train.attempts import ATTEMPTS, DONE, FAILED, INTERRUPTED, RUNNING, Attempt
+from moejax.train.directory.attempts import ATTEMPTS, DONE, FAILED, INTERRUPTED, RUNNING, Attempt
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.training import Recipe
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorstore
 
 from moejax import stored
-from moejax.train import metrics, row
+from moejax.train.directory import metrics, row
 
 CONFIG = '''
 """Two layers, two budgets, a checkpoint every fourth step, a line of the log at every one."""

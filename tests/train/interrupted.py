@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from moejax.train import metrics
+from moejax.train.directory import metrics
+from moejax.train.directory.row import OF_THE_CLOCK
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
-from moejax.train.row import OF_THE_CLOCK
 
 
 class Killed(BaseException):

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from moejax.errors import UserError
-from moejax.train import attempts
-from moejax.train.attempts import (
+from moejax.train.directory import attempts
+from moejax.train.directory.attempts import (
     ATTEMPTS,
     DONE,
     FAILED,

@@ -10,8 +10,8 @@ from moejax.__main__ import main
 from moejax.data.prepare import prepare
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.stored import Damaged
-from moejax.train import metrics
-from moejax.train.row_file import read_row, row_file
+from moejax.train.directory import metrics
+from moejax.train.directory.row_file import read_row, row_file
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ from jax.sharding import AxisType
 
 from moejax.errors import CoordinatedError, StartAgain, UserError
 from moejax.sharding import MESH_AXES
-from moejax.train import checkpoint, manifest
-from moejax.train.checkpoint import CheckpointManager, NotRestored
-from moejax.train.manifest import damage, part_name, read_manifest
+from moejax.train.directory import checkpoint, manifest
+from moejax.train.directory.checkpoint import CheckpointManager, NotRestored
+from moejax.train.directory.manifest import damage, part_name, read_manifest
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import make_program
 from moejax.train.step import TrainState
@@ -566,7 +566,7 @@ ENDS_AT_ONCE = """
 import sys, time
 from concurrent.futures import thread
 from pathlib import Path
-from moejax.train import manifest
+from moejax.train.directory import manifest
 plain = manifest._sha256_of
 def late(*words):
     while not thread._shutdown:

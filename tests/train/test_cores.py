@@ -10,8 +10,9 @@ import jax
 import pytest
 from command import assert_same_training, environment, write_config
 
-from moejax.train import loop, rounding, row
-from moejax.train.attempts import AttemptRecorder, read_attempts
+from moejax.train import loop, rounding
+from moejax.train.directory import row
+from moejax.train.directory.attempts import AttemptRecorder, read_attempts
 from moejax.train.mesh import MeshShape
 from moejax.train.opening import log_rounding_changes
 from moejax.train.rounding import DETERMINISTIC, THREADS, of_all, processor

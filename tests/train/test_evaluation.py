@@ -14,14 +14,14 @@ from moejax.data.sources import NAMED
 from moejax.data.validation import Validation, ValidationPart
 from moejax.routing.sums import RoutingSums
 from moejax.run_table import check
-from moejax.train import metrics
+from moejax.train.directory import metrics
+from moejax.train.directory.manifest import validation_losses
+from moejax.train.directory.row import _routing
+from moejax.train.directory.status import read_status
 from moejax.train.evaluation import _sum, evaluate
 from moejax.train.loop import train
-from moejax.train.manifest import validation_losses
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
-from moejax.train.row import _routing
-from moejax.train.status import read_status
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from command import assert_same_training, run, start, write_config
 from interrupted import logged
 
 from moejax.stored import write_json
-from moejax.train import checkpoint, metrics
-from moejax.train.checkpoint import CheckpointManager
+from moejax.train.directory import checkpoint, metrics
+from moejax.train.directory.checkpoint import CheckpointManager
+from moejax.train.directory.manifest import finished_steps, verify
+from moejax.train.directory.saved_weights import find_saved_state
 from moejax.train.loop import train
-from moejax.train.manifest import finished_steps, verify
 from moejax.train.mesh import MeshShape
-from moejax.train.saved_weights import find_saved_state
 from moejax.train.stopping import Stop, Stopped
 
 

@@ -8,8 +8,8 @@ import pytest
 from moejax.data.config import WeightedSource
 from moejax.folder import only_writer
 from moejax.stored import read_json, write_json
-from moejax.train import identity
-from moejax.train.identity import decisive_changes, own, read_history
+from moejax.train.directory import identity
+from moejax.train.directory.identity import decisive_changes, own, read_history
 from moejax.train.mesh import MeshShape
 
 

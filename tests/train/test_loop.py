@@ -16,13 +16,14 @@ from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
 from moejax.errors import UserError
-from moejax.train import loop, metrics, run, step
+from moejax.train import loop, run, step
+from moejax.train.directory import metrics
+from moejax.train.directory.row import seconds_until
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
 from moejax.train.phases import phases
 from moejax.train.program import make_program
-from moejax.train.row import seconds_until
 from moejax.train.training import InitialWeights, Training
 
 

@@ -18,14 +18,14 @@ from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
 from moejax.errors import CoordinatedError, UserError
-from moejax.train.attempts import AttemptRecorder
 from moejax.train.devices import Speed
-from moejax.train.identity import DIVERGED
-from moejax.train.manifest import Hashing, verify, write_hashes
-from moejax.train.metrics import MetricsLog
+from moejax.train.directory.attempts import AttemptRecorder
+from moejax.train.directory.identity import DIVERGED
+from moejax.train.directory.manifest import Hashing, verify, write_hashes
+from moejax.train.directory.metrics import MetricsLog
+from moejax.train.directory.status import read_status
 from moejax.train.processes import ProcessGroup, SharedProgress
 from moejax.train.run import TrainingRun
-from moejax.train.status import read_status
 
 
 @pytest.fixture(scope="module")

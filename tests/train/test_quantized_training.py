@@ -14,7 +14,7 @@ from moejax.kernels.quantization import QUANTIZATIONS, TYPES
 from moejax.laws.chips import CHIPS
 from moejax.model.runtime import Runtime
 from moejax.train.devices import CHIP_OF_DEVICE, check_quantization
-from moejax.train.identity import fingerprint
+from moejax.train.directory.identity import fingerprint
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
 

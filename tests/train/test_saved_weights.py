@@ -19,11 +19,11 @@ from moejax.data.prepared import MANIFEST, CorruptRecords, Manifest, SplitTotals
 from moejax.errors import UserError
 from moejax.sharding import MESH_AXES
 from moejax.stored import write_json
-from moejax.train import manifest
 from moejax.train.batch_schedule import RampStage
-from moejax.train.identity import TrainingInputs, origin
+from moejax.train.directory import manifest
+from moejax.train.directory.identity import TrainingInputs, origin
+from moejax.train.directory.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.train.loop import train
-from moejax.train.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import load_weights
 from moejax.weights.parameters import EXPERT_BIAS, nested, parameters
 

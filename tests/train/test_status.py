@@ -17,11 +17,11 @@ from moejax.__main__ import main
 from moejax.cli.progress import routing_tables
 from moejax.folder import only_writer
 from moejax.stored import write_json
-from moejax.train import metrics
-from moejax.train.attempts import DONE, INTERRUPTED, RUNNING, WAITING
-from moejax.train.loggers import scalars
+from moejax.train.directory import metrics
+from moejax.train.directory.attempts import DONE, INTERRUPTED, RUNNING, WAITING
+from moejax.train.directory.loggers import scalars
+from moejax.train.directory.status import read_status
 from moejax.train.loop import train
-from moejax.train.status import read_status
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from moejax.model.runtime import Runtime
-from moejax.train.collectives import collectives
+from moejax.plan.collectives import collectives
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
 

@@ -12,7 +12,7 @@ from moejax.train.stopping import Stopped, stop_on_signals
 
 IN_A_LIBRARY = """
 import signal
-from moejax.train.attempts import AttemptRecorder, ending
+from moejax.train.directory.attempts import AttemptRecorder, ending
 from moejax.train import stopping
 from moejax.train.stopping import Stopped, stop_on_signals
 from pathlib import Path

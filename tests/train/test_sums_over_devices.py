@@ -12,7 +12,7 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.model.runtime import Runtime
-from moejax.train.collectives import _groups
+from moejax.plan.collectives import _groups
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.program import make_program

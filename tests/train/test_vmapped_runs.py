@@ -10,8 +10,8 @@ import pytest
 from command import newest_states
 from interrupted import Killed, lasting, logged, train_killed_at_every_log
 
-from moejax.train.attempts import DONE, read_attempts
-from moejax.train.checkpoint import CheckpointManager
+from moejax.train.directory.attempts import DONE, read_attempts
+from moejax.train.directory.checkpoint import CheckpointManager
 from moejax.train.loop import train
 from moejax.train.mesh import make_mesh
 from moejax.train.training import VmapAxes

@@ -18,7 +18,7 @@ from moejax.json_text import json_text
 from moejax.progress import ProgressCallback
 from moejax.quantities import format_bytes
 from moejax.say import say
-from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
+from moejax.train.directory.saved_weights import find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import WEIGHTS, is_weights
 
 

@@ -15,9 +15,9 @@ from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.say import say
 from moejax.storage import is_remote
-from moejax.train.attempts import RUNNING
-from moejax.train.manifest import verify
-from moejax.train.status import Status, is_study_folder, read_statuses
+from moejax.train.directory.attempts import RUNNING
+from moejax.train.directory.manifest import verify
+from moejax.train.directory.status import Status, is_study_folder, read_statuses
 from moejax.wording import counted, some
 
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the status."""
     if is_remote(arguments.folder):
         raise UserError(
-            f"{arguments.folder} is in a store, and moejax status reads a folder: mount the bucket (docs/launch.md), or "
+            f"{arguments.folder} is in a store; moejax status reads a folder: mount the bucket (docs/launch.md), or "
             f"for a study run moejax study status {arguments.folder}."
         )
     folder = Path(arguments.folder)

@@ -21,7 +21,7 @@ from moejax.study.run import fetch, read_study, write_table
 from moejax.study.stages import later
 from moejax.study.status import RunStatus, run_statuses, seconds_left
 from moejax.study.study import Study
-from moejax.train.attempts import STATES
+from moejax.train.directory.attempts import STATES
 from moejax.wording import command, some
 
 _SHOWN = 20

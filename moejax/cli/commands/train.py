@@ -26,12 +26,12 @@ from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.say import say
 from moejax.stored import read_json
-from moejax.train import identity
 from moejax.train.auto import choose_hyperparameters
+from moejax.train.directory import identity
+from moejax.train.directory.status import read_status
 from moejax.train.loop import train
 from moejax.train.processes import ProcessGroup, init_distributed
 from moejax.train.rounding import THREADS, fix_threads
-from moejax.train.status import read_status
 from moejax.train.stopping import Stopped, exit_status, stop_on_signals
 from moejax.train.training import Training
 from moejax.wording import says, told

@@ -13,7 +13,7 @@ from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, WIDTH_INCHES, grid
 from moejax.report.findings import Findings
 from moejax.result import size
-from moejax.train.metrics import TRUNK, number
+from moejax.train.directory.metrics import TRUNK, number
 
 PANELS = 24
 """Models that get a panel; a larger study shows those trained first in its table."""

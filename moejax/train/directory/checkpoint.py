@@ -23,7 +23,7 @@ from jax.errors import JaxRuntimeError
 
 from moejax.errors import StartAgain, UserError, out_of_memory
 from moejax.stored import Unreadable
-from moejax.train.manifest import (
+from moejax.train.directory.manifest import (
     VALIDATION_LOSS,
     Hashing,
     damage,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from moejax.plan.program_text import Instruction, instructions
 from moejax.sharding import DCN_DATA
-from moejax.train.program_text import Instruction, instructions
 
 _KINDS = (
     "all-reduce",

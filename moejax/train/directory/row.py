@@ -25,8 +25,8 @@ from moejax.routing.losses import balance_loss
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
 from moejax.train.devices import Speed
+from moejax.train.directory.metrics import TRUNK, number
 from moejax.train.evaluation import Evaluated
-from moejax.train.metrics import TRUNK, number
 from moejax.train.rounding import rounding
 from moejax.train.training import Training
 
@@ -50,11 +50,11 @@ class Measured:
     """Lines of the metrics file."""
     branch: str
     goodput: float | None
-    """Goodput of the training so far, see ``moejax.train.attempts``."""
+    """Goodput of the training so far, see ``moejax.train.directory.attempts``."""
     memory_peak_bytes: int
     """Peak memory of the fullest device, see ``moejax.train.devices``."""
     versions: dict[str, str]
-    """See ``moejax.train.attempts.Attempt``."""
+    """See ``moejax.train.directory.attempts.Attempt``."""
 
 
 _OF_ACCELERATORS = (

@@ -12,7 +12,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.stored import Missing, Unreadable, read_json
-from moejax.train.attempts import (
+from moejax.train.directory.attempts import (
     DONE,
     INTERRUPTED,
     RUNNING,
@@ -22,10 +22,10 @@ from moejax.train.attempts import (
     read_attempts,
     seconds_by_bucket,
 )
-from moejax.train.identity import REMEDY, RUNS, TRAINING
-from moejax.train.manifest import COMMITTED, finished_steps, validation_losses
-from moejax.train.metrics import TRUNK, last_lines, number
-from moejax.train.row_file import read_rows, row_file
+from moejax.train.directory.identity import REMEDY, RUNS, TRAINING
+from moejax.train.directory.manifest import COMMITTED, finished_steps, validation_losses
+from moejax.train.directory.metrics import TRUNK, last_lines, number
+from moejax.train.directory.row_file import read_rows, row_file
 
 RECENT_LINES = 10
 """Number of log lines over which the current speed is measured."""
@@ -38,7 +38,7 @@ class Status:
     name: str
     folder: str
     state: str
-    """One of ``moejax.train.attempts.STATES``."""
+    """One of ``moejax.train.directory.attempts.STATES``."""
     why: str
     """Reason for an interruption or a failure."""
     phase: str | None
@@ -70,7 +70,7 @@ class Status:
     """Number of attempts."""
     goodput: float | None
     seconds: dict[str, float]
-    """Seconds by time bucket, over all attempts: ``moejax.train.attempts``."""
+    """Seconds by time bucket, over all attempts: ``moejax.train.directory.attempts``."""
     memory_bytes: int | None
     memory_peak_bytes: int | None
     layers: dict[str, list[Any]] | None

@@ -60,8 +60,8 @@ class Attempt:
     devices: int = 1
     device_kind: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    """Everything except settings and seed that affects rounding: ``moejax.train.row.versions`` of all processes, the
-    mesh and the number of processes."""
+    """Everything except settings and seed that affects rounding: ``row.versions`` of all processes, the mesh and the
+    number of processes."""
     vmapped_runs: int = 1
     """Number of vmapped runs that share these devices and seconds."""
     phases: dict[str, int] = field(default_factory=dict)

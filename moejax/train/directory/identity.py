@@ -23,7 +23,7 @@ from moejax.config import convert, dump
 from moejax.errors import UserError
 from moejax.folder import changes, has_writer
 from moejax.stored import Damaged, Unreadable, as_read, check_writable, claim, parse_json, read_json, write_json
-from moejax.train.manifest import PHASE, STEP, finished_steps, saved_beside
+from moejax.train.directory.manifest import PHASE, STEP, finished_steps, saved_beside
 from moejax.wording import some, told
 
 T = TypeVar("T")

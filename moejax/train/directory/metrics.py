@@ -18,7 +18,7 @@ from moejax.stored import Damaged, parse_line, read_bytes
 from moejax.wording import some
 
 if TYPE_CHECKING:
-    from moejax.train.loggers import Logger
+    from moejax.train.directory.loggers import Logger
 
 TRUNK = "trunk"
 

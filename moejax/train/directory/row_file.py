@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from moejax.errors import UserError
 from moejax.stored import Damaged, foreign_json, parse_json, read_bytes
 from moejax.train.batch_schedule import BatchSchedule, RampStage
-from moejax.train.identity import check_trained
-from moejax.train.metrics import branch_name
+from moejax.train.directory.identity import check_trained
+from moejax.train.directory.metrics import branch_name
 from moejax.wording import told
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] 
     """Return the rows of a training's budgets, None for missing ones.
 
     Args:
-      training: the training's plain data, as returned by ``moejax.train.status.read_training``.
+      training: the training's plain data, as returned by ``moejax.train.directory.status.read_training``.
 
     Raises:
       UserError: a file is invalid or does not match its name. A row has the tokens of the last whole step of its

@@ -19,9 +19,9 @@ from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
 from moejax.progress import StageCallback
 from moejax.stored import Missing, foreign_json, read_bytes, read_json
-from moejax.train.identity import REMEDY, RUNS, TRAINING, check_state
-from moejax.train.manifest import damage, finished_steps, saved_beside
-from moejax.train.metrics import TRUNK, branch_name
+from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_state
+from moejax.train.directory.manifest import damage, finished_steps, saved_beside
+from moejax.train.directory.metrics import TRUNK, branch_name
 from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters
