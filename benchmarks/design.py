@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 from moejax.design.constraint import Constraint
 from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import prices
+from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.active_params import Proportional
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
@@ -112,7 +111,7 @@ def table_4(model: str) -> Pairs:
 def abnar(total: float, flops: float) -> Pairs:
     """Abnar et al. (2025): S*(N, C), as 1 - S."""
     found = chosen(ABNAR_2025, Constraint(name="flops", high=flops), held("params_total", total))
-    with jax.enable_x64(True):
+    with float64():
         best = sparsity.best_sparsity(ABNAR_2025, flops, total, Proportional())
     # A valley this flat is placed to 1e-6 by the derivative, not by the loss.
     return {"activation_ratio": (1 / found["expert_expansion"], 1 - float(best))}

@@ -339,7 +339,7 @@ class Laboratory(Fitter):
         noise = np.stack([np.random.default_rng([0, seed]).normal(size=len(exact)) for seed in seeds])
         super().__init__(type(truth.law), every, exact * np.exp(NOISE * noise), len(self.on_grid))
         self.otherwise = [truth.asked[0].functional]
-        with jax.enable_x64(True):
+        with float64():
             self.answers = [np.log(float(a.functional(truth.law))) for a in truth.asked]
 
     def errors(self, points: np.ndarray) -> np.ndarray:

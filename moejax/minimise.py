@@ -1,4 +1,4 @@
-"""Minimize functions by L-BFGS on autodiff gradients in float64, from one start or many.
+"""Minimise functions from many starts in float64: L-BFGS, Newton and trust-region steps, Levenberg-Marquardt.
 
 No other file uses jaxopt, which is no longer maintained, so that it can be replaced here alone.
 """
@@ -6,63 +6,29 @@ No other file uses jaxopt, which is no longer maintained, so that it can be repl
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import os
-import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from moejax.float64 import float64
 from moejax.progress import CountCallback
 
-
-def _lbfgs() -> Any:
-    """Return the class ``jaxopt.LBFGS`` without importing the rest of jaxopt, unless it is imported already.
-
-    ``import jaxopt`` imports all of its solvers, with SciPy's optimizers and numba, and warns that it is no longer
-    maintained. The solver's file is imported through an empty package, whose modules are then removed.
-    """
-    spec = importlib.util.find_spec("jaxopt")
-    if "jaxopt" in sys.modules or spec is None:
-        return importlib.import_module("jaxopt").LBFGS
-    sys.modules["jaxopt"] = importlib.util.module_from_spec(spec)
-    try:
-        return importlib.import_module("jaxopt._src.lbfgs").LBFGS
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "jaxopt"]:
-            del sys.modules[name]
-
-
-LBFGS = _lbfgs()
-
 STALLED_STEPS = 4
 """Consecutive steps that lower the value by less than its rounding error, after which a lane stops."""
 
-
-@dataclass(frozen=True)
-class Minimum:
-    """The result of a minimization."""
-
-    point: Any
-    """The argument, shaped like the start, in float64."""
-    value: float
-    gradient_norm: float
-    iterations: int
-    converged: bool
-    """True if the gradient norm is below the tolerance, relative to a value above 1."""
+Objective = Callable[[Any, Any, Any], Any]
+"""``(point, shared, lane) -> value``; hashable, so that equal objectives share one compiled program."""
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Results of many minimizations of one function; every array has one entry per lane."""
+    """Results of many minimisations of one function; every array has one entry per lane."""
 
     points: np.ndarray
     values: np.ndarray
@@ -71,32 +37,23 @@ class Lanes:
     iterations: np.ndarray
 
 
-def minimise(fun: Callable[[Any], Any], start: Any, *, tolerance: float = 1e-10, max_iterations: int = 500) -> Minimum:
-    """Minimize ``fun``, a scalar function of a pytree of real numbers, from ``start``.
+class Minimum(NamedTuple):
+    """A point with the value and the derivatives of an objective there."""
 
-    L-BFGS finds the neighbourhood of a minimum. Newton steps on the exact Hessian then converge to the last digits,
-    where a line search no longer sees the value decrease. Runs in float64 whatever the process's default.
+    point: np.ndarray
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
 
-    Raises:
-      ValueError: the value at the start is not finite.
-    """
-    with float64():
-        flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), start))
+    @property
+    def gradient_norm(self) -> float:
+        """Euclidean norm of the gradient."""
+        return float(np.linalg.norm(self.gradient))
 
-        def objective(point: Any, shared: None, lane: None) -> Any:
-            return jnp.asarray(fun(unravel(point)), jnp.float64)
-
-        if not np.isfinite(value := float(objective(flat, None, None))):
-            raise ValueError(f"The function to minimise is {value} at its start; start where it is finite.")
-        points, _, _, steps = _descend(objective, flat[None], None, None, tolerance, max_iterations)
-        point, value, norm, newton_steps = newton(objective, np.asarray(points[0]), None, None)
-        return Minimum(
-            point=unravel(jnp.asarray(point)),
-            value=value,
-            gradient_norm=norm,
-            iterations=int(steps[0]) + newton_steps,
-            converged=norm <= tolerance * max(1.0, abs(value)),
-        )
+    @property
+    def is_finite(self) -> bool:
+        """True if the value and both derivatives are finite."""
+        return all(np.isfinite(part).all() for part in (self.value, self.gradient, self.hessian))
 
 
 Residuals = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -147,89 +104,71 @@ def least_squares(residuals: Residuals, starts: np.ndarray, *, max_steps: int = 
     return points, value
 
 
-Objective = Callable[[Any, Any, Any], Any]
-"""``(point, shared, lane) -> value``; hashable, so that equal objectives share one compiled program."""
-
-
-def newton(
-    objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, max_steps: int = 20
-) -> tuple[np.ndarray, float, float, int]:
+def newton(objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, max_steps: int = 20) -> Minimum:
     """Apply Newton steps from ``point``, shortened if needed, while they lower the gradient norm and do not raise the
-    value.
+    value."""
+    here = _evaluated(objective, point, shared, lane)
+    for _ in range(max_steps):
+        better = _newton_step(objective, here, shared, lane)
+        if better is None:
+            break
+        here = better
+    return here
 
-    Returns:
-      point, value, gradient norm, steps taken.
-    """
-    with float64():
-        here = point, *_second_order(objective, point, shared, lane)
-        steps = 0
-        while steps < max_steps and (better := _newton_step(objective, here, shared, lane)) is not None:
-            here, steps = better, steps + 1
-        point, value, gradient, _ = here
-        return np.asarray(point), float(value), float(np.linalg.norm(gradient)), steps
+
+def _newton_step(objective: Objective, here: Minimum, shared: Any, lane: Any) -> Minimum | None:
+    """Return the next point; None if no part of the step is better."""
+    if not np.isfinite(here.hessian).all():
+        return None
+    direction = np.linalg.lstsq(here.hessian, here.gradient, rcond=1e-14)[0]
+    for share in (1.0, 0.25, 0.0625):
+        there = _evaluated(objective, here.point - share * direction, shared, lane)
+        falls = there.gradient_norm < here.gradient_norm
+        if falls and there.value <= here.value + 1e-12 * abs(here.value):
+            return there
+    return None
 
 
 def polish(
     objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, tolerance: float, max_steps: int = 5000
-) -> tuple[np.ndarray, float, float, int]:
+) -> Minimum:
     """Apply ``newton``, then trust-region steps if the gradient norm is still above ``tolerance``.
 
     A curved valley, or one that leads to infinity, stops a line search and full Newton steps, since its curvature holds
     only for shorter steps. If a coefficient vanishes, its coordinate ends far away. Along the kinks of a robust
-    penalty, steps are short: 2,000 to 3,600 of a millisecond each were observed. As in ``Minimum.converged``, the
-    tolerance is relative to a value above 1.
-
-    Returns:
-      as ``newton``.
+    penalty, steps are short: 2,000 to 3,600 of a millisecond each were observed. The tolerance is relative to a value
+    above 1.
     """
-    ended = point, value, norm, steps = newton(objective, point, shared, lane)
-    if norm <= tolerance * max(1.0, abs(value)) or not np.isfinite(value):
-        return ended
+    here = newton(objective, point, shared, lane)
+    if here.gradient_norm <= tolerance * max(1.0, abs(here.value)) or not here.is_finite:
+        return here
 
     # The import takes a tenth of a second, and few fits need it.
     import scipy.optimize
 
-    def derivatives(at: np.ndarray) -> list[np.ndarray]:
-        with float64():
-            return [np.asarray(part) for part in _second_order(objective, at, shared, lane)]
-
-    if not all(np.isfinite(part).all() for part in derivatives(np.asarray(point))):
-        # Without finite curvature a trust region is not defined.
-        return ended
-
     # SciPy requests the value and its derivatives separately at one point.
     @functools.lru_cache(maxsize=2)
-    def evaluated(at: bytes) -> tuple[float, np.ndarray, np.ndarray]:
-        value, *slopes = derivatives(np.frombuffer(at))
-        if all(np.isfinite(part).all() for part in (value, *slopes)):
-            return float(value), slopes[0], slopes[1]
-        # SciPy rejects a step to a non-finite value, but reads its derivatives first.
-        return np.inf, np.zeros_like(slopes[0]), np.zeros_like(slopes[1])
+    def evaluated(at: bytes) -> Minimum:
+        there = _evaluated(objective, np.frombuffer(at), shared, lane)
+        # SciPy rejects a step to an infinite value, but reads its derivatives first.
+        zero = np.zeros_like(there.gradient), np.zeros_like(there.hessian)
+        return there if there.is_finite else Minimum(there.point, np.inf, *zero)
 
-    found = scipy.optimize.minimize(
-        lambda x: evaluated(x.tobytes())[0],
-        point,
-        jac=lambda x: evaluated(x.tobytes())[1],
-        hess=lambda x: evaluated(x.tobytes())[2],
+    ended = scipy.optimize.minimize(
+        lambda x: evaluated(x.tobytes()).value,
+        here.point,
+        jac=lambda x: evaluated(x.tobytes()).gradient,
+        hess=lambda x: evaluated(x.tobytes()).hessian,
         method="trust-exact",
         options={"gtol": tolerance, "maxiter": max_steps},
     )
-    point, value, norm, more = newton(objective, found.x, shared, lane)
-    return point, value, norm, steps + int(found.nit) + more
+    return newton(objective, ended.x, shared, lane)
 
 
-def _newton_step(objective: Objective, here: tuple[Any, ...], shared: Any, lane: Any) -> tuple[Any, ...] | None:
-    """Return the next point with value, gradient and Hessian; None if no part of the step is better."""
-    point, value, gradient, hessian = here
-    if not np.isfinite(hessian).all():
-        return None
-    direction = np.linalg.lstsq(np.asarray(hessian), np.asarray(gradient), rcond=1e-14)[0]
-    for share in (1.0, 0.25, 0.0625):
-        there = point - share * direction, *_second_order(objective, point - share * direction, shared, lane)
-        falls = np.linalg.norm(there[2]) < np.linalg.norm(gradient)
-        if falls and float(there[1]) <= float(value) + 1e-12 * abs(float(value)):
-            return there
-    return None
+def _evaluated(objective: Objective, point: np.ndarray, shared: Any, lane: Any) -> Minimum:
+    with float64():
+        value, gradient, hessian = _second_order(objective, point, shared, lane)
+    return Minimum(np.asarray(point), float(value), np.asarray(gradient), np.asarray(hessian))
 
 
 def values(
@@ -267,66 +206,32 @@ def minimise_lanes(
     chunk: int = 8,
     progress: CountCallback | None = None,
 ) -> Lanes:
-    """Minimize ``objective(point, shared, lane)`` from every start; ``lanes`` has the leading axis of ``starts``."""
-    results, done = [], 0
-    for result in lane_chunks(objective, starts, shared, lanes, tolerance, max_iterations, chunk):
-        results.append(result)
-        done += len(result[1].values)
-        if progress:
-            progress(done, len(starts))
-    ordered = [lanes_of_chunk for _, lanes_of_chunk in sorted(results, key=lambda result: result[0])]
-    return Lanes(*(np.concatenate([getattr(f, name) for f in ordered]) for name in Lanes.__dataclass_fields__))
-
-
-def lane_chunks(
-    objective: Objective,
-    starts: np.ndarray,
-    shared: Any,
-    lanes: Any,
-    tolerance: float,
-    max_iterations: int,
-    chunk: int = 8,
-) -> Iterator[tuple[int, Lanes]]:
-    """Minimize like ``minimise_lanes``, and yield chunks as they finish, each with the index of its first lane.
+    """Minimise ``objective(point, shared, lane)`` from every start; ``lanes`` has the leading axis of ``starts``.
 
     On a CPU the lanes of a chunk run one after another, each in its own loop, and the chunks run on all cores. Vmapped
     lanes would all wait for the longest line search. On an accelerator the lanes of a chunk are vmapped.
     """
-    pending: set[Future[tuple[int, Lanes]]] = set()
-    offsets = iter(range(0, len(starts), chunk))
-    with ThreadPoolExecutor(max_workers=_workers()) as pool:
-        for offset in offsets:
-            # Padding rows start at NaN and stop immediately.
-            part = (
-                _filled(starts[offset : offset + chunk], chunk, np.nan),
-                jax.tree.map(lambda x, i=offset: _filled(x[i : i + chunk], chunk, 0.0), lanes),
-            )
-            count = min(chunk, len(starts) - offset)
-            pending.add(pool.submit(_run_chunk, objective, part, shared, tolerance, max_iterations, offset, count))
-            if len(pending) > _workers():
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
 
+    def run(offset: int) -> Lanes:
+        # Padding rows start at NaN and stop immediately.
+        begin = _filled(starts[offset : offset + chunk], chunk, np.nan)
+        part = jax.tree.map(lambda x: _filled(x[offset : offset + chunk], chunk, 0.0), lanes)
+        with float64():
+            ended = _descend(objective, begin, shared, part, tolerance, max_iterations)
+            return Lanes(*(np.asarray(array)[: len(starts) - offset] for array in ended))
 
-def _run_chunk(
-    objective: Objective,
-    part: tuple[np.ndarray, Any],
-    shared: Any,
-    tolerance: float,
-    max_iterations: int,
-    offset: int,
-    count: int,
-) -> tuple[int, Lanes]:
-    with float64():
-        ended = _descend(objective, part[0], shared, part[1], tolerance, max_iterations)
-        return offset, Lanes(*(np.asarray(array)[:count] for array in ended))
-
-
-def _workers() -> int:
-    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+    done, pool = 0, ThreadPoolExecutor((os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1)
+    try:
+        pending = [pool.submit(run, offset) for offset in range(0, len(starts), chunk)]
+        for future in as_completed(pending):
+            done += len(future.result().values)
+            if progress:
+                progress(done, len(starts))
+    finally:
+        # After Ctrl-C, only the running chunks are finished.
+        pool.shutdown(cancel_futures=True)
+    ended = [future.result() for future in pending]
+    return Lanes(*(np.concatenate([getattr(part, f.name) for part in ended]) for f in fields(Lanes)))
 
 
 def _filled(rows: Any, length: int, filling: float) -> np.ndarray:
@@ -352,13 +257,15 @@ def _descend(
     objective: Objective, starts: Any, shared: Any, lanes: Any, tolerance: Any, max_iterations: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Run L-BFGS for every lane, and return points, values, gradient norms, iterations."""
+    # The import takes longer than what a stored fit answers, which needs no search.
+    import jaxopt
 
     def scaled(point: Any, lane: Any, scale: Any) -> Any:
         return objective(point, shared, lane) * scale
 
     # jit traces the function once, although the line search calls it in many places.
     both = jax.jit(jax.value_and_grad(scaled))
-    solver = LBFGS(
+    solver = jaxopt.LBFGS(
         both, value_and_grad=True, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False
     )
 

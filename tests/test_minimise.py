@@ -1,14 +1,11 @@
 """Minimisation finds the lowest point to the last digits, in float64 inside a float32 process."""
 
-import subprocess
-import sys
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 
-from moejax.minimise import least_squares, minimise, minimise_lanes, newton, polish, values
+from moejax.minimise import least_squares, minimise_lanes, newton, polish, values
 
 
 def rosenbrock(point, shared, lane):
@@ -16,29 +13,10 @@ def rosenbrock(point, shared, lane):
     return (lane - x) ** 2 + shared * (y - x**2) ** 2
 
 
-def test_minimum_of_a_pytree_is_found_to_float64_precision():
-    found = minimise(lambda p: (p["a"] - 3.0) ** 2 + jnp.exp(p["b"]) - p["b"], {"a": 0.0, "b": jnp.float32(2.0)})
-    assert found.converged
-    assert found.point["a"] == pytest.approx(3.0, abs=1e-12)
-    assert found.point["b"] == pytest.approx(0.0, abs=1e-12)
-    assert found.value == pytest.approx(1.0, abs=1e-14)
-
-
-def test_a_curved_valley_is_followed_to_its_end():
-    found = minimise(lambda p: rosenbrock(p, 100.0, 1.0), np.array([-1.2, 1.0]))
-    assert found.converged
-    np.testing.assert_allclose(found.point, [1.0, 1.0], atol=1e-10)
-
-
 def test_too_few_iterations_are_not_called_convergence():
     lanes = minimise_lanes(rosenbrock, np.array([[-1.2, 1.0]]), 100.0, np.array([1.0]), max_iterations=2)
     assert lanes.gradient_norms[0] > 1e-3
     assert lanes.iterations[0] == 2
-
-
-def test_a_start_without_a_finite_value_is_refused_with_a_sentence():
-    with pytest.raises(ValueError, match="at its start"):
-        minimise(lambda x: jnp.log(x), -1.0)
 
 
 def test_every_lane_solves_its_own_problem_whatever_the_chunk():
@@ -60,11 +38,10 @@ def test_a_lane_that_never_meets_a_finite_value_reports_infinity_and_spares_the_
 
 
 def test_newton_takes_a_point_near_the_minimum_to_its_last_digits():
-    point, value, norm, steps = newton(rosenbrock, np.array([1.001, 1.002]), 100.0, 1.0)
-    np.testing.assert_allclose(point, [1.0, 1.0], atol=1e-14)
-    assert norm < 1e-12
-    assert value < 1e-20
-    assert steps > 0
+    ended = newton(rosenbrock, np.array([1.001, 1.002]), 100.0, 1.0)
+    np.testing.assert_allclose(ended.point, [1.0, 1.0], atol=1e-14)
+    assert ended.gradient_norm < 1e-12
+    assert ended.value < 1e-20
 
 
 def test_a_point_without_a_finite_curvature_is_left_where_it_is():
@@ -72,16 +49,15 @@ def test_a_point_without_a_finite_curvature_is_left_where_it_is():
         # The second derivative of the root is infinite at 0, and no number.
         return jnp.sum(point) + jnp.sum(jnp.abs(point) ** 1.5)
 
-    point, value, norm, steps = polish(kinked, np.zeros(1), None, None, tolerance=1e-6)
-    assert (point.tolist(), value, steps) == ([0.0], 0.0, 0)
-    assert norm == 1.0
+    ended = polish(kinked, np.zeros(1), None, None, tolerance=1e-6)
+    assert (ended.point.tolist(), ended.value, ended.gradient_norm) == ([0.0], 0.0, 1.0)
 
 
 def test_a_step_to_where_there_is_no_number_is_taken_back():
     def walled(point, shared, lane):
         return jnp.sum(jnp.where(point < 1.0, (point - 3.0) ** 2, jnp.nan))
 
-    point, value, _, _ = polish(walled, np.zeros(1), None, None, tolerance=1e-6)
+    point, value, *_ = polish(walled, np.zeros(1), None, None, tolerance=1e-6)
     assert 0.0 < point[0] < 1.0
     assert value == pytest.approx((point[0] - 3.0) ** 2)
 
@@ -89,19 +65,6 @@ def test_a_step_to_where_there_is_no_number_is_taken_back():
 def test_values_are_infinite_where_the_objective_is_not_a_number():
     found = values(lambda p, shared, lane: jnp.sqrt(p[0]), np.array([[4.0], [-1.0]]), None, None, chunk=4)
     np.testing.assert_array_equal(found, [2.0, np.inf])
-
-
-@pytest.mark.slow
-def test_the_solver_is_loaded_without_the_rest_of_jaxopt_which_imports_as_ever_afterwards():
-    code = (
-        "import sys, moejax.minimise;"
-        "print(sorted({'jaxopt', 'numba', 'scipy.optimize', 'scipy.stats'} & set(sys.modules)));"
-        "import jaxopt, jaxopt._src.base; print(jaxopt.LBFGS.__name__, jaxopt.loop.__name__, jaxopt._src.base.__name__)"
-    )
-    said = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True
-    ).stdout.splitlines()
-    assert said == ["[]", "LBFGS jaxopt.loop jaxopt._src.base"]
 
 
 def test_least_squares_from_many_starts_end_where_scipy_does():

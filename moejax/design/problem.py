@@ -17,6 +17,7 @@ from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.program import CompiledProblem, Lane, local, output_of
 from moejax.design.solve import Solved, solve
 from moejax.errors import UserError
+from moejax.float64 import float64
 from moejax.sobol import sobol
 
 STARTS = 8
@@ -90,7 +91,7 @@ class Problem:
                 f"ask another law."
             )
         middle = {c.name: float(c.plain(sum(c.scaled(s) for s in c.starts) / 2)) for c in program.coordinates}
-        with jax.enable_x64(True):
+        with float64():
             candidate = self.space.candidate(middle)
             for name in program.measured:
                 if MEASURES[name].of(candidate, self.assumptions) is None:
@@ -183,7 +184,7 @@ def of_sizes(law: Any, constraints: Sequence[Constraint], *, active_params: Any 
 def lanes_of(problems: Sequence[Problem]) -> Lane:
     """Combine problems of one program as lanes."""
     bounds = [problem.bounds() for problem in problems]
-    with jax.enable_x64(True):
+    with float64():
         laws = jax.tree.map(lambda *leaves: np.asarray(leaves, np.float64), *[problem.law for problem in problems])
     return {
         "law": laws,
@@ -225,7 +226,7 @@ def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) 
     """Return one lane as an optimum."""
     program = problem.program
     point, measures = solved.points[lane], solved.measures[lane]
-    with jax.enable_x64(True):
+    with float64():
         values = {c.name: float(c.plain(point[i])) for i, c in enumerate(program.coordinates)}
         values |= {name: math.exp(measures[len(point) + i]) for i, name in enumerate(program.measured)}
         candidate = problem.space.candidate(values)

@@ -13,6 +13,7 @@ import numpy as np
 from moejax.design.constraint import Constraint
 from moejax.design.problem import Optimum, Problem, at_the_end, lanes_of, read
 from moejax.design.solve import solve
+from moejax.float64 import float64
 
 CHANGE = 0.02
 """E-folds by which a bound is moved to estimate its price."""
@@ -121,7 +122,7 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
     solved = solve(problem.program, np.tile(optimum.point, (2 * len(decided), 1)), base)
     for i, c in enumerate(decided):
         at = names.index(c.name)
-        with jax.enable_x64(True):
+        with float64():
             low, high = (
                 float(c.plain(solved.points[lane, at])) if solved.holds[lane] else math.nan
                 for lane in (2 * i, 2 * i + 1)

@@ -19,6 +19,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
+from moejax.float64 import float64
+
 Variables = Mapping[str, Any]
 """Positive numbers by name."""
 
@@ -97,7 +99,7 @@ def in_float64(build: Callable[..., Claim]) -> Callable[..., Claim]:
     def exact(*args: Any, **kwargs: Any) -> Claim:
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return build(*args, **kwargs)
-        with jax.enable_x64(True):
+        with float64():
             args, kwargs = jax.tree.map(_float64, (args, kwargs))
             claim = build(*args, **kwargs)
             value, objective, held = jax.tree.map(float, (dict(claim.value), claim.objective, claim.held))
@@ -114,7 +116,7 @@ def check(claim: Claim, *, away: float = 0.5) -> Checked:
     Raises:
       ValueError: a held quantity is not a product of powers, so that the search left the constraint.
     """
-    with jax.enable_x64(True):
+    with float64():
         value, objective, held = jax.tree.map(
             _float64, (dict(claim.value), _pytree(claim.objective), _pytree(claim.held))
         )

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from moejax.errors import UserError
+from moejax.float64 import float64
 from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
@@ -151,7 +152,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     bare: Any = law.law if isinstance(law, Ranged) else law
     check_inputs(bare, design)
     # With NumPy numbers nothing is compiled, unlike single JAX operations. Non-finite results are reported below.
-    with jax.enable_x64(True), np.errstate(all="ignore"):
+    with float64(), np.errstate(all="ignore"):
         exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
         outputs: Any = exact(point)
         units = outputs_of(bare)
@@ -179,7 +180,7 @@ def effective_params(law: Any, design: Design) -> float | None:
     """Return the parameters of the dense model with the same loss, in float64; None if the law does not define them."""
     if not hasattr(law, "dense_equivalent"):
         return None
-    with jax.enable_x64(True):
+    with float64():
         exact, point = jax.tree.map(lambda x: np.float64(x), (law, design))
         return float(exact.dense_equivalent(point))
 

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import jax
-
 from moejax.errors import UserError
+from moejax.float64 import float64
 from moejax.laws.active_params import DEFAULT
 from moejax.papers import abnar, chapter_002, li, tian, zhao
 from moejax.papers.record import VERDICTS, Record, Records
@@ -60,7 +59,7 @@ def reproduce(
     """
     papers, found, first = list(papers), [], abnar.READINGS[active_convention]
     expected = sum(key.split(" | ")[0] in papers for key in recorded()) or 1
-    with jax.enable_x64(True):
+    with float64():
         for paper in papers:
             for record in PAPERS[paper].records():
                 readings = sorted(record.readings, key=lambda one: one.name != first)

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from moejax.__main__ import main
 from moejax.cli.parsers import leverage as command
 from moejax.fit.fit_result import load
 from moejax.fit.uncertainty.estimands import decision_estimands, find
+from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
@@ -26,7 +26,7 @@ def table(tmp_path_factory):
     rows = []
     for experts, gain in ((0, 1.0), (64, 4.0)):
         for flops in np.geomspace(3e18, 3e20, 5):
-            with jax.enable_x64(True):
+            with float64():
                 loss = float(DENSE(Design(flops=np.float64(flops * gain))))
             rows.append({"num_experts": experts, "flops": flops, "loss": loss})
     return write(rows, tmp_path_factory.mktemp("runs") / "runs.csv")
@@ -55,7 +55,7 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
     assert main([*words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["leverage"]
     (estimand,) = find("EL", decision_estimands(EffectiveParams, {"flops": 1e22, "expansion": 16.0}), EffectiveParams)
-    with jax.enable_x64(True):
+    with float64():
         assert row["leverage"] == pytest.approx(float(estimand.functional(CHAPTER_002)), rel=1e-6)
     assert row["low"] is None
     assert main([*words]) == 0
@@ -125,7 +125,7 @@ def test_sizes_of_one_budget_are_no_replicates_and_how_its_loss_came_about_is_sa
     rows = []
     for experts, sizes in ((0, 5), (8, 3)):
         for flops in np.geomspace(3e18, 3e20, 5):
-            with jax.enable_x64(True):
+            with float64():
                 loss = float(DENSE(Design(flops=np.float64(flops * (1 + experts / 4)))))
             for offset in np.linspace(-0.6, 0.6, sizes):
                 size = np.sqrt(flops / 120) * np.exp(offset)
@@ -152,7 +152,7 @@ def test_every_option_that_is_named_where_curves_are_not_determined_is_one_of_th
     random, rows = np.random.default_rng(0), []
     for experts in (0, 8):
         for flops in np.geomspace(1e18, 3e18, 5):
-            with jax.enable_x64(True):
+            with float64():
                 loss = float(DENSE(Design(flops=np.float64(flops))))
             rows.append({"num_experts": experts, "flops": flops, "loss": loss * np.exp(0.002 * random.normal())})
     table = write(rows, tmp_path / "runs.csv")

@@ -7,6 +7,7 @@ import pytest
 from moejax.design.constraint import held
 from moejax.design.leverage import leverage, proportions, resampled
 from moejax.fit.uncertainty.estimands import decision_estimands, find
+from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.mixtures.effective_params import CHAPTER_002
@@ -17,7 +18,7 @@ SIXTEEN, DENSE = held({"expansion": 16.0}), held({"expansion": 1.0})
 
 def closed_form(law):
     (estimand,) = find("EL", decision_estimands(type(law), {"flops": 1e22, "expansion": 16.0}), type(law))
-    with jax.enable_x64(True):
+    with float64():
         return float(estimand.functional(law))
 
 

@@ -17,6 +17,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli import law_pages
 from moejax.cli.law_pages import DESIGNED, FITTED_HERE, NO_FIGURE, RELATED, write_pages
+from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import design_from
 from moejax.laws.formula import formula, parse
@@ -205,7 +206,7 @@ def runs_of(name):
     }
     cls = LAWS[name]
     signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(cls)}
-    with jax.enable_x64(True):
+    with float64():
         plain = cls(**{field: -0.3 if sign == "-" else 0.3 for field, sign in signs.items()})
         known = in_units(plain, {"params": 1e-8, "tokens": 1e-10, "flops": 1e-19})
         law = next((entry.law for entry in PUBLISHED[name].values()), known)

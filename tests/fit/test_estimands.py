@@ -133,7 +133,7 @@ def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
         (estimand,) = find(
             "EL", decision_estimands(EffectiveParams, {"flops": 1e22, "expansion": expansion}), EffectiveParams
         )
-        with jax.enable_x64(True):
+        with float64():
             return float(estimand.functional(CHAPTER_002))
 
     assert leverage(1.0) == pytest.approx(1.0, rel=1e-9)
@@ -142,7 +142,7 @@ def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
 
 def test_the_compute_that_a_loss_costs_is_the_budget_whose_best_loss_it_is():
     given = {"flops": 1e22, "expansion": 8.0}
-    with jax.enable_x64(True):
+    with float64():
         (best,) = find("L*", decision_estimands(EffectiveParams, given), EffectiveParams)
         loss = float(best.functional(CHAPTER_002))
         (cost,) = decision_estimands(EffectiveParams, {"loss": loss, "expansion": 8.0})
@@ -150,7 +150,7 @@ def test_the_compute_that_a_loss_costs_is_the_budget_whose_best_loss_it_is():
 
 
 def test_sizes_at_a_budget_are_those_of_the_claim_that_a_search_confirms():
-    with jax.enable_x64(True):
+    with float64():
         claim = compute_optimal(CHAPTER_002, 1e22, 8.0)
         assert check(claim).holds
         (size,) = find(

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from known_fit import known_fit, known_runs
@@ -17,6 +16,7 @@ from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.covariance import standard_errors
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.influence import influence
+from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.law import coefficients
@@ -33,10 +33,10 @@ def refitted(result, runs, start):
     objective, at = objective_of(result), derivatives(result, dataclasses.replace(runs, loss=start))
     data = {**at.data, "loss": runs.loss}
     lanes = minimise.minimise_lanes(objective, at.point[None], data, runs.weight[None], tolerance=1e-12)
-    point, _, norm, _ = minimise.newton(objective, lanes.points[0], data, runs.weight)
-    assert norm < 1e-7
-    with jax.enable_x64(True):
-        return coefficients(objective.law_at(point, data))
+    ended = minimise.newton(objective, lanes.points[0], data, runs.weight)
+    assert ended.gradient_norm < 1e-7
+    with float64():
+        return coefficients(objective.law_at(ended.point, data))
 
 
 def assert_influence_is_that_of_refits(law, truth, output, penalty):

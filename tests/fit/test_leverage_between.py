@@ -8,6 +8,7 @@ import pytest
 
 from moejax.fit.leverages import leverage_of
 from moejax.fit.runs import runs_from
+from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
 
@@ -19,7 +20,7 @@ BUDGETS = np.geomspace(3e18, 3e20, 6)
 def family(leverage, noise=0.0, seed=0):
     """Three sizes a budget, the middle one the best."""
     flops, worse = (a.ravel() for a in np.meshgrid(BUDGETS, [1.02, 1.0, 1.03], indexing="ij"))
-    with jax.enable_x64(True):
+    with float64():
         loss = np.asarray(jax.vmap(DENSE)(Design(flops=flops * leverage))) * worse
     return runs_from(Design(flops=flops), loss * np.exp(noise * np.random.default_rng(seed).normal(size=len(flops))))
 
@@ -57,7 +58,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 def swept(leverage, count, seed):
     """As many sizes a budget, within .4 % of the best, and .3 % of noise."""
     flops, offset = (a.ravel() for a in np.meshgrid(BUDGETS, np.linspace(-0.6, 0.6, count), indexing="ij"))
-    with jax.enable_x64(True):
+    with float64():
         loss = np.asarray(jax.vmap(DENSE)(Design(flops=flops * leverage))) * (1 + 0.01 * offset**2)
     noise = 0.003 * np.random.default_rng(seed).normal(size=len(flops))
     return runs_from(Design(flops=flops, params_active=np.sqrt(flops / 120) * np.exp(offset)), loss * np.exp(noise))
@@ -89,7 +90,7 @@ def test_losses_that_do_not_fall_with_compute_are_refused():
 
 
 def test_what_the_runs_do_not_determine_has_no_interval_but_a_reason():
-    with jax.enable_x64(True):
+    with float64():
         loss = np.asarray(jax.vmap(NO_FLOOR)(Design(flops=BUDGETS)))
     reasons = []
     for seed in range(6):
@@ -103,7 +104,7 @@ def test_what_the_runs_do_not_determine_has_no_interval_but_a_reason():
 
 def curve_of(leverage, budgets, noise=0.0, seed=0):
     """One run a budget."""
-    with jax.enable_x64(True):
+    with float64():
         loss = np.asarray(jax.vmap(DENSE)(Design(flops=budgets * leverage)))
     return runs_from(
         Design(flops=budgets), loss * np.exp(noise * np.random.default_rng(seed).normal(size=len(budgets)))

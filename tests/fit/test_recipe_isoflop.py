@@ -10,6 +10,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.fit.recipe_isoflop import isoflop
 from moejax.fit.runs import runs_from
+from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
 
@@ -19,7 +20,7 @@ BUDGETS = np.geomspace(1e19, 1e21, 5)
 def sweep(budgets=BUDGETS, noise=0.0, seed=0, sizes=5, experts=None):
     """Sizes within a factor 2 of the best of Hoffmann's law, at every budget."""
     flops, offset = (a.ravel() for a in np.meshgrid(budgets, np.linspace(-0.7, 0.7, sizes), indexing="ij"))
-    with jax.enable_x64(True):
+    with float64():
         size = np.asarray(optimal_split(HOFFMANN_2022, flops)["params_active"]) * np.exp(offset)
         loss = np.asarray(jax.vmap(HOFFMANN_2022)(Design(params_active=size, tokens=flops / 6 / size)))
     loss = loss + noise * np.random.default_rng(seed).normal(size=len(flops))
@@ -57,7 +58,7 @@ def grid(drift=0.0, budgets=BUDGETS, sizes=9):
     """Sizes from 2e8 to 2e10, the same at every budget; FLOPs fall by ``drift`` from the smallest to the largest."""
     spent, share = (a.ravel() for a in np.meshgrid(budgets, np.linspace(0, 1, sizes), indexing="ij"))
     flops, size = spent * np.exp(drift * (0.5 - share)), 2e8 * 100**share
-    with jax.enable_x64(True):
+    with float64():
         loss = np.asarray(jax.vmap(HOFFMANN_2022)(Design(params_active=size, tokens=flops / 6 / size)))
     return Design(params_active=size, tokens=flops / 6 / size, flops=flops), loss
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from moejax.architecture import Architecture
+from moejax.float64 import float64
 from moejax.laws.accounting import Flops, Params, design_of, flops_per_token, matrices, params, params_active_served
 
 DENSE = Architecture(
@@ -137,7 +138,7 @@ def test_whole_numbers_in_give_whole_numbers_out(architecture):
 
 @pytest.mark.parametrize("architecture", [DENSE, QWEN3_30B, DEEPSEEK_V3, EVERY_SWITCH])
 def test_counts_of_a_traced_architecture_are_the_counts(architecture):
-    with jax.enable_x64(True):
+    with float64():
         floats = jax.tree.map(float, architecture)
         traced_params: Params = jax.jit(params)(floats)
         traced_flops: Flops = jax.jit(flops_per_token)(floats, 2048.0)
@@ -147,7 +148,7 @@ def test_counts_of_a_traced_architecture_are_the_counts(architecture):
 
 
 def test_the_gradient_of_a_count_is_its_change():
-    with jax.enable_x64(True):
+    with float64():
         gradient = jax.jit(jax.grad(lambda a: params(a).total))(jax.tree.map(float, DEEPSEEK_V3))
         # The count is linear in each of these, so one more of it adds exactly the gradient.
         for name in ("vocab_size", "num_layers", "num_experts", "expert_hidden", "kv_latent_dim", "num_dense_layers"):

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from moejax.architecture import Architecture
+from moejax.float64 import float64
 from moejax.laws.accounting import flops_per_token, matrices, params
 from moejax.laws.conventions import FLOPS, PARAMS
 
@@ -190,7 +191,7 @@ def test_no_convention_counts_more_active_than_total_parameters(name):
 
 @pytest.mark.parametrize("name", FLOPS)
 def test_every_convention_can_be_differentiated(name):
-    with jax.enable_x64(True):
+    with float64():
         floats = jax.tree.map(float, MOE_MINI)
         gradient = jax.jit(jax.grad(lambda a: FLOPS[name].per_token(a, 4096.0)))(floats)
     assert float(gradient.expert_hidden) > 0

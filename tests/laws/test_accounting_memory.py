@@ -3,6 +3,7 @@
 import jax
 
 from moejax.architecture import Architecture
+from moejax.float64 import float64
 from moejax.laws.accounting import mtp_params, params
 from moejax.laws.memory import kv_cache_bytes, training_memory
 
@@ -79,7 +80,7 @@ def test_latent_attention_caches_the_latent_and_one_turned_key():
 
 
 def test_memory_can_be_differentiated():
-    with jax.enable_x64(True):
+    with float64():
         floats = jax.tree.map(float, MIXTURE)
         gradient = jax.jit(jax.grad(lambda a: training_memory(a, 1000.0).total))(floats)
         more = training_memory(MIXTURE.replace(num_experts=9), 1000).total - training_memory(MIXTURE, 1000).total

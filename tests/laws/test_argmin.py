@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from moejax.float64 import float64
 from moejax.laws.search import argmin_between
 
 
 def test_a_minimum_inside_is_placed_to_the_last_digits():
-    with jax.enable_x64(True):
+    with float64():
         found = argmin_between(lambda x: jnp.exp(x) - 3 * x, -5.0, 5.0)
         assert float(found) == pytest.approx(math.log(3), abs=1e-14)
 
@@ -38,7 +39,7 @@ def test_a_minimum_can_be_differentiated_twice_in_what_the_function_closes_over(
     def closed(rate):
         return jnp.log(3 / rate) / rate
 
-    with jax.enable_x64(True):
+    with float64():
         for derivative in (jax.grad, jax.hessian):
             assert float(derivative(best)(1.3)) == pytest.approx(float(derivative(closed)(1.3)), rel=1e-9)
         assert float(jax.grad(lambda slope: argmin_between(lambda x: slope * x, -2.0, 7.0))(1.0)) == 0

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import moejax.laws
+from moejax.float64 import float64
 from moejax.laws import CLAIMS
 from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneByTotal, Proportional
 from moejax.laws.budget import allocation
@@ -287,7 +288,7 @@ def test_a_decision_can_be_batched_over_resampled_laws():
 
 
 def test_the_frontier_is_the_loss_of_the_best_split_at_every_budget():
-    with jax.enable_x64(True):
+    with float64():
         for flops in (1e18, 1e22, 1e26):
             best = chinchilla.optimal_split(chinchilla.HOFFMANN_2022, flops)
             assert chinchilla.frontier(chinchilla.HOFFMANN_2022)(Design(flops=flops)) == pytest.approx(

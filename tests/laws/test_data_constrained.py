@@ -71,7 +71,7 @@ def test_after_r_d_repeats_one_more_is_worth_1_over_e_of_a_new_token():
     def worth(tokens):
         return LAW.effective(Design(params_active=1e8, tokens=tokens, unique_tokens=unique)).tokens
 
-    with jax.enable_x64(True):
+    with float64():
         assert float(jax.grad(worth)(unique * (1 + LAW.tokens_decay))) == pytest.approx(np.exp(-1), rel=1e-12)
         assert float(worth(1e6 * unique)) == pytest.approx(unique * (1 + LAW.tokens_decay))
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, fit_surface, optimal_params_total
 
@@ -24,7 +25,7 @@ def runs():
 
 @pytest.mark.parametrize("degrees", [(2, 2, 2), (3, 1, 1), (1, 2, 0)])
 def test_least_squares_finds_a_surface_of_any_degrees_again(degrees):
-    with jax.enable_x64(True):
+    with float64():
         size, sparsity, interaction = (tuple(0.1 / 3.0**i for i in range(degree)) for degree in degrees)
         truth = IsoflopSurface(size=size, sparsity=sparsity, interaction=interaction, offset=2.0, params_unit=1e9)
         designs = runs()
@@ -33,7 +34,7 @@ def test_least_squares_finds_a_surface_of_any_degrees_again(degrees):
 
 
 def test_the_best_size_of_a_fitted_surface_grows_with_sparsity_as_in_the_paper():
-    with jax.enable_x64(True):
+    with float64():
         designs = runs()
         found = fit_surface(designs, TRUTH(designs))
     sizes = [optimal_params_total(found, sparsity).value["params_total"] for sparsity in (0.0, 0.5, 0.9)]

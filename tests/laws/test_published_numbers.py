@@ -2,10 +2,10 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import pytest
 
+from moejax.float64 import float64
 from moejax.laws.active_params import Proportional
 from moejax.laws.budget import allocation, resources
 from moejax.laws.claim import check
@@ -62,7 +62,7 @@ def test_zhao_table_4_theoretical_optimum_with_seven_experts_and_a_shared_share_
 @pytest.mark.parametrize("model", ZHAO_MODELS)
 def test_zhao_table_4_efficient_shares_by_algorithm_1(model):
     _, total, _, fine, coarse, *_ = ZHAO_MODELS[model]
-    with jax.enable_x64(True):
+    with float64():
         for gain, printed in ((0.001, fine), (0.005, coarse)):
             assert float(efficient_active_share(ZHAO_2025, total, 7.0, 0.31, least_gain=gain)) == pytest.approx(printed)
 
@@ -113,7 +113,7 @@ SPARSITIES = (0.0, 0.5, 0.9, 0.95)
 
 def test_abnar_trends_of_the_best_size_and_sparsity():
     everything = Proportional()
-    with jax.enable_x64(True):
+    with float64():
         by_size = [best_sparsity(ABNAR_2025, 1e20, total, everything) for total in (5e8, 1e9, 4e9)]
         by_flops = [best_sparsity(ABNAR_2025, flops, 1e9, everything) for flops in (3e19, 1e20, 1e21)]
         sizes = [float(best_params_total(ABNAR_2025, 1e20, sparsity, everything)) for sparsity in SPARSITIES]

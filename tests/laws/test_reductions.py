@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,7 +57,7 @@ def test_wang_with_one_expert_is_chinchilla():
 @pytest.mark.parametrize("router", ["clark-2022-s-base", "clark-2022-rl-r", "clark-2022-hash"])
 def test_clarks_effective_parameters_are_those_of_the_dense_model_of_equal_loss(router):
     entry = published("clark", router)
-    with jax.enable_x64(True):
+    with float64():
         effective = float(entry.law.effective_params(2e8, 64))
     routed = predict(entry, Design(params_active=2e8, num_experts=64, top_k=1)).loss
     dense = predict(entry, Design(params_active=effective, num_experts=0, top_k=0)).loss
@@ -100,7 +99,7 @@ def test_algorithm_1_is_the_loop_that_the_document_prints(gain):
     share = step
     while loss(share) - loss(share + step) >= gain:
         share += step
-    with jax.enable_x64(True):
+    with float64():
         found = efficient_active_share(ZHAO_2025, total, 7.0, 0.31, least_gain=gain)
     np.testing.assert_allclose(found, share + step)
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import moejax.laws
+from moejax.float64 import float64
 from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws import design as designs
 from moejax.laws import law as laws
@@ -115,7 +116,7 @@ def test_a_published_set_is_a_law_with_a_source_a_provenance_and_a_range_in_word
 def test_a_law_in_other_units_says_the_same(name, data):
     law, design = data.draw(any_law(name)), data.draw(any_design())
     scales = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS} | {"loss": 3.0}
-    with jax.enable_x64(True):
+    with float64():
         law, design = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (law, design))
         plain = law(design)
         for kind, scale in scales.items():

@@ -162,8 +162,8 @@ def fit_law(
         objective, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
     )
     near = reparametrised.points[0] if reparametrised.values[0] <= lanes.values[best] else lanes.points[best]
-    point, value, norm, _ = minimise.polish(objective, near, data, runs.weight, tolerance=CONVERGED)
-    return _result(objective, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
+    ended = minimise.polish(objective, near, data, runs.weight, tolerance=CONVERGED)
+    return _result(objective, data, runs, fixed, seed, lanes, began[best], ended, len(points))
 
 
 def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search: Search | None = None) -> np.ndarray:
@@ -243,11 +243,10 @@ def _result(
     seed: int,
     lanes: minimise.Lanes,
     start: Any,
-    point: np.ndarray,
-    value: float,
-    norm: float,
+    ended: minimise.Minimum,
     count: int,
 ) -> FitResult:
+    point, value, norm = ended.point, ended.value, ended.gradient_norm
     with float64():
         law = jax.tree.map(float, law_at(objective, point, data))
         # Use centred units, because a law that fits may overflow in the table's units.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from moejax.float64 import float64
 from moejax.laws.active_params import Proportional, convention
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.decision import DecisionRule
@@ -173,7 +174,7 @@ class JointOptimum(NamedTuple):
 
 def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> JointOptimum:
     """Return N and S of minimum loss with S at most ``cap``: Eq. 2, whose optimum without the cap is degenerate."""
-    with jax.enable_x64(True):
+    with float64():
         law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))
         actives, totals, losses = _losses_by_sparsity(law, flops, active_of, jnp.asarray(1 - cap, float))
         best = int(jnp.argmin(losses))
