@@ -1,7 +1,7 @@
 """Represent results of analyses and commands as data: titled tables of typed columns, warnings and notes.
 
-``moejax.report.render`` writes a result to a terminal, or as Markdown, HTML, LaTeX or JSON. A table is declared once, by
-fields of a dataclass or by columns that read their values from any object::
+``moejax.report.render`` writes a result to a terminal, or as Markdown, HTML, LaTeX or JSON. A table is declared once,
+by fields of a dataclass or by columns that read their values from any object::
 
     @dataclass(frozen=True)
     class Error:
