@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,9 @@ class Column:
     words: bool = False
     """True if the column holds words, which are left-aligned and may be wrapped."""
     value: Callable[[Any], Any] | str = ""
-    """Attribute of a row's object, such as ``fit.metrics.mae``, or a function of the object; see ``Table.of``."""
+    """Attribute of a row's object, such as ``fit.metrics.mae``, or its key if the row is a mapping, or a function of
+    the object; see ``Table.of``.
+    """
 
     @property
     def heading(self) -> str:
@@ -64,9 +66,11 @@ class Column:
         return self.write(value) if callable(self.write) else builtins.format(value, self.write)
 
     def of(self, row: Any) -> Any:
-        """Return the value of a row's object; None if an object on the way to the attribute is None."""
+        """Return the value of a row's object; None if a key, or an object on the way to the attribute, is missing."""
         if callable(self.value):
             return self.value(row)
+        if isinstance(row, Mapping):
+            return row.get(self.value or self.name)
         for name in self.value.split("."):
             row = None if row is None else getattr(row, name)
         return row

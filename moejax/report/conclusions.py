@@ -1,15 +1,12 @@
-"""The conclusions of a study as one ``Result`` for the terminal and for Markdown, and formats of sizes, losses and
-ranges.
-"""
+"""Build the ``Result`` of a study's conclusions, for the terminal and for Markdown, and its tables for the page."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import operator
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from moejax.fit.annealed import LEVEL
 from moejax.quantities import format, format_bytes
@@ -22,53 +19,333 @@ from moejax.report.findings import (
     parts,
     versions,
 )
-from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent, size
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, column, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
 from moejax.wording import counted
 
 if TYPE_CHECKING:
+    from moejax.fit.score_links import ScoreLink
     from moejax.interval import Interval
     from moejax.study.analysis import HeldOutCheck
+    from moejax.study.stages import StageResult
+
+BEST, BRIEF_BEST = 12, 6
+"""Number of best runs in the text report, the largest last, and in the terminal."""
+BRIEF_RECIPE = ("leverage", "joint", "power-law")
+"""Tables of a paper's procedure in the terminal."""
+MOST_PREDICTED = 60
+"""Number of predicted losses in a table."""
+BRIEF_LIMITS = 2
+"""Number of limits in the terminal."""
+
+
+def conclusions(findings: Findings) -> Result:
+    """Return everything: sanity checks, best runs, laws with coefficients, decisions, next runs, limits, provenance."""
+    concluded = findings.concluded
+    analysed = concluded.analysed
+    return Result(
+        title=concluded.name,
+        warnings=concluded.notes,
+        tables=[
+            Table("", notes=[_lead(findings)]),
+            *_sanity_checks(findings),
+            *stages_table(findings),
+            best(findings, BEST),
+            *losses_by_part(findings),
+            *laws_table(findings),
+            *map(coefficients, analysed.laws),
+            *map(decision_table, analysed.decisions),
+            *annealed_tables(findings),
+            *recipe_tables(findings),
+            *downstream_tables(findings),
+            *next_table(findings),
+            Table("What these runs cannot tell", notes=[f"- {limit}" for limit in analysed.limits]),
+            Table("Provenance", notes=[f"- {line}" for line in _provenance(findings)]),
+        ],
+    )
+
+
+def brief(findings: Findings) -> Result:
+    """Return the short form for a terminal: the largest of the best runs, the first limits, no coefficients."""
+    analysed = findings.concluded.analysed
+    rest = len(analysed.limits) - BRIEF_LIMITS
+    limits = [f"- {limit}" for limit in analysed.limits[:BRIEF_LIMITS]]
+    explained = [
+        *stages_table(findings),
+        best(findings, BRIEF_BEST),
+        *losses_by_part(findings, BRIEF_BEST),
+    ]
+    return Result(
+        title=_lead(findings),
+        warnings=findings.concluded.notes,
+        tables=[
+            *(_sanity_checks(findings) or [Table("Sanity checks: the table does not have the columns they need.")]),
+            *(replace(table, notes=()) for table in explained),
+            *(laws_table(findings) or [Table(f"Laws: {no_law(findings)}")]),
+            *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
+            *([] if analysed.decisions else [Table(f"Decisions: {no_decision(findings)}")]),
+            *_annealed_brief(findings),
+            *recipe_tables(findings, BRIEF_RECIPE),
+            *(table for table in downstream_tables(findings) if table.key == "links"),
+            Table("Limits", notes=[*limits, f"- and {rest} more, in the report"] if rest > 0 else limits),
+        ],
+    )
+
+
+def _lead(findings: Findings) -> str:
+    runs, corpus = findings.runs, findings.concluded.corpus
+    lead = f"{findings.concluded.name}: {counted(len(runs), 'run')} of {counted(runs['model'].nunique(), 'model')}"
+    if corpus is None:
+        return lead
+    text = f"{format_bytes(corpus.train.bytes)} of text ({corpus.source}, {corpus.train.documents:,} documents)"
+    return f"{lead} on {text}"
+
+
+def _sanity_checks(findings: Findings) -> list[Table]:
+    words = {True: "holds", False: "DOES NOT HOLD", None: "not checked"}
+    columns = (
+        Column("", value=lambda check: words[check.holds]),
+        Column("", words=True, value=lambda check: f"{check.fact}: {check.found}"),
+    )
+    checks = findings.concluded.sanity_checks
+    return [Table.of("Sanity checks", columns, checks)] if checks else []
+
+
+STAGES = (
+    Column("stage", value="name"),
+    Column("models", value=lambda stage: len(stage.losses)),
+    Column("winner", words=True, value="winner"),
+    Column("loss", ".4f", value=lambda stage: stage.losses[stage.winner]),
+    Column("second", words=True, value=lambda stage: _second(stage)),
+    Column("loss above", ".4f", value=lambda stage: _behind(stage)),
+    Column("compared with", words=True, value=lambda stage: _references(stage) or None),
+)
+
+
+def _second(stage: StageResult) -> str | None:
+    return stage.ranking[1] if len(stage.ranking) > 1 else None
+
+
+def _behind(stage: StageResult) -> float | None:
+    second = _second(stage)
+    return stage.losses[second] - stage.losses[stage.winner] if second else None
+
+
+def _references(stage: StageResult) -> str:
+    return ", ".join(f"{name} {stage.losses[name]:.4f}" for name in stage.references)
+
+
+def stages_table(findings: Findings) -> list[Table]:
+    """Return a table of the stages with their winners; empty for a study without stages."""
+    note = "Each stage is made from the rows of the one before; its winner has the least loss at its largest budget."
+    stages = findings.concluded.stages
+    return [Table.of("Stages", STAGES, stages, [note])] if stages else []
+
+
+COLUMNS = {
+    name: replace(column, value=column.value or name)
+    for name, column in {
+        "model": Column("model", words=True),
+        "experts": Column("experts", words=True, value=experts),
+        "params_active": Column("active", size),
+        "params_total": Column("total", size),
+        "tokens": Column("tokens", ",.0f"),
+        "flops": Column("FLOPs", ".2e"),
+        "loss": Column("loss", ".4f"),
+        "bits_per_byte": Column("bits/byte", ".4f"),
+        "load_cv": Column("load CV", ".3f"),
+        "max_violation": Column("worst load", lambda value: f"{1 + value:.2f}"),
+        "dropped_share": Column("dropped", percent()),
+        "tokens_per_second": Column("tokens/s", ",.0f"),
+    }.items()
+}
+"""Columns of a run table in reports."""
+BEST_COLUMNS = ("tokens", *(name for name in list(COLUMNS)[:8] if name != "tokens"))
+
+
+def runs_table(
+    title: str,
+    runs: DataFrame,
+    names: Sequence[str] = tuple(COLUMNS),
+    more: Sequence[Column] = (),
+    notes: Sequence[str] = (),
+    key: str = "",
+) -> Table:
+    """Return runs as a table with the columns ``names`` and ``more``; unknown columns are not shown."""
+    return Table.of(title, [*(COLUMNS[name] for name in names), *more], runs.to_dict("records"), notes, key)
+
+
+def best(findings: Findings, most: int) -> Table:
+    """Return the best runs, one row per budget, the largest last."""
+    return runs_table(f"Best model per {budget_of(findings)}", best_per_budget(findings.runs).tail(most), BEST_COLUMNS)
+
+
+def budget_of(findings: Findings) -> str:
+    """Return the kind of budget for which the best runs are listed."""
+    return "token budget" if compute_budgets(findings.runs) is None else "compute budget"
+
+
+def losses_by_part(findings: Findings, most: int | None = None) -> list[Table]:
+    """Return the losses of the models at their largest budgets on each part of the text; empty for a single source.
+
+    Args:
+      most: number of models, those with the lowest loss.
+    """
+    names = parts(findings.runs)
+    if not names:
+        return []
+    last = at_largest_budget(findings.runs)
+    shown = last if most is None else last.nsmallest(most, "loss").sort_index()
+    columns = [Column(part, ".4f", value=f"loss_{part}") for part in names]
+    note = "The loss is over the parts that training begins with; that of a part is over its own held-out text."
+    title = "Loss by part of the text, nats/token"
+    return [runs_table(title, shown, ("model", "tokens", "loss"), columns, notes=[note], key="parts")]
+
+
+LAWS = (
+    Column("law", value="name"),
+    Column("R²", ".4f", value="fit.metrics.r_squared"),
+    Column("MAE, fitted", ".4f", value="fit.metrics.mae"),
+    Column("MAE, held out", ".4f", value="held_out.mae"),
+    Column("naive MAE", ".4f", value="held_out.naive_mae"),
+    Column("starts agreeing", percent(0), value="fit.agreeing"),
+    Column("condition", ".2g", value="fit.condition_number"),
+    Column("held out", words=True, value=lambda law: f"{law.held_out.held_out_runs} runs: {law.held_out.split}"),
+)
+
+
+def laws_table(findings: Findings) -> list[Table]:
+    """Return a table of the laws with their errors and fit diagnostics; empty if no law was fitted."""
+    analysed = findings.concluded.analysed
+    notes = [analysed.selection.sentence] if analysed.selection else []
+    return [Table.of("Laws (errors in nats/token)", LAWS, analysed.laws, notes)] if analysed.laws else []
+
+
+def asks_for_laws(findings: Findings) -> bool:
+    """Return whether laws were requested: those of a study are named in its analysis."""
+    study = findings.concluded.study
+    return study is None or bool(study.analysis.laws)
+
+
+def no_law(findings: Findings) -> str:
+    """Return the reason why there is no law, as the end of a sentence."""
+    if asks_for_laws(findings):
+        return "none could be fitted to these runs; the limits say why."
+    return "none was asked for (analysis.laws)."
+
+
+def no_decision(findings: Findings) -> str:
+    """Return the reason why nothing is decided, as the end of a sentence."""
+    if not findings.concluded.analysed.laws:
+        return "none, for no law " + ("could be fitted." if asks_for_laws(findings) else "was asked for.")
+    return "none of the laws has a closed form for its optimum."
+
+
+def against_naive(check: HeldOutCheck) -> str:
+    """Compare a law's held-out error with that of predicting no improvement."""
+    if not check.naive_mae:
+        return "there is no naive prediction to compare with"
+    share = check.mae / check.naive_mae - 1
+    word = "less" if share < 0 else "more"
+    return f"{abs(share):.0%} {word} than the {check.naive_mae:.4f} of predicting no improvement"
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """A row of a law's coefficients."""
+
+    name: str = column("coefficient")
+    symbol: str = column("symbol")
+    fitted: float = column("fitted", format)
+    interval: Written = column("bootstrap, 90 %")
+    median: float = column("median", format)
+    verdict: str = column("", words=True)
+    meaning: str = column("meaning", words=True)
+
+
+def coefficients(law: FittedLaw) -> Table:
+    """Return the fitted coefficients, their intervals and meanings."""
+    fields = {field.name: field.metadata for field in dataclasses.fields(law.fit.law)}
+    rows = []
+    for name, value in law.fit.coefficients.items():
+        interval = law.intervals[name]
+        rows.append(
+            Coefficient(
+                name=name,
+                symbol=fields[name]["symbol"],
+                fitted=value,
+                interval=Written([interval.low, interval.high], _ends(interval, format)),
+                median=interval.middle,
+                verdict=_verdict(name, law),
+                meaning=fields[name]["meaning"],
+            )
+        )
+    notes = [f"- {warning}" for warning in law.fit.warnings]
+    return Table.of(f"Coefficients of {law.name}", Coefficient, rows, notes)
+
+
+def _verdict(name: str, law: FittedLaw) -> str:
+    interval = law.intervals[name]
+    if state := law.fit.state(name):
+        return state
+    if interval.undefined > 0:
+        return f"no answer in {interval.undefined:.1%} of resamples"
+    return NOT_DETERMINED if interval.uninformative else ""
+
+
+def _ends(interval: Interval, write: Callable[[float], str]) -> str:
+    """Return the bounds of an interval; a dash if neither is known."""
+    known = math.isfinite(interval.low) or math.isfinite(interval.high)
+    return f"{write(interval.low)} – {write(interval.high)}" if known else "–"
 
 
 VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
-"""Names of an optimum's parts."""
+"""Variables of an optimum by name."""
 
 
 def number(name: str, value: float | int, digits: int = 4) -> str:
-    """A variable of an optimum: losses in decimals, sizes with a letter."""
+    """Return a variable of an optimum as text: losses as decimals, sizes with a suffix."""
     return f"{value:.{digits}f}" if name == "loss" and abs(value) < 100 else size(value, digits)
 
 
-def interval(name: str, found: Interval) -> str:
-    """The range of a resampled answer; a dash where the runs tell nothing of it."""
-    if not math.isfinite(found.low) and not math.isfinite(found.high):
-        return "–"
-    low, high = number(name, found.low, 3), number(name, found.high, 3)
-    return f"{low} – {high}"
+@dataclass(frozen=True)
+class Confirmation:
+    """A variable of an optimum, with the values that confirm it."""
+
+    variable: str = column("")
+    closed_form: str = column("closed form")
+    autodiff: str = column("jax.grad", words=True)
+    argmin: str = column("numerical argmin")
+    interval: str = column("bootstrap, 90 %", words=True)
+    verdict: str = column("", words=True)
 
 
-def confirmations(decision: ComputeOptimum) -> list[tuple[str, ...]]:
-    """Variable, closed form, what autodiff says there, numerical argmin, interval, verdict: a row per variable."""
+def decision_table(decision: ComputeOptimum) -> Table:
+    """Return an optimum with its confirmations, one row per variable."""
     checked = decision.checked
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
-    return [
-        (
-            words,
-            number(name, checked.value[name]),
-            autodiff.get(name, ""),
-            number(name, checked.numeric[name]),
-            interval(name, decision.intervals[name]),
-            NOT_DETERMINED if decision.intervals[name].uninformative else "",
+    rows = [
+        Confirmation(
+            variable=words,
+            closed_form=number(name, checked.value[name]),
+            autodiff=autodiff.get(name, ""),
+            argmin=number(name, checked.numeric[name]),
+            interval=_ends(interval, lambda value, name=name: number(name, value, 3)),
+            verdict=NOT_DETERMINED if interval.uninformative else "",
         )
         for name, words in VARIABLES.items()
+        for interval in [decision.intervals[name]]
     ]
+    verdict = "algebra checked" if checked.holds else "CLOSED FORM NOT CONFIRMED"
+    beyond = f"{decision.extrapolation:.2g} times the largest trained"
+    title = f"{decision.law}, {family(decision)}, for {decision.flops:.3g} FLOPs, {beyond}: {verdict}"
+    return Table.of(title, Confirmation, rows, worth(decision))
 
 
 TENTH = math.log(1.1)
-"""E-folds in a tenth more."""
+"""Logarithm of an increase by 10 %."""
 
 
 def worth(decision: ComputeOptimum) -> list[str]:
@@ -83,154 +360,52 @@ def worth(decision: ComputeOptimum) -> list[str]:
     ]
 
 
-def against_naive(check: HeldOutCheck) -> str:
-    """Compare a law's held-out error with that of predicting no improvement."""
-    if not check.naive_mae:
-        return "there is no naive prediction to compare with"
-    share = check.mae / check.naive_mae - 1
-    word = "less" if share < 0 else "more"
-    return f"{abs(share):.0%} {word} than the {check.naive_mae:.4f} of predicting no improvement"
-
-
-BEST, BRIEF_BEST = 12, 6
-"""Best runs that are listed, the last of them the largest; and in a terminal."""
-BRIEF_RECIPE = ("leverage", "joint", "power-law")
-"""Tables of a paper's procedure that a terminal is shown."""
-MOST_PREDICTED = 60
-"""Predicted losses that are listed."""
-BRIEF_LIMITS = 2
-"""Limits that a terminal is told; the others are counted, and left to the report."""
-
-COLUMNS = {
-    "model": Column("model", words=True),
-    "experts": Column("experts", words=True),
-    "params_active": Column("active", size),
-    "params_total": Column("total", size),
-    "tokens": Column("tokens", ",.0f"),
-    "flops": Column("FLOPs", ".2e"),
-    "loss": Column("loss", ".4f"),
-    "bits_per_byte": Column("bits/byte", ".4f"),
-    "load_cv": Column("load CV", ".3f"),
-    "max_violation": Column("worst load", lambda value: f"{1 + value:.2f}"),
-    "dropped_share": Column("dropped", percent()),
-    "tokens_per_second": Column("tokens/s", ",.0f"),
-}
-"""Columns of a run table as reports show them."""
-BEST_COLUMNS = ("tokens", *(name for name in list(COLUMNS)[:8] if name != "tokens"))
-
-CONFIRMATIONS = (
-    Column(""),
-    Column("closed form"),
-    Column("jax.grad", words=True),
-    Column("numerical argmin"),
-    Column("bootstrap, 90 %", words=True),
-    Column("", words=True),
+ANNEALED = (
+    Column("model", words=True, value=lambda one: one[0]),
+    Column("branches", value=lambda one: one[1].summary["branches"]),
+    Column("mean error", ".4f", value=lambda one: one[1].summary["mean_error"]),
+    Column("largest", ".4f", value=lambda one: one[1].summary["largest_error"]),
+    Column(f"in {LEVEL:.0%} ranges", value=lambda one: one[1].summary["inside"]),
+    Column("interpolated", ".4f", value=lambda one: one[1].summary["interpolated_mean_error"]),
 )
 
 
-def conclusions(found: Findings) -> Result:
-    """Everything: sanity checks, best runs, laws with their coefficients, decisions, next runs, limits, provenance."""
-    concluded = found.concluded
-    analysed = concluded.analysed
-    return Result(
-        title=concluded.name,
-        warnings=concluded.notes,
-        tables=[
-            Table("", notes=[_lead(found)]),
-            *_sanity_checks(found),
-            *stages_table(found),
-            best(found, BEST),
-            *losses_by_part(found),
-            *laws_table(found),
-            *map(coefficients, analysed.laws),
-            *map(decision_table, analysed.decisions),
-            *annealed_tables(found),
-            *recipe_tables(found),
-            *downstream_tables(found),
-            *next_table(found),
-            Table("What these runs cannot tell", notes=[f"- {limit}" for limit in analysed.limits]),
-            Table("Provenance", notes=[f"- {line}" for line in _provenance(found)]),
-        ],
-    )
-
-
-def brief(found: Findings) -> Result:
-    """Return the short form for a terminal: the largest of the best runs, the first limit, no coefficients."""
-    limits, analysed = found.concluded.analysed.limits, found.concluded.analysed
-    rest = len(limits) - BRIEF_LIMITS
-    more = [f"- and {rest} more, in the report"] if rest > 0 else []
-    return Result(
-        title=_lead(found),
-        warnings=found.concluded.notes,
-        tables=[
-            *(_sanity_checks(found) or [Table("Sanity checks: the table does not say what they need.")]),
-            *(replace(table, notes=()) for table in stages_table(found)),
-            best(found, BRIEF_BEST),
-            *(replace(table, notes=()) for table in losses_by_part(found, BRIEF_BEST)),
-            *(laws_table(found) or [Table(f"Laws: {no_law(found)}")]),
-            *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
-            *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
-            *_annealed_brief(found),
-            *recipe_tables(found, BRIEF_RECIPE),
-            *(table for table in downstream_tables(found) if table.key == "links"),
-            Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
-        ],
-    )
-
-
-def recipe_tables(found: Findings, keys: Sequence[str] = ()) -> list[Table]:
-    """Return the results of the paper's procedure that the study ends with; only tables of ``keys`` if given."""
-    followed = found.concluded.analysed.recipe
-    if followed is None:
-        return []
-    result = followed.result
-    said = [Table(result.title, notes=result.warnings)] if result.warnings else []
-    return [*said, *(table for table in result.tables if not keys or table.key in keys)]
-
-
-def annealed_tables(found: Findings) -> list[Table]:
+def annealed_tables(findings: Findings) -> list[Table]:
     """Return errors of predictions for left-out branches, and predictions for budgets that were not trained."""
-    annealed = found.concluded.annealed
+    annealed = findings.concluded.annealed
     if annealed is None:
         return []
-    columns = (
-        Column("model", words=True),
-        Column("branches"),
-        Column("mean error", ".4f"),
-        Column("largest", ".4f"),
-        Column(f"in {LEVEL:.0%} ranges"),
-        Column("interpolated", ".4f"),
-    )
-    rows = [[name, *one.summary.values()] for name, one in annealed.models.items()]
     notes = [
         "Each branch is left out once and predicted from its trunk's curve and the other branches: errors in "
         "nats/token, and how many losses lie in ranges by the errors of the others. Interpolated: the mean error of a "
         "line in logarithms between the ends of the nearest other branches.",
         *annealed.not_predicted,
     ]
-    tested = Table("Annealed losses that were predicted and measured", columns, rows, notes, key="annealed")
+    title = "Annealed losses that were predicted and measured"
+    tested = Table.of(title, ANNEALED, annealed.models.items(), notes, key="annealed")
     if not len(annealed.predicted):
         return [tested]
-    columns = (*(COLUMNS[name] for name in ("model", "tokens", "flops", "loss")), Column(f"{LEVEL:.0%} range"))
-    rows = [
-        [
-            *(row[name] for name in ("model", "tokens", "flops", "loss")),
-            f"[{row['loss_low']:.4f}, {row['loss_high']:.4f}]",
-        ]
-        for row in annealed.predicted.head(MOST_PREDICTED).to_dict("records")
-    ]
-    more = len(annealed.predicted) - len(rows)
-    notes = [
+    more = max(len(annealed.predicted) - MOST_PREDICTED, 0)
+    note = (
         "Predicted, not measured: no branch was trained to these budgets. Ranges are by the errors of the branches "
         "that were left out. annealed.parquet has them beside the measured rows, told apart by the column "
         "is_predicted; the laws here are fitted to measured rows alone." + (f" {more} more are in it." if more else "")
-    ]
-    return [tested, Table("Annealed losses of budgets that were not trained", columns, rows, notes, key="predicted")]
+    )
+    span = Column(f"{LEVEL:.0%} range", value=lambda row: f"[{row['loss_low']:.4f}, {row['loss_high']:.4f}]")
+    predicted = runs_table(
+        "Annealed losses of budgets that were not trained",
+        annealed.predicted.head(MOST_PREDICTED),
+        ("model", "tokens", "flops", "loss"),
+        [span],
+        notes=[note],
+        key="predicted",
+    )
+    return [tested, predicted]
 
 
-def _annealed_brief(found: Findings) -> list[Table]:
-    """Annealed losses in a line, and the models of which nothing is predicted."""
-    annealed = found.concluded.annealed
+def _annealed_brief(findings: Findings) -> list[Table]:
+    """Return a line about the annealed losses, and the models without predictions."""
+    annealed = findings.concluded.annealed
     if annealed is None:
         return []
     said = "none could be predicted."
@@ -243,262 +418,83 @@ def _annealed_brief(found: Findings) -> list[Table]:
     return [Table(f"Annealed losses: {said}", notes=annealed.not_predicted)]
 
 
-def downstream_tables(found: Findings) -> list[Table]:
+def recipe_tables(findings: Findings, keys: Sequence[str] = ()) -> list[Table]:
+    """Return the tables of the paper's procedure that the study ends with; only those of ``keys`` if given."""
+    followed = findings.concluded.analysed.recipe
+    if followed is None:
+        return []
+    result = followed.result
+    warnings = [Table(result.title, notes=result.warnings)] if result.warnings else []
+    return [*warnings, *(table for table in result.tables if not keys or table.key in keys)]
+
+
+def downstream_tables(findings: Findings) -> list[Table]:
     """Return the relation of each task's error to the loss, and the scores of every model at its largest budget."""
-    downstream = found.concluded.downstream
+    downstream = findings.concluded.downstream
     if downstream is None:
         return []
+
+    def errors(link: ScoreLink) -> DataFrame:
+        return downstream.scores.loc[downstream.scores["task"] == link.task, "error"]
+
     columns = (
-        Column("task", words=True),
-        Column("scores"),
-        Column("error", ".1f"),
-        Column("form"),
-        Column("R²", ".3f"),
-        Column("transfer, nats", "+.3f"),
-        Column("90 %"),
-        Column("at equal loss", words=True),
+        Column("task", words=True, value="task"),
+        Column("scores", value=lambda one: len(errors(one))),
+        Column("error", value=lambda one: _span(errors(one))),
+        Column("form", value=lambda one: one.fit and one.link),
+        Column("R²", ".3f", value="fit.metrics.r_squared"),
+        Column("transfer, nats", "+.3f", value="transfer.middle"),
+        Column("90 %", value=lambda one: one.transfer and f"[{one.transfer.low:+.3f}, {one.transfer.high:+.3f}]"),
+        Column("at equal loss", words=True, value="verdict"),
     )
-    rows = []
-    for one in downstream.links:
-        errors = downstream.scores.loc[downstream.scores["task"] == one.task, "error"]
-        ends = f"{errors.min():.1f} to {errors.max():.1f}"
-        interval = one.transfer and f"[{one.transfer.low:+.3f}, {one.transfer.high:+.3f}]"
-        fitted = [None, None] if one.fit is None else [one.link, one.fit.metrics.r_squared]
-        middle = one.transfer and one.transfer.middle
-        rows.append([one.task, len(errors), Written(errors.min(), ends), *fitted, middle, interval, one.verdict])
+    links = downstream.links
     notes = [
         "The error is what a score lacks to 100 %. A model of sparsity S errs as a dense one whose loss is higher by "
         "transfer·log(1/(1-S)): above 0, sparser models err more at equal loss.",
-        *(f"{one.task}: {sentence}" for one in downstream.links for sentence in one.left_out),
-        *(
-            f"{one.task}: {sentence}"
-            for one in downstream.links
-            if one.fit is not None
-            for sentence in one.fit.warnings
-        ),
+        *(f"{one.task}: {sentence}" for one in links for sentence in one.left_out),
+        *(f"{one.task}: {sentence}" for one in links if one.fit for sentence in one.fit.warnings),
         *([f"{downstream.missing} scores are still to be asked; run the study again."] if downstream.missing else []),
     ]
-    links = (
-        [Table("Errors in tasks by the loss", columns, rows, notes, key="links")] if rows or downstream.missing else []
-    )
-    return [*links, _scores_table(downstream.scores)]
+    fitted = [Table.of("Errors in tasks by the loss", columns, links, notes, key="links")]
+    return [*(fitted if links or downstream.missing else []), _scores_table(downstream.scores)]
+
+
+def _span(errors: DataFrame) -> Written:
+    return Written(errors.min(), f"{errors.min():.1f} to {errors.max():.1f}")
 
 
 def _scores_table(scores: DataFrame) -> Table:
-    """Scores of every model at its largest budget, a task a column."""
+    """Return the scores of every model at its largest budget, one column per task."""
     last = at_largest_budget(scores)
-    tasks = list(dict.fromkeys(last["task"]))
     known = {(row["model"], row["task"]): row["score"] for row in last.to_dict("records")}
-    runs = last.drop_duplicates("model")
-    rows = [
-        [run["model"], run["tokens"], run["loss"], *(known.get((run["model"], task)) for task in tasks)]
-        for run in runs.to_dict("records")
+    tasks = [
+        Column(str(task), ".1f", value=lambda run, task=task: known.get((run["model"], task)))
+        for task in last["task"].unique()
     ]
-    columns = (
-        Column("model", words=True),
-        Column("tokens", ",.0f"),
-        Column("loss", ".4f"),
-        *(Column(str(task), ".1f") for task in tasks),
-    )
     note = "Scores in per cent where they are shares of the documents; all budgets are in scores.parquet."
-    return Table("Scores at the largest budget", columns, rows, [note], key="scores")
+    runs = last.drop_duplicates("model")
+    names = ("model", "tokens", "loss")
+    return runs_table("Scores at the largest budget", runs, names, tasks, notes=[note], key="scores")
 
 
-def asks_for_laws(found: Findings) -> bool:
-    """Return whether laws were to be fitted: those of a study are named in its analysis."""
-    study = found.concluded.study
-    return study is None or bool(study.analysis.laws)
-
-
-def no_law(found: Findings) -> str:
-    """Why there is no law, in the end of a sentence."""
-    if asks_for_laws(found):
-        return "none could be fitted to these runs; the limits say why."
-    return "none was asked for (analysis.laws)."
-
-
-def no_decision(found: Findings) -> str:
-    """Why nothing is decided, in the end of a sentence."""
-    if not found.concluded.analysed.laws:
-        return "none, for no law " + ("could be fitted." if asks_for_laws(found) else "was asked for.")
-    return "none of the laws has a closed form for its optimum."
-
-
-def _lead(found: Findings) -> str:
-    runs, corpus = found.runs, found.concluded.corpus
-    lead = f"{found.concluded.name}: {counted(len(runs), 'run')} of {counted(runs['model'].nunique(), 'model')}"
-    if corpus is None:
-        return lead
-    return (
-        f"{lead} on {format_bytes(corpus.train.bytes)} of text ({corpus.source}, {corpus.train.documents:,} documents)"
-    )
-
-
-def stages_table(found: Findings) -> list[Table]:
-    """Every stage with its winner; none of a study without stages."""
-    columns = (
-        Column("stage"),
-        Column("models"),
-        Column("winner", words=True),
-        Column("loss", ".4f"),
-        Column("second", words=True),
-        Column("loss above", ".4f"),
-        Column("compared with", words=True),
-    )
-    rows = []
-    for one in found.concluded.stages:
-        losses, ranking = one.losses, one.ranking
-        second = ranking[1] if len(ranking) > 1 else None
-        references = ", ".join(f"{name} {losses[name]:.4f}" for name in one.references)
-        above = losses[second] - losses[one.winner] if second else None
-        rows.append([one.name, len(losses), one.winner, losses[one.winner], second, above, references or None])
-    note = "Each stage is made from the rows of the one before; its winner has the least loss at its largest budget."
-    return [Table("Stages", columns, rows, [note])] if rows else []
-
-
-def _sanity_checks(found: Findings) -> list[Table]:
-    words = {True: "holds", False: "DOES NOT HOLD", None: "not checked"}
-    rows = [[words[check.holds], f"{check.fact}: {check.found}"] for check in found.concluded.sanity_checks]
-    return [Table("Sanity checks", (Column(""), Column("", words=True)), rows)] if rows else []
-
-
-def best(found: Findings, most: int) -> Table:
-    """The best runs, a budget a row, the largest last."""
-    return runs_table(f"Best model per {budget_of(found)}", best_per_budget(found.runs).tail(most), BEST_COLUMNS)
-
-
-def losses_by_part(found: Findings, most: int | None = None) -> list[Table]:
-    """Losses of the models at their largest budgets on each part of the text, of the ``most`` whose loss is least;
-    none of a single source."""
-    names = parts(found.runs)
-    if not names:
+def next_table(findings: Findings) -> list[Table]:
+    """Return the runs that ``moejax next`` proposed into the same folder."""
+    if not findings.next_runs:
         return []
-    last = at_largest_budget(found.runs)
-    shown = last if most is None else last.nsmallest(most, "loss").sort_index()
-    rows = [
-        [run[name] for name in ("model", "tokens", "loss", *(f"loss_{part}" for part in names))]
-        for run in shown.to_dict("records")
-    ]
-    columns = (*(COLUMNS[name] for name in ("model", "tokens", "loss")), *(Column(part, ".4f") for part in names))
-    note = "The loss is over the parts that training begins with; that of a part is over its own held-out text."
-    return [Table("Loss by part of the text, nats/token", columns, rows, [note], key="parts")]
-
-
-def budget_of(found: Findings) -> str:
-    """Return the kind of budget for which the best runs are listed."""
-    return "token budget" if compute_budgets(found.runs) is None else "compute budget"
-
-
-def runs_table(title: str, runs: DataFrame, names: Sequence[str] = tuple(COLUMNS)) -> Table:
-    """Runs as a table: of the columns ``names`` those that are known."""
-    read = [experts if name == "experts" else operator.methodcaller("get", name) for name in names]
-    rows = [[of(run) for of in read] for run in runs.to_dict("records")]
-    return Table(title, [COLUMNS[name] for name in names], rows)
-
-
-def laws_table(found: Findings) -> list[Table]:
-    """Every law with its errors, and how its fit went; none if no law was fitted."""
-    errors = [Column(name, ".4f") for name in ("R²", "MAE, fitted", "MAE, held out", "naive MAE")]
     columns = (
-        Column("law"),
-        *errors,
-        Column("starts agreeing", percent(0)),
-        Column("condition", ".2g"),
-        Column("held out", words=True),
+        Column("run", value="label"),
+        *(Column(COLUMNS[name].name, size, value=name) for name in ("params_active", "params_total", "tokens")),
+        COLUMNS["flops"],
+        Column("variance left", percent(), value="variance_left"),
     )
-    rows = [
-        [
-            law.name,
-            law.fit.metrics.r_squared,
-            law.fit.metrics.mae,
-            law.held_out.mae,
-            law.held_out.naive_mae,
-            law.fit.agreeing,
-            law.fit.condition_number,
-            f"{law.held_out.held_out_runs} runs: {law.held_out.split}",
-        ]
-        for law in found.concluded.analysed.laws
-    ]
-    selection = found.concluded.analysed.selection
-    return (
-        [Table("Laws (errors in nats/token)", columns, rows, [selection.sentence] if selection else [])] if rows else []
-    )
+    runs = [{"label": f"{number}", **run} for number, run in enumerate(findings.next_runs["runs"], start=1)]
+    return [Table.of("Next runs", columns, runs, key="next")]
 
 
-def coefficients(law: FittedLaw) -> Table:
-    """Fitted values, what the resamples say of them, and what each means."""
-    columns = (
-        Column("coefficient"),
-        Column("symbol"),
-        Column("fitted", format),
-        Column("bootstrap, 90 %"),
-        Column("median", format),
-        Column("", words=True),
-        Column("meaning", words=True),
-    )
-    meanings = {field.name: field.metadata for field in dataclasses.fields(law.fit.law)}
-    rows = [
-        [
-            name,
-            meanings[name]["symbol"],
-            value,
-            Written([law.intervals[name].low, law.intervals[name].high], _ends(law.intervals[name])),
-            law.intervals[name].middle,
-            _verdict(name, law),
-            meanings[name]["meaning"],
-        ]
-        for name, value in law.fit.coefficients.items()
-    ]
-    return Table(f"Coefficients of {law.name}", columns, rows, [f"- {warning}" for warning in law.fit.warnings])
-
-
-def _verdict(name: str, law: FittedLaw) -> str:
-    interval = law.intervals[name]
-    if state := law.fit.state(name):
-        return state
-    if interval.undefined > 0:
-        return f"no answer in {interval.undefined:.1%} of resamples"
-    return NOT_DETERMINED if interval.uninformative else ""
-
-
-def _ends(interval: Any) -> str:
-    finite = math.isfinite(interval.low) or math.isfinite(interval.high)
-    return f"{format(interval.low)} – {format(interval.high)}" if finite else "–"
-
-
-def decision_table(decision: ComputeOptimum) -> Table:
-    """Return an optimum beside its confirmations."""
-    checked = "algebra checked" if decision.checked.holds else "CLOSED FORM NOT CONFIRMED"
-    beyond = f"{decision.extrapolation:.2g} times the largest trained"
-    return Table(
-        f"{decision.law}, {family(decision)}, for {decision.flops:.3g} FLOPs, {beyond}: {checked}",
-        CONFIRMATIONS,
-        confirmations(decision),
-        worth(decision),
-    )
-
-
-def next_table(found: Findings) -> list[Table]:
-    """The runs that ``moejax next`` proposed into the same folder."""
-    if not found.next_runs:
-        return []
-    names = ("params_active", "params_total", "tokens", "flops", "variance_left")
-    columns = (
-        Column("run"),
-        *(Column(name, size) for name in ("active", "total", "tokens")),
-        Column("FLOPs", ".2e"),
-        Column("variance left", percent()),
-    )
-    rows = [
-        [run.get("label") or f"{number}", *(run.get(name) for name in names)]
-        for number, run in enumerate(found.next_runs["runs"], start=1)
-    ]
-    return [Table("Next runs", columns, rows, key="next")]
-
-
-def _provenance(found: Findings) -> Sequence[str]:
-    laws, corpus = found.concluded.analysed.laws, found.concluded.corpus
-    used = "; ".join(", ".join(f"{name} {version}" for name, version in one.items()) for one in versions(found.runs))
+def _provenance(findings: Findings) -> Sequence[str]:
+    laws, corpus = findings.concluded.analysed.laws, findings.concluded.corpus
+    every = versions(findings.runs)
+    used = "; ".join(", ".join(f"{name} {version}" for name, version in one.items()) for one in every)
     hashes = ", ".join(f"{law.name} {law.fit.data_hash}" for law in laws)
     return [
         *([f"trained with {used}"] if used else []),
