@@ -4,16 +4,14 @@ Supported sizes follow NVIDIA's table for cuDNN 9.18 (docs.nvidia.com/cudnn, Att
 exist for heads of up to 128 numbers, and up to 256 on Hopper. Hopper and Blackwell also support queries of 192 with
 values of 128, the sizes of DeepSeek-V3's latent attention.
 
-Documents in a row are described by their starts and lengths, so no mask of queries by keys is stored. JAX supports this
-only in private functions. A program is compiled for up to ``most_documents`` per row; rows with more are computed by
-tiles.
+Documents in a row are described by their starts and lengths, so no mask of queries by keys is stored. A program is
+compiled for up to ``most_documents`` per row; rows with more are computed by tiles.
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value, M most documents.
 """
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from moejax.control_flow import cond_likely
 from moejax.errors import UserError
 from moejax.kernels.attention import CUDNN_LATENT, AttentionMask, on_head_shards
 from moejax.kernels.attention_tiled import tiled
+from moejax.kernels.private_api import cudnn_attention, cudnn_attention_gradients
 from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import gpu_generation
 
@@ -76,7 +75,7 @@ def cudnn(
 
     def local(query: Array, key: Array, value: Array, segments: Array | None, _: None) -> Array:
         if segments is None:
-            return _attend(query, key, value, scale, mask.window, None)
+            return cudnn_attention(query, key, value, scale=scale, window=mask.window)
         if query.size > jnp.iinfo(jnp.int32).max:
             # Document offsets are counted in numbers, as int32.
             return _by_tiles(scale, query, key, value, segments)
@@ -108,7 +107,8 @@ def _packed(
     documents = _documents(segments)
 
     def at_once(query: Array, key: Array, value: Array) -> Array:
-        return _attend(query, *_of_each_head(query, key, value), scale, 0, documents)
+        keys, values = _of_each_head(query, key, value)
+        return cudnn_attention(query, keys, values, scale=scale, starts=documents.starts, lengths=documents.lengths)
 
     return cond_likely(documents.are_few, at_once, partial(_by_tiles, scale, segments=segments), query, key, value)
 
@@ -119,7 +119,11 @@ def _save(
     documents = _documents(segments)
 
     def at_once(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
-        mixed, logsumexp = _attend(query, *_of_each_head(query, key, value), scale, 0, documents, residual=True)
+        keys, values = _of_each_head(query, key, value)
+        starts, lengths = documents.starts, documents.lengths
+        mixed, logsumexp = cudnn_attention(
+            query, keys, values, scale=scale, starts=starts, lengths=lengths, residual=True
+        )
         return mixed, logsumexp[documents.number, :, documents.place]
 
     def by_tiles(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
@@ -130,40 +134,7 @@ def _save(
     return mixed, (query, key, value, segments, mixed, logsumexp)
 
 
-def residuals(fused: Any) -> tuple[str, ...]:
-    """Return the names of the residuals of JAX's backward rule of attention, in order.
-
-    Since JAX 0.12, they include the arrays of a score function.
-    """
-    own = ("score_mod_args",) if "score_mod" in _parameters(fused._dot_product_attention_bwd_rule) else ()
-    sequences = ("q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "page_table_k", "page_table_v")
-    return "query", "key", "value", "bias", *sequences, *own, "activation", "fwd_output"
-
-
-def call_rule(rule: Any, **given: Any) -> Any:
-    """Call one of JAX's private attention rules with arguments by name.
-
-    Raises:
-      KeyError: this JAX version's rule has an unknown parameter.
-    """
-    usual = {"seed": 0, "dropout_rate": 0.0, "variadic_args": (False, False), "sliding_window_length": None}
-    usual |= {"score_mod": None, "is_training": True, "cudnn_version": _cudnn_version(), "return_residual": False}
-    return rule(**{name: {**usual, **given}[name] for name in _parameters(rule)})
-
-
-def _parameters(rule: Any) -> list[str]:
-    return list(inspect.signature(rule).parameters)
-
-
-def _cudnn_version() -> int:
-    from jax._src.cudnn import fused_attention_stablehlo as fused
-
-    return fused.check_cudnn_version()
-
-
 def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[Array, Array, Array, None]:
-    from jax._src.cudnn import fused_attention_stablehlo as fused
-
     query, key, value, segments, mixed, logsumexp = saved
     documents = _documents(segments)
 
@@ -171,32 +142,17 @@ def _gradients(scale: float, saved: tuple[Array, ...], dmixed: Array) -> tuple[A
         (keys, values), back = jax.vjp(partial(_of_each_head, query), key, value)
         room = jnp.zeros((documents.lengths.size, query.shape[2], query.shape[1]), jnp.float32)
         sums = room.at[documents.number, :, documents.place].set(logsumexp)
-        none = jnp.zeros(0, query.dtype)
-        lengths, starts = documents.lengths, documents.starts
-        named = {
-            "query": query,
-            "key": keys,
-            "value": values,
-            "bias": none,
-            "q_seqlen": lengths,
-            "kv_seqlen": lengths,
-            "q_offsets": starts,
-            "kv_offsets": starts,
-            "page_table_k": none,
-            "page_table_v": none,
-            "score_mod_args": (),
-            "activation": sums,
-            "fwd_output": mixed,
-        }
-        with jax.numpy_dtype_promotion("standard"):
-            dquery, dkeys, dvalues, *_ = call_rule(
-                fused._dot_product_attention_bwd_rule,
-                scale=scale,
-                mask_type=fused.MaskType.PADDING_CAUSAL,
-                layout=fused.AttentionLayout.BTNH.value,
-                res=tuple(named[name] for name in residuals(fused)),
-                grad_output=dmixed,
-            )
+        dquery, dkeys, dvalues = cudnn_attention_gradients(
+            query,
+            keys,
+            values,
+            scale=scale,
+            starts=documents.starts,
+            lengths=documents.lengths,
+            logsumexp=sums,
+            mixed=mixed,
+            dmixed=dmixed,
+        )
         return dquery, *back((dkeys, dvalues))
 
     def by_tiles(query: Array, key: Array, value: Array, mixed: Array, logsumexp: Array, dmixed: Array) -> Any:
@@ -260,34 +216,3 @@ def _documents(segments: Int[Array, "B T"]) -> _Documents:
     starts, lengths = jnp.where(is_one, starts, -1), jnp.where(is_one, lengths, -1)
     starts = jnp.pad(starts, ((0, 0), (0, 1)), constant_values=-1)
     return _Documents(starts, lengths, before + number, place, number.max() < most)
-
-
-def _attend(
-    query: Array,
-    key: Array,
-    value: Array,
-    scale: float,
-    window: int,
-    documents: _Documents | None,
-    *,
-    residual: bool = False,
-) -> Any:
-    """Return the kernel's output; with ``residual`` also the logsumexps, Float32[B * M, H, T] of documents."""
-    from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
-
-    packed: dict[str, Any] = {}
-    if documents is not None:
-        starts, lengths = documents.starts, documents.lengths
-        packed = {"q_offsets": starts, "kv_offsets": starts, "q_seqlen": lengths, "kv_seqlen": lengths}
-    # The library relies on type promotion, which the caller may have disabled.
-    with jax.numpy_dtype_promotion("standard"):
-        return dot_product_attention(
-            query,
-            key,
-            value,
-            scale=scale,
-            mask_type=MaskType.PADDING_CAUSAL if packed else MaskType.CAUSAL,
-            sliding_window_length=window or None,
-            return_residual=residual,
-            **packed,
-        )

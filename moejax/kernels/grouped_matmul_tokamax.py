@@ -8,16 +8,15 @@ here. On Hopper its kernel was slower than our Triton kernels in a training step
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import sequential_vmap
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul_tiles import MosaicTile, nearest
+from moejax.kernels.private_api import tokamax_gpu
 from moejax.kernels.table import triton_backend
 from moejax.platform import gpu_generation
 
@@ -35,37 +34,12 @@ def _tile(part: str, rows: Array, matrices: Array) -> MosaicTile | None:
     return tile if isinstance(tile, MosaicTile) else None
 
 
-def _mosaic(tile: MosaicTile, rows: Array, matrices: Array, group_sizes: Array) -> Array:
-    flags = importlib.import_module("absl.flags").FLAGS
-    if not flags.is_parsed():
-        # Tokamax would parse this process's arguments and reject ours.
-        flags.mark_as_parsed()
-    # In this release, sizes can be specified only in these private modules.
-    kernels = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu")
-    sides = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_common").MatmulDimension
-    config = kernels.Config(
-        block_m=tile.rows,
-        block_n=tile.columns,
-        block_k=min(tile.inner, matrices.shape[1]),
-        num_stages=tile.stages,
-        split_k=1,
-        split_m=tile.split_rows,
-        grid_block_n=tile.width,
-        persistent=tile.is_persistent,
-        collective=tile.is_collective,
-        grid_minor_dim=sides[tile.minor],
-        grid_tile_width=tile.width,
-    )
-    with jax.numpy_dtype_promotion("standard"):
-        return kernels.PallasMosaicGpuRaggedDot(config=config)(rows, matrices, group_sizes=group_sizes)
-
-
 @sequential_vmap
 def _forward(rows: Array, matrices: Array, group_sizes: Array) -> Array:
     tile = _tile("forward", rows, matrices)
     if tile is None:
         return triton_backend().forward(rows, matrices, group_sizes)
-    return _mosaic(tile, rows, matrices, group_sizes)
+    return tokamax_gpu(rows, matrices, group_sizes, tile)
 
 
 @sequential_vmap
@@ -73,7 +47,7 @@ def _rows_gradient(dy: Array, matrices: Array, group_sizes: Array) -> Array:
     tile = _tile("rows", dy, matrices)
     if tile is None:
         return triton_backend().rows_gradient(dy, matrices, group_sizes)
-    return _mosaic(tile, dy, matrices.swapaxes(1, 2), group_sizes)
+    return tokamax_gpu(dy, matrices.swapaxes(1, 2), group_sizes, tile)
 
 
 def _matrices_gradient(rows: Array, dy: Array, group_sizes: Array) -> Array:

@@ -6,15 +6,14 @@ tests.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-import jax
 from jax import Array
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul_megablox import LANES, row_tile, tile_width, whole_tiles
+from moejax.kernels.private_api import tokamax_tpu
 from moejax.kernels.quantization import Quantized, quantize
 from moejax.platform import platform
 
@@ -28,24 +27,13 @@ def in_8_bits(
     rows: Float[Array, "R K"], matrices: Float[Array, "G F K"], group_sizes: Int[Array, " G"], quantization: str
 ) -> Float[Array, "R F"]:
     """Compute ``moejax.kernels.quantization.reference``."""
-    kernel = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_tpu_kernel")
-    quantized_array = importlib.import_module("qwix").QArray
     groups, into, out_of = matrices.shape[0], rows.shape[1], matrices.shape[1]
     height = row_tile(rows.shape[0], groups)
 
     @sequential_vmap
     def product(x: Quantized, w: Quantized, group_sizes: Array) -> Array:
-        with jax.numpy_dtype_promotion("standard"):
-            return kernel.gmm(
-                quantized_array(x.values, x.scale),
-                quantized_array(w.values, w.scale),
-                group_sizes,
-                precision=jax.lax.Precision.DEFAULT,
-                out_dtype=rows.dtype,
-                tiling=(height, tile_width(into), tile_width(out_of)),
-                transpose_rhs=True,
-                interpret=platform() != "tpu",
-            )
+        tile = height, tile_width(into), tile_width(out_of)
+        return tokamax_tpu(x, w, group_sizes, dtype=rows.dtype, tile=tile, interpret=platform() != "tpu")
 
     whole = whole_tiles(rows, height)
     x, w = (quantize(one, -1, quantization) for one in (whole, matrices))

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from moejax.kernels.private_api import tracing_for_gpu
 from moejax.laws.accounting import flops_per_token
-from moejax.plan.absent_gpu import standing_in
 from moejax.plan.collectives import Collective, collectives
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
@@ -210,7 +210,7 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
     program = make_program(training, mesh)
     start = time.monotonic()
     try:
-        with jax.set_mesh(mesh), standing_in(devices[0]) if topology.is_gpu else contextlib.nullcontext():
+        with jax.set_mesh(mesh), tracing_for_gpu(devices[0]) if topology.is_gpu else contextlib.nullcontext():
             compiled = program.step.lower(program.abstract, program.batch, program.schedule).compile()
             evaluation = program.lowered_evaluation().compile()
     except jax.errors.JaxRuntimeError as error:

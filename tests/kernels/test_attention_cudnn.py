@@ -17,9 +17,9 @@ from moejax.architecture import Architecture
 from moejax.kernels import attention_cudnn
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.attention_cudnn import _documents, cudnn, most_documents, supports
+from moejax.kernels.private_api import tracing_for_gpu
 from moejax.laws.memory import named_activations
 from moejax.model.runtime import remat_policy
-from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import TARGETS
 
 
@@ -152,43 +152,10 @@ def test_what_attention_puts_out_is_kept_by_name_and_not_computed_again(remat, c
         layer = jax.checkpoint(lambda *of: jnp.sin(cudnn(*of, mask, scale=1.0)), policy=remat_policy(remat))
         return (layer(query, key, value) ** 2).sum()
 
-    with on("h100"), standing_in(SimpleNamespace(compute_capability="9.0")):
+    with on("h100"), tracing_for_gpu(SimpleNamespace(compute_capability="9.0")):
         program = str(jax.make_jaxpr(jax.grad(squares, argnums=(0, 1, 2)))(heads, heads, heads))
     assert program.count("dot_product_attention_fwd_wrapper[") == calls
     assert program.count("dot_product_attention_bwd_wrapper[") == 1
-
-
-def test_the_backward_rule_reads_its_residuals_in_the_order_that_we_give_them(monkeypatch):
-    """Where JAX's own forward rule leaves each of its arguments, and what it computed."""
-    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
-    names = [n for n in attention_cudnn.residuals(fused_attention_stablehlo) if n not in ("activation", "fwd_output")]
-    heads, none = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((0,), jnp.bfloat16)
-    lengths, starts = (jax.ShapeDtypeStruct((2, more), jnp.int32) for more in (3, 4))
-    arrays = dict.fromkeys(names, none) | dict.fromkeys(("query", "key", "value"), heads)
-    arrays |= dict.fromkeys(("q_seqlen", "kv_seqlen"), lengths) | dict.fromkeys(("q_offsets", "kv_offsets"), starts)
-    arrays.pop("score_mod_args", None)
-
-    def saved(arrays):
-        own = {"score_mod_args": ()} if "score_mod_args" in names else {}
-        masked = {"mask_type": fused_attention_stablehlo.MaskType.PADDING_CAUSAL, "layout": 0, "scale": 1.0}
-        rule = fused_attention_stablehlo._dot_product_attention_fwd_rule
-        return dict(
-            zip((*names, "sums", "mixed"), attention_cudnn.call_rule(rule, **arrays, **own, **masked)[1], strict=True)
-        )
-
-    with on("h100"), standing_in(SimpleNamespace(compute_capability="9.0")):
-        program, out = jax.make_jaxpr(saved, return_shape=True)(arrays)
-    # Dictionaries are flattened in the order of their keys.
-    left = dict(zip(sorted([*arrays, "sums", "mixed"]), program.jaxpr.outvars, strict=True))
-    assert {name: left[name] for name in arrays} == dict(zip(sorted(arrays), program.jaxpr.invars, strict=True))
-    assert out["sums"].dtype == jnp.float32
-    assert out["mixed"].shape == heads.shape
-
-
-def test_a_parameter_of_another_jaxs_rule_is_an_error_and_not_another_argument(monkeypatch):
-    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92_800)
-    with pytest.raises(KeyError, match="new"):
-        attention_cudnn.call_rule(lambda scale, new, seed: None, scale=1.0)
 
 
 def test_of_packed_documents_one_sum_is_kept_for_each_query_and_nothing_of_tiles(monkeypatch):
@@ -202,7 +169,7 @@ def test_of_packed_documents_one_sum_is_kept_for_each_query_and_nothing_of_tiles
             query, key, value
         )
 
-    with on("h100"), standing_in(SimpleNamespace(compute_capability="9.0")):
+    with on("h100"), tracing_for_gpu(SimpleNamespace(compute_capability="9.0")):
         kept = saved_residuals(layer, heads, keys, keys)
     sizes = Counter((one.dtype.name, one.size) for one, where in kept if "argument" not in where)
     # Beside documents' numbers, if any, which are of integers.

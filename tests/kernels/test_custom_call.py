@@ -305,6 +305,16 @@ OFFSETS = {
     "ERROR_DESTROY": "offsetof(XLA_FFI_Api, XLA_FFI_Error_Destroy)",
     "SCHEDULE": "offsetof(XLA_FFI_Api, XLA_FFI_ThreadPool_Schedule)",
     "NUM_THREADS": "offsetof(XLA_FFI_Api, XLA_FFI_ThreadPool_NumThreads)",
+    "ERROR_DESTROY_SIZE": "sizeof(XLA_FFI_Error_Destroy_Args)",
+    "ERROR_DESTROY_ERROR": "offsetof(XLA_FFI_Error_Destroy_Args, error)",
+    "SCHEDULE_SIZE": "sizeof(XLA_FFI_ThreadPool_Schedule_Args)",
+    "SCHEDULE_CONTEXT": "offsetof(XLA_FFI_ThreadPool_Schedule_Args, ctx)",
+    "SCHEDULE_TASK": "offsetof(XLA_FFI_ThreadPool_Schedule_Args, task)",
+    "SCHEDULE_DATA": "offsetof(XLA_FFI_ThreadPool_Schedule_Args, data)",
+    "NUM_THREADS_SIZE": "sizeof(XLA_FFI_ThreadPool_NumThreads_Args)",
+    "NUM_THREADS_CONTEXT": "offsetof(XLA_FFI_ThreadPool_NumThreads_Args, ctx)",
+    "NUM_THREADS_RESULT": "offsetof(XLA_FFI_ThreadPool_NumThreads_Args, num_threads)",
+    "MAJOR_VERSION": "XLA_FFI_API_MAJOR",
 }
 
 

@@ -13,9 +13,9 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul import grouped_matmul
+from moejax.kernels.private_api import tracing_for_gpu
 from moejax.kernels.quantization import TYPES
 from moejax.kernels.table import TABLE, accepts, load, select
-from moejax.plan.absent_gpu import standing_in
 from moejax.routing.dispatch import grouped as dispatch_grouped
 from moejax.routing.layout import by_expert
 from moejax.routing.routers import ROUTERS
@@ -206,7 +206,7 @@ def test_without_any_triton_a_layer_is_lowered_with_what_jax_has_left(kind, dtyp
         routing = ROUTERS["softmax_topk"](logits, top_k=2)
         return dispatch_grouped(x, routing, Experts(gate_up, down)).astype(jnp.float32).sum()
 
-    with traced_for(kind, "gpu"), standing_in(SimpleNamespace(core_count=132)):
+    with traced_for(kind, "gpu"), tracing_for_gpu(SimpleNamespace(core_count=132)):
         chosen = select("experts", x, None, None, Experts(gate_up, down))
         assert chosen is load("experts", "grouped_matmul" if grouped else "blocks")
         if grouped:

@@ -24,9 +24,9 @@ from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.grouped_matmul_mosaic_8_bits import COLUMNS, ROWS, in_8_bits
 from moejax.kernels.linear import project
+from moejax.kernels.private_api import tracing_for_gpu
 from moejax.kernels.table import TABLE, select
 from moejax.plan import program_time
-from moejax.plan.absent_gpu import standing_in
 from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.plan import measure
 from moejax.plan.process import plan
@@ -80,7 +80,7 @@ def compiled(topology, function, *shapes, split=(), without=(), **mesh):
     given = make_mesh(MeshShape(**{"data": 1, **mesh}), devices)
     place = NamedSharding(given, PartitionSpec(split) if split else PartitionSpec())
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
-    with absent(without), jax.set_mesh(given), standing_in(devices[0]):
+    with absent(without), jax.set_mesh(given), tracing_for_gpu(devices[0]):
         return jax.jit(function).lower(*arguments).compile().as_text()
 
 

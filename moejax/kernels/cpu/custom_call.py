@@ -12,10 +12,8 @@ any threads::
     y = custom_call("moejax_double", x.shape[0], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 XLA passes the address of a call frame to the handler, which is the same for all kernels. Buffers and attributes are
-read from this frame (``XLA_FFI_CallFrame`` of ``xla/ffi/api/c_api.h``, which jaxlib ships in
-``jax.ffi.include_dir()``). The offsets here are those of that header's structures in API 0.3, which XLA keeps
-binary-compatible. Numba caches compiled code on disk, so compiled code must not contain addresses: functions are found
-by name or in a table.
+read from this frame; ``ffi_layout.py`` declares its structures. Numba caches compiled code on disk, so compiled code
+must not contain addresses: functions are found by name or in a table.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from moejax.kernels.cpu import ffi_layout as ffi
 from moejax.kernels.cpu.compiled import FAST, compiled
 
 HANDLER = types.intp(types.intp)
@@ -45,19 +44,36 @@ PART = types.intp(types.intp, types.intp)
 
 INT64, INT32, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 
-# Offsets of fields, in bytes. Structures begin with their size and extensions, 8 bytes each.
-EXTENSION, API, CONTEXT = 8, 16, 24
-ARGUMENTS, RESULTS, ATTRIBUTES = 40 + 32, 80 + 32, 120 + 40
-"""Offsets in the call frame: arrays of the addresses of buffers and attributes."""
-SCALAR_DATA = 8
-BUFFER_DATA, BUFFER_DIMENSIONS = 24, 40
-EXTENSION_TYPE, METADATA = 8, 24
-METADATA_VERSION = 8
-METADATA_EXTENSION = 1
-VERSION_MAJOR, VERSION_MINOR, VERSION_SIZE = 16, 20, 24
-# Offsets in XLA's API table, whose functions follow its version and a private address.
-FUNCTIONS = 16 + VERSION_SIZE + 8
-ERROR_DESTROY, SCHEDULE, NUM_THREADS = FUNCTIONS + 8 * 2, FUNCTIONS + 8 * 11, FUNCTIONS + 8 * 12
+# Offsets in bytes, as plain numbers, which numba compiles into the code.
+EXTENSION = ffi.CallFrame.extension_start.offset
+API = ffi.CallFrame.api.offset
+CONTEXT = ffi.CallFrame.context.offset
+ARGUMENTS = ffi.CallFrame.arguments.offset + ffi.Arrays.values.offset
+RESULTS = ffi.CallFrame.results.offset + ffi.Arrays.values.offset
+ATTRIBUTES = ffi.CallFrame.attributes.offset + ffi.Attributes.values.offset
+SCALAR_DATA = ffi.Scalar.value.offset
+BUFFER_DATA = ffi.Buffer.data.offset
+BUFFER_DIMENSIONS = ffi.Buffer.dimensions.offset
+EXTENSION_TYPE = ffi.ExtensionBase.type.offset
+METADATA_EXTENSION = ffi.METADATA_EXTENSION
+METADATA = ffi.MetadataExtension.metadata.offset
+METADATA_VERSION = ffi.Metadata.api_version.offset
+VERSION_MAJOR = ffi.ApiVersion.major_version.offset
+VERSION_MINOR = ffi.ApiVersion.minor_version.offset
+VERSION_SIZE = ctypes.sizeof(ffi.ApiVersion)
+MAJOR_VERSION, MINOR_VERSION = ffi.MAJOR_VERSION, ffi.MINOR_VERSION
+ERROR_DESTROY = ffi.Api.error_destroy.offset
+ERROR_DESTROY_SIZE = ctypes.sizeof(ffi.ErrorDestroyArguments)
+ERROR_DESTROY_ERROR = ffi.ErrorDestroyArguments.error.offset
+SCHEDULE = ffi.Api.thread_pool_schedule.offset
+SCHEDULE_SIZE = ctypes.sizeof(ffi.ScheduleArguments)
+SCHEDULE_CONTEXT = ffi.ScheduleArguments.context.offset
+SCHEDULE_TASK = ffi.ScheduleArguments.task.offset
+SCHEDULE_DATA = ffi.ScheduleArguments.data.offset
+NUM_THREADS = ffi.Api.thread_pool_num_threads.offset
+NUM_THREADS_SIZE = ctypes.sizeof(ffi.NumThreadsArguments)
+NUM_THREADS_CONTEXT = ffi.NumThreadsArguments.context.offset
+NUM_THREADS_RESULT = ffi.NumThreadsArguments.num_threads.offset
 
 # Shared state of a call's threads: six integers.
 FRAME, KERNEL, PARTS, NEXT, DONE, HOLDERS = 0, 8, 16, 24, 32, 40
@@ -198,48 +214,26 @@ def size(buffer: int, axis: int) -> int:
     return load(load(buffer + BUFFER_DIMENSIONS) + 8 * axis)
 
 
-@njit(inline="always")
-@no_type_check
-def floats1(buffer: int) -> Any:
-    """Return a buffer as a NumPy array: float32 with one axis."""
-    return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0),), numba.float32)
+def _array_of(dtype: Any, axes: int) -> Any:
+    """Return ``array(buffer)``: a buffer as a NumPy array of a type and number of axes."""
+    shapes = (
+        lambda buffer: (size(buffer, 0),),
+        lambda buffer: (size(buffer, 0), size(buffer, 1)),
+        lambda buffer: (size(buffer, 0), size(buffer, 1), size(buffer, 2)),
+        lambda buffer: (size(buffer, 0), size(buffer, 1), size(buffer, 2), size(buffer, 3)),
+    )
+    shape = njit(inline="always")(shapes[axes - 1])
+
+    @njit(inline="always")
+    @no_type_check
+    def array(buffer: int) -> Any:
+        return numba.carray(_pointer(load(buffer + BUFFER_DATA)), shape(buffer), dtype)
+
+    return array
 
 
-@njit(inline="always")
-@no_type_check
-def floats2(buffer: int) -> Any:
-    """Return a buffer as a NumPy array: float32 with two axes."""
-    return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0), size(buffer, 1)), numba.float32)
-
-
-@njit(inline="always")
-@no_type_check
-def floats3(buffer: int) -> Any:
-    """Return a buffer as a NumPy array: float32 with three axes."""
-    shape = (size(buffer, 0), size(buffer, 1), size(buffer, 2))
-    return numba.carray(_pointer(load(buffer + BUFFER_DATA)), shape, numba.float32)
-
-
-@njit(inline="always")
-@no_type_check
-def floats4(buffer: int) -> Any:
-    """Return a buffer as a NumPy array: float32 with four axes."""
-    shape = (size(buffer, 0), size(buffer, 1), size(buffer, 2), size(buffer, 3))
-    return numba.carray(_pointer(load(buffer + BUFFER_DATA)), shape, numba.float32)
-
-
-@njit(inline="always")
-@no_type_check
-def integers1(buffer: int) -> Any:
-    """Return a buffer as a NumPy array: int32 with one axis."""
-    return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0),), numba.int32)
-
-
-@njit(inline="always")
-@no_type_check
-def integers2(buffer: int) -> Any:
-    """Return a buffer as a NumPy array: int32 with two axes."""
-    return numba.carray(_pointer(load(buffer + BUFFER_DATA)), (size(buffer, 0), size(buffer, 1)), numba.int32)
+floats1, floats2, floats3, floats4 = (_array_of(numba.float32, axes) for axes in (1, 2, 3, 4))
+integers1, integers2 = (_array_of(numba.int32, axes) for axes in (1, 2))
 
 
 @njit
@@ -251,9 +245,9 @@ def announced(frame: int) -> bool:
     if extension == 0 or load32(extension + EXTENSION_TYPE) != METADATA_EXTENSION:
         return False
     version = load(extension + METADATA) + METADATA_VERSION
-    store32(version + VERSION_MAJOR, 0)
-    store32(version + VERSION_MINOR, 3)
-    store32(version + VERSION_SIZE, 0)  # No traits.
+    store32(version + VERSION_MAJOR, MAJOR_VERSION)
+    store32(version + VERSION_MINOR, MINOR_VERSION)
+    store32(version + VERSION_SIZE, 0)  # The next field, traits: none.
     return True
 
 
@@ -270,21 +264,21 @@ def leave(shared: int) -> int:
 @no_type_check
 def _threads(frame: int) -> int:
     """Return the number of XLA's threads for a call, at least 1."""
-    arguments, count = room(32), room(8)
-    store(arguments, 32)
-    store(arguments + 16, load(frame + CONTEXT))
-    store(arguments + 24, count)
+    arguments, count = room(NUM_THREADS_SIZE), room(8)
+    store(arguments, NUM_THREADS_SIZE)
+    store(arguments + NUM_THREADS_CONTEXT, load(frame + CONTEXT))
+    store(arguments + NUM_THREADS_RESULT, count)
     return max(load(count), 1) if _succeeds(frame, NUM_THREADS, arguments) else 1
 
 
 @njit
 @no_type_check
 def _schedule(frame: int, task: int, shared: int) -> bool:
-    arguments = room(40)
-    store(arguments, 40)
-    store(arguments + 16, load(frame + CONTEXT))
-    store(arguments + 24, task)
-    store(arguments + 32, shared)
+    arguments = room(SCHEDULE_SIZE)
+    store(arguments, SCHEDULE_SIZE)
+    store(arguments + SCHEDULE_CONTEXT, load(frame + CONTEXT))
+    store(arguments + SCHEDULE_TASK, task)
+    store(arguments + SCHEDULE_DATA, shared)
     return _succeeds(frame, SCHEDULE, arguments)
 
 
@@ -295,9 +289,9 @@ def _succeeds(frame: int, function: int, arguments: int) -> bool:
     error = call(load(api + function), arguments)
     if error == 0:
         return True
-    destroyed = room(24)
-    store(destroyed, 24)
-    store(destroyed + 16, error)
+    destroyed = room(ERROR_DESTROY_SIZE)
+    store(destroyed, ERROR_DESTROY_SIZE)
+    store(destroyed + ERROR_DESTROY_ERROR, error)
     call(load(api + ERROR_DESTROY), destroyed)
     return False
 
