@@ -70,7 +70,7 @@ def cost(design: Design) -> np.ndarray:
 
 def zhao() -> Truth:
     """The 268 rows of Table 6 that the paper fits."""
-    from moejax.papers.zhao_experiments import table_6
+    from moejax.papers.zhao.table_6 import table_6
 
     rows = [row for row in table_6() if row.index < 268]
     columns = {

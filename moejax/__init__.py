@@ -15,9 +15,9 @@ _OFFERED = {
     "Training": "moejax.train.training",
     "design": "moejax.design",
     "fit": "moejax.fit",
-    "fit_curves": "moejax.fit.loss_curves",
+    "fit_curves": "moejax.fit.curves.loss_curves",
     "laws": "moejax.laws",
-    "read_curves": "moejax.fit.read_curves",
+    "read_curves": "moejax.fit.curves.read_curves",
     "read_runs": "moejax.fit.tables.read_runs",
     "show": "moejax.report.render",
 }

@@ -3,10 +3,10 @@
 from moejax import laws as laws
 from moejax.architecture import Architecture as Architecture
 from moejax.design.design import design as design
+from moejax.fit.curves.loss_curves import fit_curves as fit_curves
+from moejax.fit.curves.read_curves import read_curves as read_curves
 from moejax.fit.fit import fit as fit
 from moejax.fit.fit_result import FitResult as FitResult
-from moejax.fit.loss_curves import fit_curves as fit_curves
-from moejax.fit.read_curves import read_curves as read_curves
 from moejax.fit.tables.read_runs import read_runs as read_runs
 from moejax.laws.design import Design as Design
 from moejax.report.render import show as show

@@ -24,7 +24,7 @@ from moejax.laws.accounting import design_of
 from moejax.laws.chips import CHIPS
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.model import transformer
-from moejax.papers.tian_tables import TABLE_4
+from moejax.papers.tian.tables import TABLE_4
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import check_plan, mesh_sizes
 from moejax.plan.topology import parse

@@ -90,7 +90,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.predict import published
-from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_9, TABLE_12
+from moejax.papers.tian.tables import EXPERTS, GROUPS, TABLE_9, TABLE_12
 
 SEQUENCE = 4096
 BATCHES_12 = {98: 96, 147: 160, 228: 224, 342: 320, 531: 512, 795: 768}

@@ -58,8 +58,8 @@ Validation rows 443 to 445 repeat fitted rows and are not trained again.
 
 from ml_collections import ConfigDict
 
-from moejax.papers.zhao_experiments import table_6
-from moejax.papers.zhao_shapes import INFERRED, SHAPES, shape, widths
+from moejax.papers.zhao.shapes import INFERRED, SHAPES, shape, widths
+from moejax.papers.zhao.table_6 import table_6
 
 BATCH = 2**21
 """Tokens per batch; Table 1 says 2M, which is 1024 sequences of 2048."""

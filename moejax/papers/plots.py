@@ -6,27 +6,28 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from moejax.fit import expansion_frontier, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.runs import Runs
 from moejax.papers import synthetic
-from moejax.papers.figures import (
-    abnar_downstream,
-    abnar_flops,
-    abnar_optima,
-    abnar_surfaces,
-    abnar_thought,
-    chapter_002,
-    li,
-    tian_budgets,
-    tian_isoflop,
-    tian_leverage,
-    tian_training,
-    zhao_coefficients,
-    zhao_compute,
-    zhao_marginals,
-    zhao_steps,
-    zhao_variation,
-)
+from moejax.papers.abnar.figures import downstream as abnar_downstream
+from moejax.papers.abnar.figures import flops as abnar_flops
+from moejax.papers.abnar.figures import optima as abnar_optima
+from moejax.papers.abnar.figures import surfaces as abnar_surfaces
+from moejax.papers.abnar.figures import thought as abnar_thought
+from moejax.papers.chapter_002 import expansion_frontier
+from moejax.papers.chapter_002 import figures as chapter_002
+from moejax.papers.li import figures as li
+from moejax.papers.tian import recipe as recipe_tian
+from moejax.papers.tian.figures import budgets as tian_budgets
+from moejax.papers.tian.figures import isoflop as tian_isoflop
+from moejax.papers.tian.figures import leverage as tian_leverage
+from moejax.papers.tian.figures import training as tian_training
+from moejax.papers.zhao import margins as zhao_margins
+from moejax.papers.zhao import recipe as recipe_zhao
+from moejax.papers.zhao.figures import coefficients as zhao_coefficients
+from moejax.papers.zhao.figures import compute as zhao_compute
+from moejax.papers.zhao.figures import marginals as zhao_marginals
+from moejax.papers.zhao.figures import steps as zhao_steps
+from moejax.papers.zhao.figures import variation as zhao_variation
 from moejax.report.figures import predictions
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.plots import PLOTS, PREDICTIONS, FromRuns, Plot, by_name

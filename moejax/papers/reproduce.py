@@ -9,9 +9,13 @@ from dataclasses import dataclass, replace
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.active_params import DEFAULT
-from moejax.papers import abnar, chapter_002, li, tian, zhao
+from moejax.papers.abnar import records as abnar
+from moejax.papers.chapter_002 import records as chapter_002
+from moejax.papers.li import records as li
 from moejax.papers.record import VERDICTS, Record, Records
+from moejax.papers.tian import records as tian
 from moejax.papers.verdicts import recorded
+from moejax.papers.zhao import records as zhao
 from moejax.wording import did_you_mean
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from moejax.evaluation.suites import suite_of
-from moejax.fit import expansion_frontier
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW
 from moejax.fit.runs import runs_from
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
@@ -22,9 +21,10 @@ from moejax.laws.mixtures.fewer_factors import FourFactor, ThreeFactor, TwoFacto
 from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor
 from moejax.laws.mixtures.sparsity import ABNAR_2025
 from moejax.laws.predict import published
-from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_7, TABLE_9, TASKS
-from moejax.papers.zhao_experiments import Run, table_6
-from moejax.papers.zhao_shapes import shape, widths
+from moejax.papers.chapter_002 import expansion_frontier
+from moejax.papers.tian.tables import EXPERTS, GROUPS, TABLE_7, TABLE_9, TASKS
+from moejax.papers.zhao.shapes import shape, widths
+from moejax.papers.zhao.table_6 import Run, table_6
 from moejax.report.figures.figure import evaluate, structured
 from moejax.report.figures.leverage import leverage
 from moejax.report.synthetic import NOISE, rng

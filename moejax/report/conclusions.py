@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moejax.fit.annealed import LEVEL
+from moejax.fit.curves.annealed import LEVEL
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import (
     Findings,

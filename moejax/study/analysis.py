@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit import recipe_tian
 from moejax.fit.fit_result import FitResult
-from moejax.fit.recipe_tian import TianRecipe
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection import holdout
@@ -78,19 +77,21 @@ class FittedLaw:
         return [name for name, interval in self.intervals.items() if interval.uninformative]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Followed:
+class FollowedRecipe(Protocol):
     """A paper's procedure applied to a study's runs."""
-
-    found: TianRecipe
-    read: ReadRuns
-    runs: Runs
-    """All runs, with compute as the paper counts it."""
 
     @property
     def result(self) -> Result:
         """Summary of the procedure's results."""
-        return self.found.summary()
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as plain data."""
+        ...
+
+
+Recipes = Mapping[str, Callable[[Path, Sequence[str], int], FollowedRecipe]]
+"""Papers' procedures by name: functions of a run table, the names of the models to use (all if empty), and a seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +105,17 @@ class Analysed:
     """The law to extrapolate with, or the reason why these runs select none; None without laws."""
     limits: list[str]
     """Limits of conclusions from a table of this size and range, in sentences."""
-    recipe: Followed | None = None
+    recipe: FollowedRecipe | None = None
     """The requested paper's procedure, applied to the runs."""
 
 
-def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda share, text: None) -> Analysed:
-    """Fit every law of the analysis to a run table and make its decisions."""
+def analyse(
+    table: Path,
+    analysis: Analysis,
+    update: ProgressCallback = lambda share, text: None,
+    recipes: Recipes = MappingProxyType({}),
+) -> Analysed:
+    """Fit every law of the analysis to a run table, make its decisions, and apply its recipe, one of ``recipes``."""
     fitted, compared, decisions, left_out, reach = [], [], [], [], {}
     frame = run_table.read(table)
     stages = 3 * len(analysis.laws)
@@ -130,7 +136,7 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
     if analysis.recipe:
         update(1.0, f"following {analysis.recipe}")
         try:
-            followed = follow(table, analysis)
+            followed = recipes[analysis.recipe](table, analysis.recipe_models, analysis.seed)
         except ValueError as error:
             left_out.append(f"The recipe {analysis.recipe} was not followed: {told(error)}")
     update(1.0, "fitted")
@@ -139,20 +145,6 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
     return Analysed(
         runs=len(frame), laws=fitted, decisions=decisions, selection=selection, limits=caveats, recipe=followed
     )
-
-
-def follow(table: Path, analysis: Analysis) -> Followed:
-    """Apply Tian's procedure to a run table of moejax.
-
-    Raises:
-      UserError: the runs do not meet the procedure's requirements.
-    """
-    read = read_runs(table, recipe_tian.INPUTS, trust_units=True)
-    runs, _ = recipe_tian.in_model_scale(read.runs, read.frame)
-    names = analysis.recipe_models
-    kept = np.isin(read.frame["model"], names) if names else np.ones(len(runs), bool)
-    tried = {name: read.frame[name].to_numpy(np.float64)[kept] for name in ("learning_rate", "batch_tokens")}
-    return Followed(found=recipe_tian.tian(runs.where(kept), **tried, seed=analysis.seed), read=read, runs=runs)
 
 
 def warnings(study: Study) -> list[str]:

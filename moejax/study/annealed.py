@@ -13,9 +13,9 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, anneal
-from moejax.fit.loss_curves import curve_law
-from moejax.fit.read_curves import LossCurve
+from moejax.fit.curves.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, anneal
+from moejax.fit.curves.loss_curves import curve_law
+from moejax.fit.curves.read_curves import LossCurve
 from moejax.folder import check_replaceable, noted, outputs_of, sha256
 from moejax.json_text import finite
 from moejax.laws.accounting import flops_per_token

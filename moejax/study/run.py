@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fsspec.implementations.dirfs import DirFileSystem
@@ -20,7 +21,7 @@ from moejax.laws import LAWS
 from moejax.run_table import TABLE
 from moejax.storage import is_remote, matching, open_storage, read_text
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
-from moejax.study.analysis import Analysed, analyse, tuning
+from moejax.study.analysis import Analysed, Recipes, analyse, tuning
 from moejax.study.annealed import StudyAnnealed, check_table, conclude_annealed
 from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.downstream import FOLDER as SCORES
@@ -288,8 +289,8 @@ def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def conclude(folder: Path, update: ProgressCallback) -> Concluded:
-    """Fit laws, decide and check, on the run table of a trained study.
+def conclude(folder: Path, update: ProgressCallback, recipes: Recipes = MappingProxyType({})) -> Concluded:
+    """Fit laws, decide and check, on the run table of a trained study, and apply its recipe, one of ``recipes``.
 
     Raises:
       UserError: the folder holds no study, its table does not exist yet, or the description of its corpus is missing.
@@ -306,7 +307,7 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
     # Read everything that may be refused before fitting.
     summary, frame = read_summary(folder / "data"), run_table.read(table)
     annealed = conclude_annealed(study.trainings(), study.analysis, folder, update)
-    analysed = analyse(table, study.analysis, update)
+    analysed = analyse(table, study.analysis, update, recipes)
     _save_fits(analysed, folder)
     rows = frame.to_dict("records")
     stages = tuple(results(study, rows))
@@ -400,7 +401,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "decisions": dump(analysed.decisions),
         "selection": analysed.selection and dump(analysed.selection),
         "limits": analysed.limits,
-        "recipe": analysed.recipe and analysed.recipe.found.to_json(),
+        "recipe": analysed.recipe and analysed.recipe.to_json(),
         "downstream": concluded.downstream and concluded.downstream.to_json(),
         "annealed": concluded.annealed and concluded.annealed.to_json(),
     }

@@ -13,7 +13,7 @@ from moejax.__main__ import main
 from moejax.cli.command_line import parser_of
 from moejax.cli.commands.ranges import Model, inward, ranges
 from moejax.laws.predict import published
-from moejax.papers.zhao_models import MODELS, TABLE_3, TABLE_4
+from moejax.papers.zhao.models import MODELS, TABLE_3, TABLE_4
 from moejax.report import render
 from moejax.result import NOT_DETERMINED
 

@@ -6,7 +6,7 @@ import pytest
 
 from moejax.errors import UserError
 from moejax.evaluation.suites import SUITES, suite_of
-from moejax.papers.tian_tables import TABLE_7, TASKS
+from moejax.papers.tian.tables import TABLE_7, TASKS
 
 TIAN = SUITES["tian-2025"]
 

@@ -31,7 +31,7 @@ from moejax.laws.mixtures import effective_params
 from moejax.laws.mixtures.five_factor import ZHAO_2025, active_experts_range, shared_share_range
 from moejax.laws.predict import predict
 from moejax.laws.search import argmin_between
-from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
+from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS
 
 CHAPTER, ZHAO, REPEATS = "effective_params:chapter-002", "five_factor:zhao-2025", "data_constrained:muennighoff-2023"
 

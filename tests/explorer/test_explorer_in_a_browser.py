@@ -14,7 +14,7 @@ from moejax.explorer.knobs import KNOBS, PRESETS
 from moejax.explorer.page import page
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
-from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
+from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS
 
 pytestmark = pytest.mark.browser
 

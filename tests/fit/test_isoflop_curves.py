@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_isoflop_degrees import abnar_runs
 
-from moejax.fit.isoflop_curves import best_sizes_by_curves, isoflop_budgets
+from moejax.fit.sweeps.isoflop_curves import best_sizes_by_curves, isoflop_budgets
 
 
 @pytest.fixture(scope="module")

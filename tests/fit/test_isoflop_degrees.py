@@ -5,15 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from moejax.fit.isoflop_curves import isoflop_budgets
-from moejax.fit.isoflop_surfaces import chosen, columns_of, least_squares, search_degrees
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
+from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 from moejax.float64 import float64
 from moejax.laws.active_params import BackboneByActive
 from moejax.laws.design import Design
 from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, fit_surface
 from moejax.laws.mixtures.sparsity import ABNAR_2025, best_params_total
+from moejax.papers.abnar.isoflop_surfaces import chosen, columns_of, least_squares, search_degrees
 
 SPARSITIES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from test_isoflop_degrees import CONVENTION, SPARSITIES, abnar_runs
 
-from moejax.fit.isoflop_analysis import best_sizes_by_law
-from moejax.fit.isoflop_curves import isoflop_budgets
+from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.laws.mixtures.sparsity import ABNAR_2025, best_params_total
+from moejax.papers.abnar.isoflop_analysis import best_sizes_by_law
 
 
 @pytest.fixture(scope="module")

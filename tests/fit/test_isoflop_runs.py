@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_isoflop_degrees import SPARSITIES, abnar_runs
 
-from moejax.fit.isoflop_curves import isoflop_budgets
+from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 
 
 @pytest.fixture(scope="module")

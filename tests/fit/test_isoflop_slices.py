@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from test_isoflop_degrees import abnar_runs, planted
 
-from moejax.fit.isoflop_curves import isoflop_budgets
-from moejax.fit.isoflop_surfaces import best_pair, best_sizes, best_sparsities, fit_surfaces, round_sizes
+from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 from moejax.laws.mixtures.isoflop_surface import optimal_params_total, optimal_sparsity
+from moejax.papers.abnar.isoflop_surfaces import best_pair, best_sizes, best_sparsities, fit_surfaces, round_sizes
 
 
 @pytest.fixture(scope="module")

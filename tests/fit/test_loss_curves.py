@@ -11,8 +11,7 @@ from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
 from moejax.errors import UserError
-from moejax.fit.fit_result import FitResult
-from moejax.fit.loss_curves import (
+from moejax.fit.curves.loss_curves import (
     annealed_loss,
     curve_law,
     fit_curves,
@@ -21,7 +20,8 @@ from moejax.fit.loss_curves import (
     predict_curve,
     reach_beyond,
 )
-from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.fit.curves.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.uncertainty.covariance import with_uncertainty

@@ -9,7 +9,7 @@ import pytest
 import moejax
 from moejax.__main__ import main
 from moejax.errors import UserError
-from moejax.fit.read_curves import read_curves
+from moejax.fit.curves.read_curves import read_curves
 from moejax.fit.tables.read_runs import read_runs
 from moejax.quantities import parse
 

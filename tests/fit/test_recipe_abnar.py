@@ -9,13 +9,13 @@ import scipy.optimize
 from test_isoflop_degrees import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.__main__ import main
-from moejax.fit.isoflop_analysis import analyse, direction
-from moejax.fit.isoflop_curves import isoflop_budgets
-from moejax.fit.recipe_abnar import abnar, sparsest
 from moejax.fit.search.starts import Sobol
+from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.mixtures.sparsity import ABNAR_2025
+from moejax.papers.abnar.isoflop_analysis import analyse, direction
+from moejax.papers.abnar.recipe import abnar, sparsest
 from moejax.report import render
 
 NOISE = 0.001

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
-from moejax.fit.recipe_isoflop import isoflop
 from moejax.fit.runs import runs_from
+from moejax.fit.sweeps.recipe_isoflop import isoflop
 from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design

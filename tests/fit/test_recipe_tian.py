@@ -12,13 +12,11 @@ import pytest
 from moejax.__main__ import main
 from moejax.config import dump
 from moejax.fit.fit_result import load
-from moejax.fit.leverages import leverages
-from moejax.fit.power_laws import allocation_law, hyperparameter_law
-from moejax.fit.recipe_tian import TRAINED_BELOW, JointLaw, Residuals, _in_logs, joint_law, tian
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import Sobol
 from moejax.fit.stored_structure import flops_by, with_structure
+from moejax.fit.sweeps.leverages import leverages
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import DENSE_6B, MOE_MINI
@@ -28,6 +26,8 @@ from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
 from moejax.papers.synthetic import tian_runs
+from moejax.papers.tian.power_laws import allocation_law, hyperparameter_law
+from moejax.papers.tian.recipe import TRAINED_BELOW, JointLaw, Residuals, _in_logs, joint_law, tian
 from moejax.report import render
 from moejax.report.conclusions import BRIEF_RECIPE
 

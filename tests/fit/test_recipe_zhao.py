@@ -10,17 +10,17 @@ from test_recovery import zhao_sweep
 
 from moejax.__main__ import main
 from moejax.fit.fit_result import load
-from moejax.fit.recipe_zhao import NESTED, RIVALS, zhao
 from moejax.fit.runs import runs_from
 from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.holdout import split_of
 from moejax.fit.selection.metrics import predict
-from moejax.fit.zhao_margins import FACTORS, margins_of
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.mixtures.fewer_factors import TwoFactor
 from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor, best_active_experts, best_shared_share, with_experts
 from moejax.laws.mixtures.marginal import margin_of_shared
 from moejax.laws.mixtures.sparsity import ABNAR_2025, Sparsity
+from moejax.papers.zhao.margins import FACTORS, margins_of
+from moejax.papers.zhao.recipe import NESTED, RIVALS, zhao
 from moejax.report import render
 from moejax.stored import write_json
 

@@ -30,7 +30,7 @@ WIDTH = 1.645
 
 def zhao_sweep():
     """Table 6 of Zhao et al. (2025): 446 configurations, of which 88 were held out."""
-    text = (files("moejax.papers") / "zhao_table_6.csv").read_text()
+    text = (files("moejax.papers.zhao") / "table_6.csv").read_text()
     rows = list(csv.DictReader(text.splitlines()))
     table = {name: np.array([float(row[name]) for row in rows]) for name in ("Na", "N", "D", "G", "S", "is_validation")}
     shared = table["G"] * table["S"]

@@ -10,7 +10,7 @@ import pytest
 from known_curves import curves, table
 from mlflow_database import SCHEMA
 
-from moejax.fit.read_curves import read_curves
+from moejax.fit.curves.read_curves import read_curves
 
 EVERY = table(curves(("constant", "cosine"), noise=5e-4, every=80))
 

@@ -9,8 +9,8 @@ from moejax.__main__ import main
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
+from moejax.fit.sweeps.ways_through_sweeps import ALIKE, BEST, MINIMA, ways_through_sweeps
 from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.fit.ways_through_sweeps import ALIKE, BEST, MINIMA, ways_through_sweeps
 from moejax.laws.design import Design
 from moejax.laws.formula_law import formula_law
 

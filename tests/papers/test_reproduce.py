@@ -16,7 +16,7 @@ from moejax.papers.errata import causes, errata
 from moejax.papers.record import ERROR, MATCH, RULE, UNDER_READING, UNEXPLAINED, VERDICTS, Reading
 from moejax.papers.reproduce import PAPERS, tally
 from moejax.papers.verdicts import as_text, changes, recorded
-from moejax.papers.zhao_experiments import table_6
+from moejax.papers.zhao.table_6 import table_6
 
 ERRATA = Path(__file__).parents[2] / "docs" / "errata.md"
 

@@ -11,9 +11,9 @@ from moejax import run_table
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.corpus import read_summary
-from moejax.fit.annealed import AnnealedLoss, AnnealedLosses, LeftOut
+from moejax.fit.curves.annealed import AnnealedLoss, AnnealedLosses, LeftOut
+from moejax.fit.curves.read_curves import LossCurve
 from moejax.fit.fit_result import FitResult
-from moejax.fit.read_curves import LossCurve
 from moejax.fit.runs import runs_from
 from moejax.fit.search.objective import Huber
 from moejax.fit.selection.metrics import Metrics, metrics, predict

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from moejax import papers
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
 from moejax.fit.runs import runs_from
@@ -26,7 +27,6 @@ from moejax.laws import PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
-from moejax.papers import figures as papers_figures
 from moejax.papers.numbered_figures import NUMBERED
 from moejax.papers.plots import ALL
 from moejax.report import evidence, figures, gallery, synthetic
@@ -56,8 +56,8 @@ def test_every_function_that_draws_a_named_figure_is_in_the_table():
     drawn = {plot.draw for plot in (*ALL.values(), PREDICTIONS)}
     for module in (
         module
-        for folder in (figures, papers_figures)
-        for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
+        for folder in (figures, papers)
+        for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}.")
     ):
         for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
             own = function.__module__ == module.name and not name.startswith("_")

@@ -19,8 +19,7 @@ from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
 from moejax.errors import UserError
-from moejax.fit.fit_result import FitResult, read_plain
-from moejax.fit.loss_curves import (
+from moejax.fit.curves.loss_curves import (
     STARTS,
     HeldOutCurve,
     fit_curves,
@@ -29,7 +28,8 @@ from moejax.fit.loss_curves import (
     predict_curve,
     reach_beyond,
 )
-from moejax.fit.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
+from moejax.fit.curves.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
+from moejax.fit.fit_result import FitResult, read_plain
 from moejax.float64 import float64
 from moejax.folder import write_text
 from moejax.interval import check_level, in_percent

@@ -17,11 +17,11 @@ from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.selection import held_out_runs, holdout
 from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import summary
+from moejax.fit.sweeps.ways_through_sweeps import ways_through_sweeps
 from moejax.fit.tables.read_runs import ReadRuns, fitted_column
 from moejax.fit.uncertainty import bootstrap
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.fit.ways_through_sweeps import ways_through_sweeps
 from moejax.folder import check_replaceable, write_text, written_in
 from moejax.interval import check_level
 from moejax.json_text import finite

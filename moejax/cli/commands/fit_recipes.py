@@ -15,20 +15,23 @@ from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.errors import UserError
-from moejax.fit import isoflop_curves, recipe_isoflop, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
 from moejax.fit.expert_signs import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.fit_result import FitResult
 from moejax.fit.launch_check import LaunchCheck, launch_check
-from moejax.fit.recipe_abnar import RESAMPLES, abnar
 from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.stored_structure import with_structure
+from moejax.fit.sweeps import isoflop_curves, recipe_isoflop
 from moejax.fit.sweeps.budget_losses import MIXTURES
 from moejax.fit.tables.column_names import with_derived, with_our_names
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import write_text
+from moejax.papers.abnar.recipe import RESAMPLES, abnar
 from moejax.papers.plots import ALL
+from moejax.papers.tian import recipe as recipe_tian
+from moejax.papers.zhao import margins as zhao_margins
+from moejax.papers.zhao import recipe as recipe_zhao
 from moejax.quantities import parse
 from moejax.report import render
 from moejax.report.figures.figure import write_figure

@@ -18,9 +18,9 @@ from moejax.design.formula_leverage import FormulaLeverage, held_by
 from moejax.design.leverage import leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.leverages import Between, leverage_of
 from moejax.fit.runs import Runs
 from moejax.fit.sweeps.budget_losses import MIXTURES, NEAR_LOSS, SIZES, BudgetLosses
+from moejax.fit.sweeps.leverages import Between, leverage_of
 from moejax.fit.uncertainty.extrapolation import outside, sentences
 from moejax.interval import check_level, in_percent, interval
 from moejax.laws import called

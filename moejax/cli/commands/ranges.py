@@ -28,7 +28,7 @@ from moejax.laws.mixtures.five_factor import (
     with_experts,
 )
 from moejax.laws.predict import factor
-from moejax.papers.zhao_models import MODELS
+from moejax.papers.zhao.models import MODELS
 from moejax.quantities import format
 from moejax.report import render
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent

@@ -17,6 +17,7 @@ from moejax.fit.fit_result import load_of_runs
 from moejax.json_text import json_text
 from moejax.laws.predict import law_name
 from moejax.papers.plots import ALL
+from moejax.papers.recipes import STUDY_RECIPES
 from moejax.report import fit_report, render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     of_table = source.name.endswith(run_table.ENDINGS)
     # A study's own folder belongs to moejax, so its report is replaced there.
     with out_folder(out_of(source, arguments) if of_table else None), progress_display() as update:
-        concluded = _of_table(source, arguments, update) if of_table else conclude(source, update)
+        concluded = _of_table(source, arguments, update) if of_table else conclude(source, update, STUDY_RECIPES)
         update(1.0, "drawing")
         path = write_report(concluded)
     if arguments.json:

@@ -11,6 +11,8 @@ from moejax.cli.commands.fit_recipes import write_tian
 from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
 from moejax.json_text import json_text
+from moejax.papers.recipes import STUDY_RECIPES
+from moejax.papers.tian.recipe import Followed
 from moejax.report import render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
@@ -61,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{counted(new, 'score')} more")
     say(f"{parts - 1}/{parts}  fitting laws, resampling, checking the optimum")
     with progress_display() as update:
-        concluded = conclude(folder, update)
+        concluded = conclude(folder, update, STUDY_RECIPES)
     say(f"{parts}/{parts}  writing the report")
     report = write_report(concluded)
-    if followed := concluded.analysed.recipe:
+    if isinstance(followed := concluded.analysed.recipe, Followed):
         write_tian(folder / study.analysis.recipe, followed.found, followed.read, followed.runs)
     if arguments.json:
         print(json_text(as_data(concluded)))

@@ -1,1 +1,1 @@
-"""Find optima of sweeps: of sizes at a budget, of learning rates and other settings."""
+"""Analyses of sweeps: optima of IsoFLOP budgets, minima of swept settings, loss-compute curves and leverage."""

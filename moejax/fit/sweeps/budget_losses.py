@@ -17,8 +17,8 @@ import scipy.special
 from jaxtyping import Bool, Float, Int
 from numpy.polynomial import Polynomial
 
-from moejax.fit.isoflop_curves import LEAST_SIZES, end
 from moejax.fit.runs import Runs, budgets, sums_by_group
+from moejax.fit.sweeps.isoflop_curves import LEAST_SIZES, end
 from moejax.laws.design import known
 
 NEAR_LOSS = 0.03

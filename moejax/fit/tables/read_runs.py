@@ -15,7 +15,7 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit.runs import SHARES, Runs, gives_a_size, runs_from
-from moejax.fit.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
+from moejax.fit.sweeps.swept_optimum import is_setting, precision, smooth_best_by, standard_error_column
 from moejax.fit.tables import checks as table_checks
 from moejax.fit.tables.checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.tables.column_names import (

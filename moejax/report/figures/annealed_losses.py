@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moejax.fit.annealed import LEVEL, AnnealedLosses
+from moejax.fit.curves.annealed import LEVEL, AnnealedLosses
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.panels import LOSS, TOKENS, Panel, Series
 from moejax.report.figures.panels import draw as draw_panels

@@ -1,0 +1,1 @@
+"""Loss curves of whole trainings: reading, fitting, and losses of budgets that were not trained."""

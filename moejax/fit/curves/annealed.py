@@ -1,0 +1,208 @@
+"""Predict the loss after annealing the learning rate, from the loss curve of the constant-rate trunk.
+
+Branches leave a trunk at several steps and decay their learning rates. A law of loss curves is fitted to the trunk and
+its branches. It gives the loss difference between a branch's end and the trunk at the branch point; the trunk's own
+measurements give the level there. Prediction errors are measured: each branch is left out once and predicted by a fit
+to the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.special
+from jaxtyping import Bool, Float
+
+from moejax.errors import UserError
+from moejax.fit.curves.loss_curves import fit_curves, losses_at
+from moejax.fit.curves.read_curves import Curves, LossCurve, runs_of
+from moejax.fit.fit_result import FitResult
+from moejax.fit.search.fit_law import EVERY_START, fit_law
+from moejax.fit.search.starts import WarmStart
+from moejax.float64 import float64
+
+LEAST_BRANCHES = 3
+"""Minimum number of branches: one is left out, and two others are needed to interpolate its loss."""
+LEVEL = 0.9
+"""Coverage of the prediction ranges."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A training run that branches off a trunk and decays its learning rate to the end."""
+
+    start: int
+    """Number of trunk updates before the branch."""
+    curve: LossCurve
+    """Schedule from the trunk's first update, with the losses measured after branching, the last one at the end of the
+    branch. A branch that was not trained has no losses."""
+
+    @property
+    def end(self) -> int:
+        """Total number of updates."""
+        return len(self.curve.rates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnealedLoss:
+    """The predicted final loss of one branch, in nats per token."""
+
+    loss: float
+    low: float
+    high: float
+    standard_error: float
+    """Standard error from the left-out branches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A trained branch predicted by a fit to the trunk and the other branches; losses in nats per token."""
+
+    name: str
+    end: int
+    """Total number of updates."""
+    measured: float
+    predicted: AnnealedLoss
+    """Prediction with a range from the errors of the other branches."""
+    interpolated: float
+    """Baseline without curves: log-log interpolation between the final losses of the nearest other branches."""
+
+    @property
+    def inside(self) -> bool:
+        """True if the measured loss lies in the range."""
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnealedLosses:
+    """A trunk, the law fitted to it and its branches, and predictions of left-out branches."""
+
+    trunk: LossCurve
+    fit: FitResult
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def errors(self) -> Float[np.ndarray, " branches"]:
+        """Logarithm of predicted over measured loss of each left-out branch."""
+        return np.array([math.log(one.predicted.loss / one.measured) for one in self.left_out])
+
+    @property
+    def summary(self) -> dict[str, int | float]:
+        """Prediction errors of left-out branches in nats per token, and how many lie in their ranges."""
+        measured, predicted, interpolated = np.array(
+            [(one.measured, one.predicted.loss, one.interpolated) for one in self.left_out]
+        ).T
+        off = np.abs(predicted - measured)
+        return {
+            "branches": len(off),
+            "mean_error": float(off.mean()),
+            "largest_error": float(off.max()),
+            "inside": sum(one.inside for one in self.left_out),
+            "interpolated_mean_error": float(np.abs(interpolated - measured).mean()),
+        }
+
+    def predict(self, branch: Branch) -> AnnealedLoss:
+        """Predict the final loss of an untrained branch, with a range for its measured loss.
+
+        Raises:
+          UserError: the branch starts after the trunk's end.
+        """
+        if branch.start > len(self.trunk.rates):
+            raise UserError(
+                f"{branch.curve.name} leaves the trunk after {branch.start:,} steps, and the trunk has "
+                f"{len(self.trunk.rates):,}; train a longer one."
+            )
+        return _ranged(branch_loss(self.fit.law, self.trunk, branch), self.errors)
+
+
+def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", *, seed: int = 0) -> AnnealedLosses:
+    """Fit a law of loss curves to a trunk and its branches, and predict each branch from the others.
+
+    Args:
+      law: name or class of the law.
+
+    Raises:
+      UserError: there are too few branches, their rates do not fall, a loss is not finite, or a fit has no optimum.
+    """
+    if len(branches) < LEAST_BRANCHES:
+        raise UserError(
+            f"{trunk.name} has {len(branches)} branch{'es' * (len(branches) != 1)}; annealed losses are predicted from "
+            f"{LEAST_BRANCHES} or more, so that each is predicted from others once."
+        )
+    if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
+        raise UserError(f"The learning rate of {flat[0]} does not fall; it says nothing of what annealing does.")
+    curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
+    for curve in curves.curves:
+        if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():
+            raise UserError(
+                f"The loss of {curve.name} at step {curve.steps[wrong][0]:,} is {curve.loss[wrong][0]:.4g}; laws of "
+                f"curves are of losses above 0."
+            )
+    fit = _at_optimum(fit_curves(curves, law, intervals=False, seed=seed), "all branches")
+    runs = runs_of(curves)
+    named, predicted = np.array(runs.models), []
+    for branch in branches:
+        # Weights of 0 keep the shapes, so all fits share one compiled program.
+        kept = runs.only(named != branch.curve.name)
+        again = fit_law(type(fit.law), kept, starts=WarmStart((fit.law,)), search=EVERY_START, seed=seed)
+        found = _at_optimum(again, f"all branches but {branch.curve.name}")
+        predicted.append(branch_loss(found.law, trunk, branch))
+    measured = np.array([branch.curve.loss[-1] for branch in branches])
+    errors = np.log(np.array(predicted) / measured)
+    ends = np.log([branch.end for branch in branches])
+    others = ~np.eye(len(branches), dtype=bool)
+    left_out = tuple(
+        LeftOut(
+            name=branch.curve.name,
+            end=branch.end,
+            measured=float(measured[i]),
+            predicted=_ranged(predicted[i], errors[others[i]]),
+            interpolated=math.exp(_interpolated(ends, np.log(measured), others[i], ends[i])),
+        )
+        for i, branch in enumerate(branches)
+    )
+    return AnnealedLosses(trunk=trunk, fit=fit, left_out=left_out)
+
+
+def branch_loss(law: Any, trunk: LossCurve, branch: Branch) -> float:
+    """Return the law's loss at a branch's end, shifted by the trunk's measured offset from the law at the branch point.
+
+    A trunk's losses drift around the law for longer than annealing takes, and a branch starts from the trunk's current
+    offset. The offset is averaged over as many steps on each side as the branch takes.
+    """
+    near = np.abs(trunk.steps - branch.start)
+    near = near <= max(branch.end - branch.start, int(near.min()))
+    with float64():
+        of_law = np.asarray(losses_at(law, trunk.rates, trunk.steps[near]), np.float64)
+        end = float(np.asarray(losses_at(law, branch.curve.rates, np.array([branch.end])))[0])
+    return end * float(np.exp(np.mean(np.log(trunk.loss[near] / of_law))))
+
+
+def _at_optimum(fit: FitResult, of: str) -> FitResult:
+    if not fit.converged:
+        raise UserError(
+            f"The fit of {type(fit.law).__name__} to {of} did not converge (gradient norm {fit.gradient_norm:.2g}); "
+            f"measure the validation loss more often, or take another law of curves."
+        )
+    return fit
+
+
+def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss:
+    """Return a prediction with a range from the errors of predictions made the same way."""
+    deviation = float(np.sqrt(np.mean(errors**2)))
+    reach = float(scipy.special.stdtrit(len(errors), (1 + LEVEL) / 2)) * deviation
+    return AnnealedLoss(
+        loss=loss, low=loss * math.exp(-reach), high=loss * math.exp(reach), standard_error=loss * deviation
+    )
+
+
+def _interpolated(x: np.ndarray, y: np.ndarray, kept: Bool[np.ndarray, " points"], at: float) -> float:
+    """Interpolate linearly between the two nearest kept points (x ascending); outside, extrapolate from the two
+    nearest."""
+    x, y = x[kept], y[kept]
+    right = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
+    return float(y[right - 1] + (y[right] - y[right - 1]) * (at - x[right - 1]) / (x[right] - x[right - 1]))

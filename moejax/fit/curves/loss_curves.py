@@ -1,0 +1,227 @@
+"""Fit a law of loss curves; predict held-out curves and the loss under new schedules.
+
+Points of one curve are not independent draws. Blocks of it are (``read_curves.BLOCKS``), or whole curves if there are
+enough of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from moejax.errors import UserError
+from moejax.fit.curves.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
+from moejax.fit.fit_result import FitResult
+from moejax.fit.search.fit_law import Search, fit_law
+from moejax.fit.search.objective import outputs
+from moejax.fit.selection.metrics import errors as errors_of
+from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.extrapolation import outside
+from moejax.fit.uncertainty.prediction import predict_runs
+from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
+from moejax.laws.curves.schedule_sums import reach_at
+from moejax.laws.design import Design
+from moejax.run_table import DataFrame
+from moejax.wording import did_you_mean
+
+STARTS = 128
+SEARCH = Search(screened=8, rounds=((20, 3),))
+"""Search with few starts, since nearly all polished starts reach the same optimum."""
+SECOND_SEARCH = Search(screened=32, rounds=((20, 8),))
+"""Search with four times as many starts, and from the first optimum, if a single start reached it."""
+NO_DROPS = "the fitted curves do not tell what a falling rate gains (drop_scale), and this one's rate falls"
+MANY_CURVES = 12
+"""Number of curves from which each curve counts as one draw, so that its random effect is estimated."""
+
+
+def curve_law(name: str) -> type:
+    """Return a law of loss curves by its name or the name of its paper.
+
+    Raises:
+      UserError: unknown name; the message gives the nearest ones.
+    """
+    asked = name.strip().lower().replace("-", "_")
+    known = ALIASES_OF_CURVES.get(asked, asked)
+    if known not in CURVE_LAWS:
+        raise UserError(
+            f"There is no law of loss curves '{name}'; {did_you_mean(asked, [*CURVE_LAWS, *ALIASES_OF_CURVES])}"
+        )
+    return CURVE_LAWS[known]
+
+
+def fit_curves(
+    curves: Curves,
+    law: Any = "multi_power",
+    *,
+    blocks: int | None = None,
+    intervals: bool = True,
+    seed: int = 0,
+    **options: Any,
+) -> FitResult:
+    """Fit a law of loss curves to the curves of one model.
+
+    Args:
+      law: its name, its class, or an instance, whose coefficients are one more start.
+      blocks: blocks of a curve that count as one draw each; default ``BLOCKS``, or 1 from ``MANY_CURVES`` curves on.
+      intervals: True to compute the covariance, which takes longer than the fit.
+      options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
+
+    Raises:
+      UserError: the curves do not determine the law.
+    """
+    cls = curve_law(law) if isinstance(law, str) else law
+    for curve in curves.curves:
+        _check_falls(curve)
+    if blocks is None:
+        blocks = BLOCKS if len(curves.curves) < MANY_CURVES else 1
+    elif blocks > (most := max((most_blocks(curve) for curve in curves.curves), default=blocks)):
+        raise UserError(
+            f"blocks is {blocks:,}, and no curve has points for more than {most} stretches of two: a draw is a stretch "
+            f"of a curve, never a point. Give at most {most}."
+        )
+    runs = runs_of(curves, blocks=blocks)
+    starts = options.pop("starts", STARTS)
+    found = fit_law(cls, runs, seed=seed, **{"starts": starts, "search": SEARCH} | options)
+    if "search" not in options and round(found.agreeing * found.polished) < 2:
+        more = 4 * (starts if isinstance(starts, int) else STARTS)
+        found = fit_law(found.law, runs, seed=seed, starts=more, search=SECOND_SEARCH, **options)
+    return with_uncertainty(found, runs) if intervals else found
+
+
+def _check_falls(curve: LossCurve) -> None:
+    """Raise ``UserError`` if a loss rises although the learning rate does not: no law of loss curves describes this."""
+    after = np.flatnonzero(curve.steps >= curve.warmup_steps)
+    third = len(after) // 3
+    if third < 4 or curve.rates[curve.steps[after[-1]] - 1] > curve.rates[curve.steps[after[0]] - 1]:
+        return
+    first, last = curve.loss[after[:third]], curve.loss[after[-third:]]
+    if last.min() > first.max():
+        raise UserError(
+            f"The loss of {curve.name} rises: it is {first.min():.4g} to {first.max():.4g} in the first third of its "
+            f"points after the warm-up and {last.min():.4g} to {last.max():.4g} in the last. A law of curves describes "
+            f"a loss that falls; leave the curve out, or cut it before it diverges."
+        )
+
+
+def knows_drops(result: FitResult) -> bool:
+    """Return whether the fitted curves determine the effect of a drop of the learning rate."""
+    return "drop_scale" not in {*result.unidentified, *result.not_determined}
+
+
+def predict_curve(
+    result: FitResult, rates: Float[np.ndarray, " updates"], steps: Int[np.ndarray, " points"], level: float = 0.9
+) -> DataFrame:
+    """Return the loss after given updates of a schedule: columns ``step``, ``lr``, ``loss``, ``low``, ``high``,
+    ``reason``.
+
+    The range is that of a measured loss; ``reason`` explains a missing range. Steps during the warm-up are not
+    described.
+
+    Raises:
+      UserError: a step is beyond the end of the schedule, or the level is not between 0 and 1.
+    """
+    steps = np.asarray(steps, np.int64)
+    if len(steps) and not (steps.min() >= 1 and steps.max() <= len(rates)):
+        raise UserError(f"Steps lie between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
+    falls = bool((np.diff(rates) < 0).any())
+    known = knows_drops(result)
+    found = predict_runs(result, None, None, Design(columns=columns_at(rates, steps, known or falls)), level)
+    # If no fitted learning rate falls, the scale of drops is only its initial guess, whatever its spread.
+    ranged = known or not falls
+    reasons = list(found.unknown) if ranged else [NO_DROPS] * len(steps)
+    return pd.DataFrame(
+        {
+            "step": steps,
+            "lr": np.asarray(rates)[steps - 1],
+            "loss": found.loss,
+            "low": found.low if ranged else np.nan,
+            "high": found.high if ranged else np.nan,
+            "reason": reasons,
+        }
+    )
+
+
+def losses_at(law: Any, rates: Any, steps: Any) -> Any:
+    """Return the losses of a law after given updates of a schedule, as a function whose spread can be computed."""
+    return outputs(law, Design(columns=columns_at(rates, steps)), "loss")
+
+
+def reach_beyond(result: FitResult, rates: Float[np.ndarray, " updates"]) -> tuple[float, str]:
+    """Return the largest extrapolation factor of a schedule beyond the fitted ones, and its column of ``REACH``.
+
+    The factor is above 1 beyond the largest fitted value and below 1 under the smallest. It is 1, with an empty name,
+    within all of them.
+    """
+    reached = {name: float(values[0]) for name, values in reach_at(rates, np.array([len(rates)])).items()}
+    far = outside(reached, result.fitted)
+    if not far:
+        return 1.0, ""
+    name = max(far, key=lambda one: max(far[one], 1 / max(far[one], 1e-300)))
+    return far[name], name
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutCurve:
+    """A held-out curve and the errors of the law on it."""
+
+    name: str
+    points: int
+    r_squared: float
+    mae: float
+    """Mean absolute error, nats per token."""
+    rmse: float
+    relative: float
+    """Mean relative error."""
+    worst: float
+    """Largest relative error."""
+    last_error: float
+    """Predicted minus measured loss at the last step."""
+    inside: float
+    """Share of points within their ranges; NaN if none has a range."""
+    beyond: float
+    """Extrapolation factor at the last step, by ``reach_beyond``."""
+    beyond_in: str
+    """Column of the extrapolation factor; empty within the fitted range."""
+    predicted: DataFrame
+    """Table of ``predict_curve`` with a column ``measured``."""
+
+
+def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> HeldOutCurve:
+    """Return the errors of a fit on a curve, at all points after the warm-up."""
+    after = curve.steps >= curve.warmup_steps
+    steps, loss = curve.steps[after], curve.loss[after]
+    predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
+    found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
+    relative = np.abs(predicted["loss"] / loss - 1)
+    within = (predicted["low"] <= loss) & (loss <= predicted["high"])
+    beyond, beyond_in = reach_beyond(result, curve.rates)
+    return HeldOutCurve(
+        name=curve.name,
+        points=len(loss),
+        r_squared=found.r_squared,
+        mae=found.mae,
+        rmse=found.rmse,
+        relative=float(relative.mean()),
+        worst=float(relative.max()),
+        last_error=float(predicted["loss"].iloc[-1] - loss[-1]),
+        inside=float(within[predicted["low"].notna()].mean()),
+        beyond=beyond,
+        beyond_in=beyond_in,
+        predicted=predicted,
+    )
+
+
+def annealed_loss(
+    result: FitResult,
+    trunk: LossCurve,
+    start: int,
+    decay: Float[np.ndarray, " updates"],
+    level: float = 0.9,
+) -> dict[str, Any]:
+    """Return the loss at the end of a branch that leaves a trunk after ``start`` updates and follows ``decay``."""
+    rates = np.concatenate([trunk.rates[:start], decay])
+    return predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()

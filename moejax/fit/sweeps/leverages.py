@@ -1,0 +1,332 @@
+"""Measure the efficiency leverage of trained mixtures from a loss-compute curve per group of models, with intervals."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+from jaxtyping import Bool, Float, Int
+
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.objective import FitObjective, Squared
+from moejax.fit.search.starts import Sobol
+from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
+from moejax.fit.sweeps.swept_optimum import precision
+from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
+from moejax.float64 import float64
+from moejax.laws.dense.loss_compute import LossCompute
+from moejax.laws.mixtures.leverage import leverage_between
+from moejax.laws.predict import factor
+from moejax.wording import counted
+
+CURVE_STARTS = 32
+"""Number of starts of a loss-compute fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Runs of one activation ratio and granularity, with the loss-compute curve of their best runs."""
+
+    activation_ratio: float
+    granularity: float
+    budgets: int
+    curve: FitResult
+    runs: Runs
+    """All runs; the runs that the curve is fitted to have weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leverages:
+    """Leverage of every group of models at every budget it was trained at, NaN if undefined."""
+
+    dense: Family
+    families: tuple[Family, ...]
+    left_out: tuple[str, ...]
+    rows: Int[np.ndarray, " points"]
+    """Index of the run of lowest loss in each group and budget."""
+    value: Float[np.ndarray, " points"]
+    low: Float[np.ndarray, " points"]
+    high: Float[np.ndarray, " points"]
+    """Bounds of the interval by the delta method, from the noise of both curves; the noise is pooled over all curves.
+    """
+
+
+def leverages(
+    runs: Runs,
+    ratio: Float[np.ndarray, " runs"],
+    granularity: Float[np.ndarray, " runs"],
+    budget: Int[np.ndarray, " runs"],
+    flops: Float[np.ndarray, " budgets"],
+    *,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Leverages:
+    """Apply Algorithm 1 of Tian et al. (2025) to the curve of every group and the dense curve (activation ratio 1).
+
+    Raises:
+      UserError: the dense runs or all other groups were trained at too few budgets.
+    """
+    report = progress or (lambda *_: None)
+    best = _best(runs, ratio, granularity, budget)
+    dense = best & (ratio == 1)
+    if dense.sum() < LEAST_BUDGETS:
+        raise UserError(
+            f"Dense runs (num_experts 0, or every expert active) were trained at "
+            f"{counted(int(dense.sum()), 'budget')}; leverage is measured against their loss-compute curve, which "
+            f"needs {LEAST_BUDGETS}."
+        )
+    kept = runs.only(dense)
+    curve, against = _curve_of(kept, seed)
+    pairs = sorted(set(zip(ratio[ratio != 1], granularity[ratio != 1], strict=True)))
+    families, left_out, taken, curves = [], [], [], []
+    for number, (a, g) in enumerate(pairs):
+        report("loss-compute curves", number, len(pairs))
+        own = best & (ratio == a) & (granularity == g)
+        if own.sum() < LEAST_BUDGETS:
+            trained = counted(int(own.sum()), "budget")
+            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {trained}; {LEAST_BUDGETS} are needed.")
+            continue
+        fitted, at = _curve_of(runs.only(own), seed)
+        families.append(_family(a, g, fitted, runs.only(own)))
+        taken.append(np.flatnonzero(own))
+        curves.append(at)
+    if not families:
+        raise UserError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
+    values, reaches = zip(
+        *(
+            _between(one, against, flops[budget[rows]], [*curves, against], level)
+            for one, rows in zip(curves, taken, strict=True)
+        ),
+        strict=True,
+    )
+    value, reach = np.concatenate(values), np.concatenate(reaches)
+    return Leverages(
+        dense=_family(1.0, float("nan"), curve, kept),
+        families=tuple(families),
+        left_out=tuple(left_out),
+        rows=np.concatenate(taken),
+        value=value,
+        low=value * np.exp(-reach),
+        high=value * np.exp(reach),
+    )
+
+
+def _family(activation_ratio: float, granularity: float, curve: FitResult, runs: Runs) -> Family:
+    number = int((runs.weight > 0).sum())
+    return Family(activation_ratio=activation_ratio, granularity=granularity, budgets=number, curve=curve, runs=runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """Leverage of one set of runs over another at given FLOPs, NaN if undefined."""
+
+    flops: Float[np.ndarray, " budgets"]
+    value: Float[np.ndarray, " budgets"]
+    low: Float[np.ndarray, " budgets"]
+    high: Float[np.ndarray, " budgets"]
+    """Bounds of the interval, as in ``Leverages``, with the noise of the quadratics; NaN also where ``unknown`` is set.
+    """
+    unknown: tuple[str, ...]
+    """Reason why the error of each leverage is unknown; empty if it is known."""
+    curve: FitResult
+    against: FitResult
+    budgets: tuple[BudgetLosses, BudgetLosses]
+    """Losses that each curve is fitted to."""
+
+    without_asymptote: tuple[bool, bool]
+    """True for a group with too few budgets for an irreducible loss, which is then fixed at 0."""
+
+    @property
+    def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
+        """FLOPs at which each curve is evaluated: the given ones, and the second group's FLOPs of equal loss."""
+        return self.flops, self.flops * self.value
+
+    @property
+    def beyond(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
+        """Ratio of these FLOPs to the group's most FLOPs (above 1) or fewest FLOPs (below 1); 1 within the range."""
+        first, second = (
+            np.array([factor(at, spent.min(), spent.max()) if np.isfinite(at) else np.nan for at in read])
+            for read, spent in zip(self.read_at, (one.runs.design.flops for one in self.budgets), strict=True)
+        )
+        return first, second
+
+
+def leverage_of(
+    runs: Runs,
+    against: Runs,
+    flops: Float[np.ndarray, " budgets"] | None = None,
+    *,
+    fixed: Mapping[str, float] | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+) -> Between:
+    """Return the second group's FLOPs per FLOP of the first at equal loss.
+
+    The loss of a budget is the minimum of a quadratic in log size if its runs determine one. Else it is the loss of its
+    best run (``budget_losses``).
+
+    Args:
+      flops: FLOPs of the first group at which to evaluate; default: the budgets of the first group.
+      fixed: fixed coefficients of both curves, such as ``irreducible`` and ``exponent``. A group with no more budgets
+        than free coefficients has an irreducible loss of 0 unless it is given.
+
+    Raises:
+      UserError: a group was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
+        unknown or out of its range.
+    """
+    found = (budget_losses(runs), budget_losses(against))
+    held = [_held(name, len(one.runs), fixed or {}) for name, one in zip(("first", "second"), found, strict=True)]
+    for name, one in zip(("first", "second"), found, strict=True):
+        _check_falls(name, one.runs)
+    weights = precision(np.sqrt(np.concatenate([one.own for one in found])))
+    parts = np.split(weights, [len(found[0].runs)])
+    kept = [replace(one.runs, weight=weight) for one, weight in zip(found, parts, strict=True)]
+    (curve, one), (dense, other) = (_curve_of(family, seed, given) for family, given in zip(kept, held, strict=True))
+    at = found[0].runs.design.flops if flops is None else np.asarray(flops, float)
+    value, reach = _between(one, other, at, [one, other], level, _shared(found, kept))
+    why = [
+        curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),
+        dense.unknown(lambda law: jnp.log(leverage_between(curve.law, law, at)), len(at)),
+    ]
+    exact = NO_SCATTER if not any(map(_spare, (one, other))) else ""
+    unknown = tuple(first or second or exact for first, second in zip(*why, strict=True))
+    reach = np.where([bool(reason) for reason in unknown], np.nan, reach)
+    return Between(
+        flops=at,
+        value=value,
+        low=value * np.exp(-reach),
+        high=value * np.exp(reach),
+        unknown=unknown,
+        curve=curve,
+        against=dense,
+        budgets=found,
+        without_asymptote=(len(held[0]) > len(fixed or {}), len(held[1]) > len(fixed or {})),
+    )
+
+
+NO_SCATTER = "both curves pass through every budget's loss, and no budget is left that shows the noise"
+"""Reason why no leverage has an interval."""
+
+
+def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, float]:
+    """Return the coefficients of a group's curve that are not fitted.
+
+    Raises:
+      UserError: the group was trained at too few budgets for the free coefficients.
+    """
+    held, count = dict(fixed), len(fields(LossCompute))
+    if budgets <= count - len(held):
+        held.setdefault("irreducible", 0.0)
+    if budgets < (free := count - len(held)):
+        raise UserError(
+            f"The {name} family was trained at {counted(budgets, 'budget')}; its loss-compute curve needs {free}. "
+            f"Train it at more, or give the curve's exponent (--fix exponent=-0.1)."
+        )
+    return held
+
+
+def _check_falls(name: str, runs: Runs) -> None:
+    """Raise ``UserError`` if losses do not fall with FLOPs, since no loss-compute curve then reaches their loss."""
+    flops, loss = runs.design.flops, runs.loss
+    if len(flops) > 1 and np.polyfit(np.log(flops), np.log(loss), 1)[0] >= 0:
+        least, most = np.argmin(flops), np.argmax(flops)
+        raise UserError(
+            f"The {name} family's loss does not fall with compute: it is {loss[least]:.4g} at {flops[least]:.3g} FLOPs "
+            f"and {loss[most]:.4g} at {flops[most]:.3g}. Leverage is read off curves that fall; check the columns of "
+            f"FLOPs and of losses, and leave out what diverged."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared:
+    """Noise shared by the quadratics of each group."""
+
+    covariances: tuple[np.ndarray, np.ndarray]
+    """Covariances of the losses that each curve is fitted to."""
+    degrees_of_freedom: int
+
+
+def _shared(found: tuple[BudgetLosses, BudgetLosses], kept: Sequence[Runs]) -> _Shared | None:
+    degrees_of_freedom = sum(one.degrees_of_freedom for one in found)
+    if not degrees_of_freedom:
+        return None
+    noise = sum(one.residual for one in found) / degrees_of_freedom
+    first, second = (noise * one.shared * np.outer(runs.loss, runs.loss) for one, runs in zip(found, kept, strict=True))
+    return _Shared(covariances=(first, second), degrees_of_freedom=degrees_of_freedom)
+
+
+def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
+    """Return a mask of the run of lowest loss of every group at every budget; dense runs are one group."""
+    best: dict[tuple[float, float, int], int] = {}
+    for i in np.flatnonzero(runs.weight > 0):
+        key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
+        if key not in best or runs.loss[i] < runs.loss[best[key]]:
+            best[key] = int(i)
+    return np.isin(np.arange(len(runs)), list(best.values()))
+
+
+def _curve_of(runs: Runs, seed: int, fixed: Mapping[str, float] | None = None) -> tuple[FitResult, FitDerivatives]:
+    fitted = fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared(), fixed=fixed)
+    return fitted, derivatives(fitted, runs)
+
+
+def _spare(one: FitDerivatives) -> int:
+    """Return the residual degrees of freedom of a curve."""
+    return max(int((one.weight > 0).sum()) - len(one.point), 0)
+
+
+def _between(
+    mixture: FitDerivatives,
+    dense: FitDerivatives,
+    flops: np.ndarray,
+    every: Sequence[FitDerivatives],
+    level: float,
+    shared: _Shared | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leverage at these FLOPs and half the interval width of its logarithm; NaN if undefined."""
+    curves = (mixture, dense)
+    with float64():
+        points, data = tuple(one.point for one in curves), tuple(one.data for one in curves)
+        objectives = tuple(one.objective for one in curves)
+        logs = np.asarray(_log_leverage(objectives, points, data, flops))
+        slopes = [np.asarray(one) for one in _slopes(objectives, points, data, flops)]
+    degrees_of_freedom = [*map(_spare, every)]
+    # Four or five budgets estimate the noise of one curve badly, so the noise is pooled over all curves.
+    of_weight_1 = [one.dispersion * one.weight[one.weight > 0].mean() for one in every]
+    noise = np.dot(degrees_of_freedom, of_weight_1) / max(sum(degrees_of_freedom), 1)
+    variance, together = np.zeros(len(flops)), np.zeros(len(flops))
+    for number, (one, slope) in enumerate(zip(curves, slopes, strict=True)):
+        variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
+        if shared is not None:
+            # Derivative of the answers in each loss, by the implicit derivative of the optimum.
+            moved = -slope @ one.solve((one.weight[:, None] * one.bends).T)
+            together += np.einsum("ar,rs,as->a", moved, shared.covariances[number], moved)
+    variance, together = np.maximum(variance, 0.0), np.maximum(together, 0.0)
+    # Welch-Satterthwaite degrees of freedom of a sum of two variances.
+    parts = variance**2 / max(sum(degrees_of_freedom), 1) + together**2 / (shared.degrees_of_freedom if shared else 1)
+    freedom = (variance + together) ** 2 / np.maximum(parts, 1e-300)
+    student = scipy.special.stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
+    return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(variance + together), np.nan)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_leverage(objectives: tuple[FitObjective, FitObjective], points: Any, data: Any, flops: Any) -> Any:
+    mixture, dense = (
+        objective.law_at(point, one) for objective, point, one in zip(objectives, points, data, strict=True)
+    )
+    return jnp.log(leverage_between(mixture, dense, flops))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes(objectives: tuple[FitObjective, FitObjective], points: Any, data: Any, flops: Any) -> Any:
+    return jax.jacrev(lambda at: _log_leverage(objectives, at, data, flops))(points)

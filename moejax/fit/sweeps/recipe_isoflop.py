@@ -1,0 +1,238 @@
+"""Fit IsoFLOP parabolas: the best size and tokens at every budget, and power laws of compute through them.
+
+Approach 2 of Hoffmann et al. (2022): at each budget a parabola in log size is fitted to the losses of its runs; its
+vertex is the best size there. Each kind of model (experts, experts per token) has its own parabolas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.fit.runs import Runs, budgets, close_budgets
+from moejax.fit.sweeps.budget_losses import MIXTURES, NEAR_LOSS
+from moejax.fit.sweeps.isoflop_curves import LEAST_SIZES, SHOWN, IsoflopOptimum, reach_of, vertex
+from moejax.fit.sweeps.joint_parabolas import JointParabolas, joint_parabolas
+from moejax.fit.sweeps.trends import LEAST_BUDGETS, Trend, trends_of
+from moejax.interval import in_percent
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import known
+from moejax.quantities import format
+from moejax.result import Column, Result, Table
+from moejax.wording import some
+
+INPUTS = ("flops", "tokens")
+UNEQUAL = 0.01
+"""Relative difference of FLOPs from their budget's that moves a vertex noticeably."""
+SIZE, TOKENS = "params_active", "tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSplit:
+    """The vertex of one budget's parabola: the best size, and its tokens at this budget."""
+
+    runs: int
+    size: IsoflopOptimum
+    tokens: IsoflopOptimum
+
+    @property
+    def why(self) -> str:
+        """Reason why there is no best size or no interval; empty if there are both."""
+        size = self.size
+        if size.value is not None and not size.determined:
+            return "the runs do not determine it"
+        return size.why
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsoflopRecipe:
+    """IsoFLOP parabolas of a table."""
+
+    splits: tuple[BestSplit, ...]
+    trends: tuple[Trend, ...]
+    """Best size and tokens as powers of the budget, for every kind of model with enough vertices."""
+    left_out: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """Reasons why vertices may be off by more than their intervals."""
+    size_is_known: bool
+    """True if the table has active parameters; otherwise sizes are FLOPs / (6 · tokens)."""
+    noise_is_known: bool
+    level: float
+
+    def tables(self) -> list[Table]:
+        """Return tables of the vertices and of the power laws through them."""
+        kinds = sorted({name for one in self.splits for name in one.size.held})
+        interval = f"{in_percent(self.level)} interval"
+        columns = (
+            Column("budget", ".3g"),
+            *(Column(name, "g") for name in kinds),
+            Column("runs"),
+            *(Column(name, format) for name in ("N*", "low", "high", "D*")),
+            Column("D*/N*", ".3g"),
+            Column("L*", ".4f"),
+            Column("remark", words=True),
+        )
+        rows = []
+        for one in self.splits:
+            size, tokens = one.size, one.tokens.value
+            held = [size.held.get(name) for name in kinds]
+            low, high = (end if np.isfinite(end) else None for end in (size.low, size.high))
+            ratio = tokens / size.value if size.value and tokens else None
+            rows.append([size.flops, *held, one.runs, size.value, low, high, tokens, ratio, size.loss, one.why])
+        notes = [f"low and high: {interval} of N*, where the parabola's slope cannot be told from 0 (Fieller)."]
+        if not self.noise_is_known:
+            notes = ["Every parabola passes through its three runs, so that no vertex has an interval."]
+        if not self.size_is_known:
+            notes.append("Sizes are FLOPs / (6 · tokens): the table has no params_active.")
+        notes += [f"! {sentence}" for sentence in self.warnings]
+        notes += [f"Left out: {sentence}" for sentence in self.left_out]
+        laws = []
+        for one in self.trends:
+            kind = ", ".join(f"{name} = {value:g}" for name, value in one.held.items())
+            laws.append([one.what, kind or None, one.budgets, one.scale, one.exponent, one.low, one.high])
+        law_columns = (
+            Column("optimum"),
+            Column("of", words=True),
+            Column("budgets"),
+            Column("scale", ".4g"),
+            *(Column(name, ".4f") for name in ("exponent", "low", "high")),
+        )
+        fewest = f"No kind of model has {LEAST_BUDGETS} budgets with a vertex, which a power law needs."
+        return [
+            Table("IsoFLOP parabolas: the best size at each budget", columns, rows, notes, key="vertices"),
+            Table(
+                "Power laws of compute, scale·C^exponent, through the vertices",
+                law_columns if laws else (),
+                laws,
+                [f"low and high: {interval} of the exponent, by Student's t." if laws else fewest],
+                key="power-laws",
+            ),
+        ]
+
+    def summary(self) -> Result:
+        """Return the tables as a result."""
+        return Result(
+            title="IsoFLOP parabolas (Hoffmann et al. 2022, Approach 2)", tables=self.tables(), data=self.to_json()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; unknown values are null."""
+        return {
+            "recipe": "isoflop",
+            "level": self.level,
+            "vertices": [
+                {"runs": one.runs, **one.size.to_json(), "size": one.size.value, "tokens": one.tokens.value}
+                for one in self.splits
+            ],
+            "power_laws": [one.to_json() for one in self.trends],
+            "left_out": list(self.left_out),
+            "warnings": list(self.warnings),
+        }
+
+
+def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
+    """Fit a parabola to every budget of every kind of model, and power laws to their vertices.
+
+    Raises:
+      UserError: no budget has three sizes of one kind of model.
+    """
+    runs = runs.where(runs.weight > 0)
+    design = known(runs.design)
+    size = design.get(SIZE)
+    if size is None:
+        size = design["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * design[TOKENS])
+    number, flops = budgets(design["flops"])
+    kinds = [name for name in MIXTURES if name in design and np.ptp(design[name]) > 0]
+    fits, left_out, far = [], [], set()
+    kind = np.column_stack([design[name] for name in kinds]) if kinds else np.zeros((len(runs), 1))
+    for one in np.unique(kind, axis=0):
+        held = dict(zip(kinds, map(float, one), strict=False))
+        swept: list[tuple[float, np.ndarray]] = []
+        for budget, spent in enumerate(flops):
+            here = np.flatnonzero((number == budget) & (kind == one).all(axis=1))
+            if (sizes := len(np.unique(size[here]))) >= LEAST_SIZES:
+                near = here[_near(size[here], runs.loss[here])]
+                swept.append((float(spent), near))
+                if runs.loss[near].max() > (1 + NEAR_LOSS) * runs.loss[near].min():
+                    far.add(f"{spent:.3g}")
+            elif here.size:
+                at = "".join(f", {name} = {value:g}" for name, value in held.items())
+                left_out.append(f"{spent:.3g} FLOPs{at}: {sizes} of the {LEAST_SIZES} sizes that a parabola needs.")
+        if swept:
+            spents, every = zip(*swept, strict=True)
+            rows, of = np.concatenate(every), np.repeat(np.arange(len(every)), [len(here) for here in every])
+            fits.append((swept, joint_parabolas(runs.where(rows), size[rows], of, np.array(spents), held)))
+    if not fits:
+        raise UserError(
+            f"No budget has {LEAST_SIZES} sizes of one kind of model, which a parabola needs; train more sizes at "
+            f"equal FLOPs, or name the column of the budgets (--map flops=COLUMN). {' '.join(left_out[:3])}"
+        )
+    reach = reach_of(sum(fit.residual for _, fit in fits), sum(fit.degrees_of_freedom for _, fit in fits), level)
+    splits = []
+    for swept, fit in fits:
+        for (spent, here), curve in zip(swept, fit.curves, strict=True):
+            best = vertex(spent, curve, reach)
+            tokens = _tokens_at(best, size[here], design[TOKENS][here])
+            splits.append(BestSplit(runs=len(here), size=best, tokens=tokens))
+    trends = [
+        *trends_of("N*", [one.size for one in splits], level),
+        *trends_of("D*", [one.tokens for one in splits], level),
+    ]
+    return IsoflopRecipe(
+        splits=tuple(splits),
+        trends=tuple(trends),
+        left_out=tuple(left_out),
+        warnings=_warnings(design["flops"], [fit for _, fit in fits], sorted(far, key=float)),
+        size_is_known=SIZE in design,
+        noise_is_known=bool(np.isfinite(reach)),
+        level=level,
+    )
+
+
+def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[str]) -> tuple[str, ...]:
+    """Return sentences about budgets that may be one, FLOPs that no slope corrects, and parabolas over wide ranges."""
+    warnings = []
+    if close := [f"{one:.3g}" for one in close_budgets(flops)]:
+        warnings.append(
+            f"The budgets {some(close, most=SHOWN)} FLOPs may be parts of fewer: they are less than 25 % apart, or "
+            "their FLOPs form one chain. If the table has a column of nominal budgets, name it (--map flops=COLUMN); "
+            "differences from it are ignored then."
+        )
+    number, means = budgets(flops)
+    unequal = np.abs(np.log(flops / means[number])).max() > UNEQUAL
+    if unequal and not all(fit.slope_is_known for fit in fits):
+        warnings.append(
+            "FLOPs differ within a budget, and their effect on the loss is unknown: it needs two budgets of one kind "
+            "of model with a vertex."
+        )
+    if far:
+        warnings.append(
+            f"At {some(far, most=SHOWN)} FLOPs the parabola needs runs more than {100 * NEAR_LOSS:g} % above the "
+            "lowest loss, where the loss is no parabola of log size: train sizes closer to N*."
+        )
+    return tuple(warnings)
+
+
+def _near(size: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Return the runs of one budget near its lowest loss: four sizes or more, if there are as many."""
+    _, number = np.unique(size, return_inverse=True)
+    lowest = np.sort([loss[number == one].min() for one in range(number.max() + 1)])
+    return np.flatnonzero(loss <= max((1 + NEAR_LOSS) * lowest[0], lowest[: LEAST_SIZES + 1][-1]))
+
+
+def _tokens_at(best: IsoflopOptimum, size: np.ndarray, tokens: np.ndarray) -> IsoflopOptimum:
+    """Return the tokens at the best size, by a line through the budget's runs in logarithms."""
+    if best.value is None:
+        return best
+    line = np.polyfit(np.log(size), np.log(tokens), 1)
+
+    def at(size_of_it: float) -> float:
+        return float(np.exp(np.polyval(line, np.log(size_of_it))))
+
+    low, high = sorted((at(best.low), at(best.high))) if best.determined else (np.nan, np.nan)
+    return dataclasses.replace(best, value=at(best.value), low=low, high=high)

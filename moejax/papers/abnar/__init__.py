@@ -1,0 +1,1 @@
+"""Abnar et al. (2025): sparsity at fixed compute."""

@@ -1,0 +1,1 @@
+"""Figures of Abnar et al. (2025)."""

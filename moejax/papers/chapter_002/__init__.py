@@ -1,0 +1,1 @@
+"""Chapter 002: effective parameters."""

@@ -1,1 +1,0 @@
-"""Figures of the five documents; ``moejax.papers.plots`` has their names."""

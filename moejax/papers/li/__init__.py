@@ -1,0 +1,1 @@
+"""ICLR 2026 explainer of Li et al.: resources."""

@@ -1,0 +1,1 @@
+"""Tian et al. (2025): efficiency leverage."""

@@ -1,0 +1,1 @@
+"""Figures of Tian et al. (2025)."""

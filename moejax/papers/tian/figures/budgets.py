@@ -1,0 +1,196 @@
+"""Draw Tian et al. (2025), Figures 2, 7, 8 and 9: learning rate, batch size, model scale and tokens for a budget."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.fit.runs import budgets
+from moejax.laws.law import outputs_of
+from moejax.laws.predict import published
+from moejax.papers.tian.tables import GROUPS
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
+from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, figure
+from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
+from moejax.run_table import DataFrame
+
+BATCH = Axis("batch_tokens", "batch, tokens", "quantity")
+RATE = Axis("learning_rate", "peak learning rate", "log")
+SCALE = Axis("flops_per_token", "model scale M, FLOPs/token", "log")
+TOKENS = Axis("tokens", "training tokens", "quantity")
+BUDGETS = np.geomspace(3e17, 1e21, 41)
+SEQUENCE = 4096
+NEAR = {"hyperparameters": 0.0025, "heads": 0.005}
+"""Relative excess over the lowest loss within which a run is near-optimal: Appendix E.1, Appendix M."""
+
+
+def all_four(inputs: FigureInputs) -> Figure:
+    """Draw Figure 2."""
+    panels = [*_hyperparameters(inputs), *_allocation(inputs)]
+    return _picture(inputs, panels, 2, "Hyperparameters and allocation")
+
+
+def hyperparameters(inputs: FigureInputs) -> Figure:
+    """Draw Figure 7."""
+    return _picture(inputs, _hyperparameters(inputs), 2, "Best batch and learning rate")
+
+
+def allocation(inputs: FigureInputs) -> Figure:
+    """Draw Figure 9."""
+    caption = (
+        "Compute-optimal model scale and tokens (Table 5): at any budget the best mixture is smaller and sees more "
+        "tokens than the best dense model."
+    )
+    return figure("Best model scale and tokens", caption + inputs.whose, _allocation(inputs), columns=2, height=2.8)
+
+
+def near_optimal(inputs: FigureInputs) -> Figure:
+    """Draw Figure 8: the loss over learning rate and batch size, a panel per activation ratio."""
+    fields = []
+    for title, own in _grids(inputs.table):
+        rates, batches = ordered(own["learning_rate"]), ordered(own["batch_tokens"])
+        cells = np.full((len(batches), len(rates)), np.nan)
+        for rate, batch, loss in zip(own["learning_rate"], own["batch_tokens"], own["loss"], strict=True):
+            at = batches.index(float(batch)), rates.index(float(rate))
+            cells[at] = np.fmin(cells[at], loss)
+        above = 100 * (cells / np.nanmin(cells) - 1)
+        near = np.argwhere(above <= 100 * NEAR["hyperparameters"])
+        marks = [
+            Series(
+                label=f"near-optimal: within {NEAR['hyperparameters']:.2%} of the least loss",
+                x=[rates[j] for _, j in near],
+                y=[batches[i] for i, _ in near],
+                mark="points",
+                colour=RED,
+            )
+        ]
+        if "flops" in own:
+            at = {
+                name: evaluate(inputs.law, name, flops=float(own["flops"].iloc[0]))
+                for name in (RATE.column, BATCH.column)
+            }
+            marks.append(
+                Series(label="the law", x=[at[RATE.column]], y=[at[BATCH.column]], mark="stars", colour=ORANGE)
+            )
+        fields.append(
+            Field(
+                x=RATE,
+                y=BATCH,
+                z=Axis("loss_above_least_percent", "loss above least, %"),
+                xs=rates,
+                ys=batches,
+                zs=above,
+                title=title,
+                marks=marks,
+                contours=(0.25, 1, 2, 4),
+            )
+        )
+    return figure(
+        "Near-optimal hyperparameters by activation ratio",
+        f"Loss over learning rate and batch, against {inputs.name} (star): the law should lie among the red points "
+        "at every activation ratio." + inputs.whose,
+        fields,
+        columns=3,
+        height=2.5,
+    )
+
+
+LEAST_TRIED = 2
+"""Minimum number of learning rates and batch sizes of a grid."""
+
+
+def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
+    """Return the largest budget with several learning rates and batch sizes of every activation ratio.
+
+    Raises:
+      UserError: there is none.
+    """
+    number, spent = budgets(column(table, "flops"))
+    table, grids = table.assign(flops=spent[number]), []
+    for ratio in ordered(table["activation_ratio"]):
+        for flops in reversed(spent.tolist()):
+            own = table[(table["activation_ratio"] == ratio) & (table["flops"] == flops)]
+            if min(own["learning_rate"].nunique(), own["batch_tokens"].nunique()) >= LEAST_TRIED:
+                grids.append((f"A = {100 * ratio:.3g} %", own))
+                break
+    if not grids:
+        raise UserError("No activation ratio was trained with several learning rates and batches at one budget.")
+    return grids
+
+
+def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
+    printed = {
+        RATE.column: [float(row[5]) for row in GROUPS],
+        BATCH.column: [SEQUENCE * float(row[6]) for row in GROUPS],
+    }
+    flops = [row[7] for row in GROUPS]
+    tables = published("hyperparameters", "tian-2025-tables").law
+    panels = []
+    for axis in (BATCH, RATE):
+        series = [
+            Series(
+                label="power law through Table 8",
+                x=BUDGETS,
+                y=evaluate(tables, axis.column, flops=BUDGETS),
+                mark="dashed",
+                colour=ORANGE,
+            ),
+            Series(label="settings of Table 8", x=flops, y=printed[axis.column], mark="open", colour=INK),
+        ]
+        # A law of only one of the two outputs has no line in the other panel.
+        if axis.column in outputs_of(inputs.law):
+            own = evaluate(inputs.law, axis.column, flops=BUDGETS)
+            series = [Series(label=inputs.name, x=BUDGETS, y=own, colour=BLUE), *series]
+        if inputs.has("flops", axis.column):
+            series = [*_trained(inputs.table, axis), *series]
+        panels.append(Panel(x=FLOPS, y=axis, series=series))
+    return panels
+
+
+def _allocation(inputs: FigureInputs) -> list[Panel]:
+    """Return Table 5, and the best sizes of runs with their laws if the table has them."""
+    sets = (("mixtures, Table 5", "tian-2025-moe", BLUE, "line"), ("dense, Table 5", "tian-2025-dense", RED, "dotted"))
+    panels = []
+    for axis in (SCALE, TOKENS):
+        series = [
+            Series(
+                label=label,
+                x=BUDGETS,
+                y=evaluate(published("allocation", name).law, axis.column, flops=BUDGETS),
+                mark=mark,
+                colour=colour,
+            )
+            for label, name, colour, mark in sets
+        ]
+        own = _trained(inputs.table, axis) if inputs.has("part", "flops", axis.column) else []
+        panels.append(Panel(x=FLOPS, y=axis, series=[*own, *series]))
+    return panels
+
+
+PARTS = {"mixtures": MUTED, "dense": RED}
+
+
+def _trained(table: DataFrame, axis: Axis) -> list[Series]:
+    """Return runs of the table, separate for mixtures and dense models if it has parts, and the laws through them."""
+    parts = [part for part in PARTS if "part" in table and part in set(table["part"])]
+    series = []
+    for part, own in [(part, table[table["part"] == part]) for part in parts] or [("", table)]:
+        colour, label = PARTS.get(part, MUTED), f"runs, {part}" if part else "runs"
+        own = own.sort_values("flops")
+        x = column(own, "flops")
+        series.append(Series(label=label, x=x, y=column(own, axis.column), mark="points", colour=colour))
+        if (fitted := f"fitted_{axis.column}") in own:
+            through = Series(label=f"law through {label}", x=x, y=column(own, fitted), mark="dashed", colour=colour)
+            series.append(through)
+    return series
+
+
+def _picture(inputs: FigureInputs, panels: list[Panel], columns: int, title: str) -> Figure:
+    return figure(
+        title,
+        "The learning rates and batches that the paper trained with (Table 8) are a power law, but not the printed "
+        "Eq. 5: it gives smaller batches and larger learning rates." + inputs.whose,
+        panels,
+        columns=columns,
+        height=2.6,
+    )

@@ -1,0 +1,287 @@
+"""Draw Tian et al. (2025), Figures 3, 10 to 14 and 16: the loss at fixed compute against one part of the architecture.
+
+The paper's losses are not public: points are from a run table. Leverage curves are from the law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.fit.runs import Runs, budgets
+from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS
+from moejax.fit.sweeps.leverages import leverage_of
+from moejax.laws.design import Design
+from moejax.papers.record import short
+from moejax.papers.tian.figures.budgets import NEAR
+from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
+from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.style import ORANGE, RED, coloured
+from moejax.result import size
+from moejax.run_table import DataFrame
+from moejax.wording import told
+
+SHARED = Axis("shared_share", "shared share S")
+HEADS = Axis("num_heads", "attention heads", "log")
+DENSE_LAYERS = Axis("num_dense_layers", "dense layers before the mixtures")
+ATTENTION = Axis("attention_share", "attention's share of the FLOPs", "percent")
+BALANCE = "balance_weight"
+COMPUTE = np.geomspace(1e18, 1e22, 41)
+
+
+def all_three(inputs: FigureInputs) -> Figure:
+    """Draw Figure 3: loss against A, G and S, a curve per budget."""
+    panels = _those_of(lambda axis: [_isoflop(inputs.table, axis)], (RATIO, GRANULARITY, SHARED))
+    return figure(
+        "Loss at fixed compute against A, G and S",
+        "A curve per budget; stars are its least loss. Fewer active experts are better without an end, granularity and "
+        "shared share have a best value." + inputs.whose,
+        panels,
+        columns=3,
+        height=2.7,
+    )
+
+
+def activation(inputs: FigureInputs) -> Figure:
+    """Draw Figure 10."""
+    curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in ROUTED_RATIOS]
+    return _with_leverage(inputs, RATIO, curves, "G = 2", f" {OF_ROUTED}")
+
+
+def granularity(inputs: FigureInputs) -> Figure:
+    """Draw Figure 11."""
+    chosen = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+    held, runs = PRINTED_RATIO, inputs.table if inputs.has(GRANULARITY.column, RATIO.column, "flops", "loss") else None
+    if runs is not None:
+        held = float(column(_sweep(runs, GRANULARITY), RATIO.column).mean())
+    curves = [(f"G = {g:g}", leverage(inputs.law, held, g, COMPUTE)) for g in chosen]
+    return _with_leverage(inputs, GRANULARITY, curves, f"A = {100 * held:.2g} %")
+
+
+def weak_balance(inputs: FigureInputs) -> Figure:
+    """Draw Figure 12: granularity with the usual and with a weak balance loss."""
+    panels = []
+    for weight in ordered(inputs.table[BALANCE]):
+        own = inputs.table[inputs.table[BALANCE] == weight]
+        panels.append(replace(_isoflop(own, GRANULARITY), title=f"balance loss × {weight:g}"))
+    return figure(
+        "Granularity under weaker balance",
+        "With a weaker balance loss the best granularity (stars) moves to fewer, larger experts." + inputs.whose,
+        panels,
+        columns=len(panels),
+        height=2.8,
+        sharey=True,
+    )
+
+
+def shared(inputs: FigureInputs) -> Figure:
+    """Draw Figure 13: loss against S, and against compute by S."""
+    panels = [
+        _isoflop(inputs.table, SHARED),
+        _by_compute(inputs.table, SHARED, lambda s: f"S = {100 * s:.3g} %", digits=5),
+    ]
+    return figure(
+        "Loss against the share of shared experts",
+        "A small share is best (stars), and the best share falls with compute. The law has no S, so there is no "
+        "leverage to draw." + inputs.whose,
+        panels,
+        columns=2,
+        height=2.8,
+    )
+
+
+def layers_and_attention(inputs: FigureInputs) -> Figure:
+    """Draw Figure 14: loss against dense layers and attention's share, by compute, and their leverage."""
+    labels = {DENSE_LAYERS: "{:g} dense layers", ATTENTION: "attention {:.0%}"}
+    panels = _those_of(
+        lambda axis: [
+            _isoflop(inputs.table, axis),
+            _by_compute(inputs.table, axis, labels[axis].format),
+            *_over_usual(inputs.table, axis, labels[axis].format),
+        ],
+        labels,
+    )
+    return figure(
+        "Loss against dense layers and attention's share of the compute",
+        "Neither changes the loss much; stars are the least loss of a budget. Leverage is over the runs without dense "
+        "layers, and over those whose share of attention is nearest to 35 %, where a value was trained at "
+        f"{LEAST_BUDGETS} budgets." + inputs.whose,
+        panels,
+        columns=3 if any(panel.y is LEVERAGE for panel in panels) else 2,
+        height=2.7,
+    )
+
+
+USUAL = {DENSE_LAYERS: 0.0, ATTENTION: 0.35}
+"""Baseline values of leverage.
+
+Appendix F.4 has no dense layers as baseline. The baseline of attention is inferred: the middle of the recommended range
+of 30 % to 40 %.
+"""
+
+
+def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> list[Panel]:
+    """Return the leverage of every value over the baseline, by loss-compute curves (Figures 14b and 14d)."""
+    table = _sweep(table, axis)
+    table = table.assign(**{axis.column: table[axis.column].round(2)})
+    values = ordered(table[axis.column])
+    usual = min(values, key=lambda value: abs(value - USUAL[axis]))
+    series = []
+    for value, colour in coloured(values):
+        if value == usual:
+            continue
+        try:
+            found = leverage_of(_runs(table, axis, value), _runs(table, axis, usual))
+        except UserError:
+            continue
+        series.append(Series(label=label(value), x=found.flops, y=found.value, mark="joined", colour=colour))
+    title = f"over {label(usual)}"
+    return [Panel(x=FLOPS, y=LEVERAGE, series=series, title=title, level=1.0)] if series else []
+
+
+def _runs(table: DataFrame, axis: Axis, value: float) -> Runs:
+    """Return the runs of one value with the lowest loss of a budget, with only FLOPs and losses."""
+    least = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
+    loss = column(least, "loss")
+    return Runs(
+        design=Design(flops=column(least, "flops")),
+        loss=loss,
+        weight=np.ones(len(loss)),
+        group=np.arange(len(loss)),
+    )
+
+
+def heads(inputs: FigureInputs) -> Figure:
+    """Draw Figure 16: loss against attention heads, a curve per size, with stars for near-optimal runs."""
+    # Key-value heads are as wide as heads, so sizes differ slightly with their number.
+    number, sizes = budgets(column(inputs.table, "params_total"))
+    table, series = inputs.table.assign(params_total=sizes[number]), []
+    several = table.groupby("params_total")[HEADS.column].nunique() > 1
+    sizes = [total for total in sizes.tolist() if several[total]]
+    if not sizes:
+        raise UserError("No two runs of the table are of one size and differ in num_heads.")
+    for total, colour in coloured(sizes):
+        own = table[table["params_total"] == total].sort_values(HEADS.column)
+        x, y = column(own, HEADS.column), column(own, "loss")
+        near = y <= y.min() * (1 + NEAR["heads"])
+        series.append(Series(label=f"N = {size(total, 3)}", x=x, y=y, mark="joined", colour=colour))
+        series.append(
+            Series(label=f"within {NEAR['heads']:.1%} of the least", x=x[near], y=y[near], mark="stars", colour=RED)
+        )
+    return figure(
+        "Loss against attention heads",
+        "Many numbers of heads are near-optimal (stars) at every size." + inputs.whose,
+        [Panel(x=HEADS, y=LOSS, series=series)],
+        columns=1,
+        height=3.2,
+    )
+
+
+HELD = (RATIO.column, GRANULARITY.column, SHARED.column, DENSE_LAYERS.column, ATTENTION.column, HEADS.column)
+"""Columns that a sweep over one variable holds fixed, if the table has them."""
+
+
+def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
+    """Return the runs of the sweep over one variable, with their budgets as FLOPs.
+
+    A column ``sweep`` names them. Without it they are the runs that agree in all else (within 10 %) and have the most
+    values of the variable.
+
+    Raises:
+      UserError: no such runs have two values of the variable.
+    """
+    if "sweep" in table and axis.column in set(table["sweep"]):
+        table = table[table["sweep"] == axis.column]
+    table = table[table[axis.column].notna()]
+    if axis in (GRANULARITY, SHARED) and RATIO.column in table:
+        # If all experts are active, granularity and sharing have no effect.
+        table = table[table[RATIO.column] < 1]
+    if not len(table):
+        raise UserError(f"No run of the table has {axis.column}.")
+    held = {name: column(table, name) for name in HELD if name != axis.column and name in table}
+    # Attention's share and the number of dense layers affect each other.
+    if axis in (ATTENTION, DENSE_LAYERS):
+        held.pop(ATTENTION.column, None)
+    if axis is ATTENTION:
+        held.pop(GRANULARITY.column, None)
+    number, spent = budgets(column(table, "flops"))
+    table = table.assign(flops=spent[number])
+    if not held:
+        return table
+    numbers = [budgets(np.maximum(np.nan_to_num(values), 0.01))[0] for values in held.values()]
+    alike = np.unique(np.stack(numbers), axis=1, return_inverse=True)[1]
+    several = {group: table[alike == group] for group in np.unique(alike).tolist()}
+    best = max(several.values(), key=lambda own: (own[axis.column].nunique(), len(own)))
+    if best[axis.column].nunique() < 2:
+        raise UserError(f"No two runs of the table differ in {axis.column} and are alike in the rest of the structure.")
+    return best
+
+
+def _those_of(panels_of: Callable[[Axis], list[Panel]], axes: Iterable[Axis]) -> list[Panel]:
+    """Return the panels of every axis that the table has a sweep over.
+
+    Raises:
+      UserError: there is none.
+    """
+    panels, missing = [], ""
+    for axis in axes:
+        try:
+            panels += panels_of(axis)
+        except UserError as error:
+            missing = told(error)
+    if not panels:
+        raise UserError(missing)
+    return panels
+
+
+def _isoflop(table: DataFrame, axis: Axis) -> Panel:
+    series = []
+    table = _sweep(table, axis)
+    spent = ordered(table["flops"])
+    for flops, colour in coloured(spent):
+        own = table[table["flops"] == flops].groupby(axis.column, as_index=False)["loss"].min()
+        x, y = column(own, axis.column), column(own, "loss")
+        lowest = int(np.argmin(y))
+        series.append(Series(label=f"C = {short(flops)}", x=x, y=y, mark="joined", colour=colour))
+        series.append(Series(label="least loss", x=[x[lowest]], y=[y[lowest]], mark="stars", colour=ORANGE))
+    return Panel(x=axis, y=LOSS, series=series)
+
+
+def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], digits: int = 2) -> Panel:
+    """Return the loss against compute, a curve per value; values that are equal when rounded are merged."""
+    table = _sweep(table, axis)
+    table = table.assign(**{axis.column: table[axis.column].round(digits)})
+    series, values = [], ordered(table[axis.column])
+    for value, colour in coloured(values):
+        own = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
+        x, y = column(own, "flops"), column(own, "loss")
+        series.append(Series(label=label(value), x=x, y=y, mark="joined", colour=colour))
+    return Panel(x=FLOPS, y=LOSS, series=series)
+
+
+Curves = list[tuple[str, np.ndarray]]
+
+
+def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str, more: str = "") -> Figure:
+    lines = [Series(label=label, x=COMPUTE, y=found, colour=colour) for (label, found), colour in coloured(curves)]
+    panels = [Panel(x=FLOPS, y=LEVERAGE, series=lines, title=held)]
+    if inputs.has(axis.column, "flops", "loss"):
+        panels.insert(0, _isoflop(inputs.table, axis))
+    return figure(
+        f"Loss and leverage against {axis.words}",
+        (
+            f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with "
+            "compute."
+            if len(panels) > 1
+            else f"Leverage by {inputs.name}, which grows with compute." + inputs.whose
+        )
+        + more,
+        panels,
+        columns=2,
+        height=2.8,
+    )

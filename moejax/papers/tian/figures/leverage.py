@@ -1,0 +1,201 @@
+"""Draw Tian et al. (2025), Figures 1, 4, 5 and 17: efficiency leverage, the compute that a mixture saves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.laws.dense.loss_compute import LossCompute
+from moejax.laws.mixtures.leverage import leverage_between
+from moejax.papers.record import short
+from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
+from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, coloured
+from moejax.run_table import DataFrame
+
+BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
+LARGEST_FITTED = 3e20
+
+
+def definition(inputs: FigureInputs) -> Figure:
+    """Draw Figure 1a: the ratio of the dense model's compute to the mixture's at equal loss.
+
+    Raises:
+      UserError: the table has no dense curve, or no mixture whose loss it reaches.
+    """
+    table = inputs.table.assign(activation=inputs.table["activation"].astype(str))
+    curves = {
+        row["activation"] + f"-{row['granularity']}": (
+            row,
+            LossCompute(scale=row["scale"], exponent=row["exponent"], irreducible=row["irreducible"]),
+        )
+        for row in table.to_dict("records")
+    }
+    dense = next((curve for row, curve in curves.values() if row["activation"] == "dense"), None)
+    found = []
+    for row, curve in curves.values():
+        if dense is not None and row["activation"] != "dense":
+            gain = float(leverage_between(curve, dense, row["most_flops"]))
+            if np.isfinite(gain) and gain > 0:
+                found.append((gain, row, curve))
+    if dense is None or not found:
+        raise UserError("The table has no dense curve, or no mixture whose loss the dense curve reaches.")
+    gain, row, curve = max(found, key=lambda one: one[0])
+    least, most = float(row["least_flops"]), float(row["most_flops"])
+    own, needed = np.geomspace(least, most, 41), most * gain
+    longer = np.geomspace(least, max(needed, most) * 1.5, 61)
+    target = float(evaluate(curve, flops=most))
+    name = f"mixture, A = {100 * float(row['activation']):.3g} %, G = {float(row['granularity']):g}"
+    series = [
+        Series(label="dense", x=longer, y=evaluate(dense, flops=longer), colour=MUTED),
+        Series(label=name, x=own, y=evaluate(curve, flops=own), colour=BLUE),
+        Series(label="equal loss", x=[most, needed], y=[target, target], mark="dashed", colour=ORANGE),
+        Series(label="C of the mixture, and of the dense model", x=[most, needed], y=[target] * 2, mark="stars"),
+    ]
+    panel = Panel(x=FLOPS, y=LOSS, series=series, note=f"EL = {gain:.2f}\nat C = {short(most)}")
+    return figure(
+        "What efficiency leverage is",
+        "The dense model needs the compute of the right star for the loss that the mixture reaches at the left one; "
+        "their ratio is EL (Algorithm 1). Drawn of the mixture with most leverage." + inputs.whose,
+        [panel],
+        columns=1,
+        height=3.2,
+    )
+
+
+def landscape(inputs: FigureInputs) -> Figure:
+    """Draw Figure 1b: EL over A and G at 1e22 FLOPs."""
+    mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
+    return figure(
+        "Efficiency leverage at 1e22 FLOPs",
+        f"How many times a mixture's compute the dense model of equal loss needs, by {inputs.name}. The budget is "
+        "33 times the largest that was fitted.",
+        [field(inputs.law, 1e22, [mini])],
+        columns=1,
+        height=3.8,
+    )
+
+
+def one_by_one(inputs: FigureInputs) -> Figure:
+    """Draw Figure 4: EL against A at G = 2, against G at A = 3.1 % (or the ratio of a table), and against C."""
+    held = PRINTED_RATIO
+    if inputs.table is not None:
+        held = float(_measured(inputs.table, GRANULARITY)[RATIO.column].iloc[0])
+    ratio, granularity, flops = np.geomspace(0.0078, 1, 61), np.geomspace(1.5, 24, 61), np.geomspace(1e18, 1e23, 61)
+    by_ratio, by_granularity, by_flops = [], [], []
+    for budget, colour in coloured(BUDGETS):
+        mark = "line" if budget <= LARGEST_FITTED else "dashed"
+        label = f"C = {short(budget)}"
+        by_ratio.append(
+            Series(label=label, x=ratio, y=leverage(inputs.law, ratio, 2.0, budget), mark=mark, colour=colour)
+        )
+        found = leverage(inputs.law, held, granularity, budget)
+        by_granularity.append(Series(label=label, x=granularity, y=found, mark=mark, colour=colour))
+    for a, colour in coloured(ROUTED_RATIOS):
+        found = leverage(inputs.law, a, 2.0, flops)
+        by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
+    every = (
+        (RATIO, by_ratio, "G = 2"),
+        (GRANULARITY, by_granularity, f"A = {100 * held:.2g} %"),
+        (FLOPS, by_flops, "G = 2"),
+    )
+    panels = []
+    for axis, series, title in every:
+        if inputs.table is not None:
+            own = _measured(inputs.table, axis)
+            x, y = column(own, axis.column), column(own, MEASURED.column)
+            series.append(Series(label="measured, at every C", x=x, y=y, mark="open", colour=MUTED))
+        panels.append(Panel(x=axis, y=LEVERAGE, series=series, title=title))
+    return figure(
+        "Efficiency leverage against A, G and C",
+        f"By {inputs.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
+        f"Dashed budgets lie beyond the 3e20 that the paper fitted. {OF_ROUTED}" + inputs.whose,
+        panels,
+        columns=3,
+        height=2.7,
+    )
+
+
+MEASURED = Axis("measured_efficiency_leverage", "measured EL")
+PREDICTED = Axis("predicted_efficiency_leverage", "predicted EL")
+ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
+
+
+def _measured(table: DataFrame, axis: Axis) -> DataFrame:
+    """Return leverages at G = 2; over G, those of the activation ratio with the most granularities."""
+    if axis is not GRANULARITY:
+        return table[(table[GRANULARITY.column] / 2 - 1).abs() < 0.1]
+    ratios = table.groupby(RATIO.column)[GRANULARITY.column].nunique()
+    return table[table[RATIO.column] == ratios.idxmax()]
+
+
+def validation(inputs: FigureInputs) -> Figure:
+    """Draw Figure 5: predicted against measured EL, with the larger ones held out."""
+    panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
+    return figure(
+        "Leverage, predicted against measured",
+        "A point on the line is predicted exactly; the paper fits EL below 6 and validates on the rest." + inputs.whose,
+        [panel],
+        columns=1,
+        height=3.8,
+    )
+
+
+def residuals(inputs: FigureInputs) -> Figure:
+    """Draw Figure 17: residuals of the joint law, over the prediction and as a histogram."""
+    table = inputs.table
+    gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
+    counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))
+    stairs = Series(
+        label="residuals",
+        x=np.repeat(edges, 2)[1:-1],
+        y=np.repeat(counts, 2),
+        colour=BLUE,
+        in_legend=False,
+    )
+    normal = np.linspace(edges[0], edges[-1], 61)
+    spread = max(float(gap.std()), 1e-12)
+    bell = len(gap) * (edges[1] - edges[0]) * np.exp(-((normal - gap.mean()) ** 2) / (2 * spread**2))
+    panels = [
+        Panel(
+            x=PREDICTED,
+            y=Axis("residual", "predicted minus measured EL"),
+            series=_by_role(inputs, residual=True),
+            level=0.0,
+        ),
+        Panel(
+            x=Axis("residual", "predicted minus measured EL"),
+            y=Axis("count", "points"),
+            series=[
+                stairs,
+                Series(
+                    label="normal of the same mean and spread",
+                    x=normal,
+                    y=bell / (spread * np.sqrt(2 * np.pi)),
+                    mark="dashed",
+                    colour=MUTED,
+                ),
+            ],
+            note=f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}",
+        ),
+    ]
+    return figure(
+        "Residuals of the leverage law",
+        "Residuals should be centred on 0 whatever is predicted, and look like a bell." + inputs.whose,
+        panels,
+        columns=2,
+        height=2.9,
+    )
+
+
+def _by_role(inputs: FigureInputs, *, residual: bool) -> list[Series]:
+    table, series = inputs.table, []
+    for role, colour, mark in ROLES:
+        own = table[table["role"] == role]
+        if len(own):
+            predicted, measured = column(own, PREDICTED.column), column(own, MEASURED.column)
+            x, y = (predicted, predicted - measured) if residual else (measured, predicted)
+            series.append(Series(label=role, x=x, y=y, mark=mark, colour=colour))
+    return series

@@ -1,0 +1,63 @@
+"""Draw Tian et al. (2025), Figures 6 and 15: loss and benchmark scores over training, from a table of scores.
+
+A row is a model's score in a task after some tokens: columns ``model``, ``tokens``, ``task`` and ``score``, with
+``category`` for tasks outside Table 7, and optionally ``loss``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from moejax.papers.tian.tables import TASKS
+from moejax.report.figures.figure import Figure, FigureInputs, column
+from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, figure
+from moejax.report.figures.style import BLUE, ORANGE, ramp
+from moejax.run_table import DataFrame
+
+SCORE = Axis("mean_score_percent", "mean score, %")
+CATEGORIES: Mapping[str, str] = {task: category for category, tasks in TASKS.items() for task in tasks}
+"""Categories of Table 7 by task."""
+
+
+def over_training(inputs: FigureInputs) -> Figure:
+    """Draw Figure 6: the loss, if the table has it, and the mean score."""
+    panels = [_panel(inputs.table, SCORE, "score", "mean of all tasks")]
+    if "loss" in inputs.table:
+        panels.insert(0, _panel(inputs.table, LOSS, "loss", ""))
+    return figure(
+        "Loss and benchmarks over training",
+        "The mean score is that of all tasks, whatever their category, as the paper's overall average is."
+        + inputs.whose,
+        panels,
+        columns=2,
+        height=2.8,
+    )
+
+
+def by_category(inputs: FigureInputs) -> Figure:
+    """Draw Figure 15: the mean score of all tasks and of every category."""
+    table = inputs.table
+    if "category" not in table:
+        table = table.assign(category=[CATEGORIES.get(str(task), "other") for task in table["task"]])
+    panels = [_panel(table, SCORE, "score", "overall")]
+    known = [name for name in TASKS if name in set(table["category"])]
+    for name in [*known, *sorted({*table["category"]} - {*known})]:
+        panels.append(_panel(table[table["category"] == name], SCORE, "score", str(name)))
+    return figure(
+        "Benchmarks over training, by category",
+        "Means over the tasks of a category." + inputs.whose,
+        panels,
+        columns=3,
+        height=2.3,
+    )
+
+
+def _panel(table: DataFrame, axis: Axis, name: str, title: str) -> Panel:
+    models = list(dict.fromkeys(table["model"]))
+    colours = (ORANGE, BLUE) if len(models) <= 2 else ramp(len(models))
+    series = []
+    for model, colour in zip(models, colours, strict=False):
+        own = table[table["model"] == model].groupby("tokens", as_index=False)[name].mean()
+        x, y = column(own, "tokens"), column(own, name)
+        series.append(Series(label=str(model), x=x, y=y, mark="joined", colour=colour))
+    return Panel(x=TOKENS, y=axis, series=series, title=title)

@@ -1,0 +1,222 @@
+"""Fit Tian's power laws of compute: hyperparameters, and the allocation to model scale and tokens, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from moejax.fit.runs import Runs, budgets
+from moejax.fit.sweeps.trends import LEVEL, power_through
+from moejax.float64 import float64
+from moejax.json_text import finite
+from moejax.laws.budget.allocation import Allocation
+from moejax.laws.budget.hyperparameters import Hyperparameters
+from moejax.laws.design import Design
+from moejax.laws.law import coefficients
+from moejax.result import Column, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEAR_OPTIMAL = 0.0025
+"""Appendix E.1: a run is near-optimal if its loss is within 0.25 % of the lowest at its budget."""
+LEAST_TRIED = 3
+"""Minimum number of pairs of learning rate and batch size for which a budget has an optimum."""
+LEAST_SPLITS = 3
+"""Minimum number of token counts, more than 10 % apart, for which a budget has an optimum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaws:
+    """Two power laws of compute, fitted by least squares in logarithms."""
+
+    name: str
+    part: str
+    """Subset of the runs: ``mixtures`` or ``dense``."""
+    law: Any
+    points: Mapping[str, Float[np.ndarray, " runs"]]
+    """Fitted runs: FLOPs, the outputs of the law, and the loss."""
+    runs: int
+    budgets: int
+    exponents: dict[str, tuple[float, float]]
+    """90 % confidence interval of each exponent by Student's t; NaN if all runs have one value, as on a coarse grid."""
+    optima: int
+    """Number of groups and budgets with a best run."""
+    at_an_end: int
+    """Number of optima at the edge of the grid, so that the true optimum may be outside."""
+
+    def table(self) -> Table:
+        """Return a table of the coefficients, with intervals of the exponents."""
+        ends = {
+            name: f"[{low:.4f}, {high:.4f}]" if np.isfinite(low) else None
+            for name, (low, high) in self.exponents.items()
+        }
+        rows = [[name, float(value), ends.get(name)] for name, value in coefficients(self.law).items()]
+        columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval"))
+        ends_said = (
+            [f"{self.at_an_end} of {self.optima} optima lie at an end of what was trained"] if self.at_an_end else []
+        )
+        return Table(
+            f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said, key="power-law"
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per coefficient, with intervals of the exponents."""
+        none = (float("nan"), float("nan"))
+        return [
+            {"law": type(self.law).__name__, "part": self.part, "coefficient": name, "value": float(value)}
+            | dict(zip(("low", "high"), self.exponents.get(name, none), strict=True))
+            for name, value in coefficients(self.law).items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        law = {name: float(value) for name, value in coefficients(self.law).items()}
+        exponents = {name: finite(list(ends)) for name, ends in self.exponents.items()}
+        return {"name": self.name, "law": law, "runs": self.runs, "budgets": self.budgets, "exponents": exponents}
+
+
+def points_of(laws: Sequence[PowerLaws]) -> pd.DataFrame:
+    """Return the fitted runs of all laws, by part, with the values of the laws (``fitted_…``)."""
+    import pandas as pd
+
+    tables = []
+    for one in laws:
+        with float64():
+            given = one.law(Design(flops=np.asarray(one.points["flops"], np.float64)))
+        fitted = {f"fitted_{name}": np.asarray(values, np.float64) for name, values in given.items()}
+        tables.append(pd.DataFrame({"part": one.part, **one.points, **fitted}))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def hyperparameter_law(
+    runs: Runs,
+    budget: Int[np.ndarray, " runs"],
+    flops: Float[np.ndarray, " budgets"],
+    parts: Mapping[str, Bool[np.ndarray, " runs"]],
+    learning_rate: Float[np.ndarray, " runs"] | None,
+    batch_tokens: Float[np.ndarray, " runs"] | None,
+    family: Int[np.ndarray, " runs"] | None = None,
+) -> tuple[PowerLaws, ...]:
+    """Fit Eq. 5 to the near-optimal runs of every part; return none without learning rates and batch sizes.
+
+    A near-optimal run is near the lowest loss of its group and budget. Without ``family`` all runs are one group.
+    Budgets with fewer than ``LEAST_TRIED`` pairs do not determine an optimum and are not used.
+    """
+    if learning_rate is None or batch_tokens is None:
+        return ()
+    laws = []
+    for part, mask in parts.items():
+        kept = np.zeros(len(runs), bool)
+        at_an_end = []
+        for here in _cells(mask & (runs.weight > 0), budget, family):
+            tried = len(set(zip(learning_rate[here], batch_tokens[here], strict=True)))
+            if tried >= LEAST_TRIED:
+                lowest = runs.loss[here].min()
+                kept |= here & (runs.loss <= lowest * (1 + NEAR_OPTIMAL))
+                at_an_end.append(
+                    any(
+                        values[here].min() < values[here].max()
+                        and values[here & (runs.loss == lowest)][0] in (values[here].min(), values[here].max())
+                        for values in (learning_rate, batch_tokens)
+                    )
+                )
+        if enough(budget[kept]):
+            x = flops[budget[kept]]
+            rate, batch = power_through(x, learning_rate[kept]), power_through(x, batch_tokens[kept])
+            law = Hyperparameters(
+                learning_rate_scale=rate[0],
+                learning_rate_exponent=rate[1],
+                batch_scale=batch[0],
+                batch_exponent=batch[1],
+            )
+            ends = {"learning_rate_exponent": rate[2], "batch_exponent": batch[2]}
+            points = {
+                "flops": x,
+                "learning_rate": learning_rate[kept],
+                "batch_tokens": batch_tokens[kept],
+                "loss": runs.loss[kept],
+            }
+            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends, at_an_end))
+    return tuple(laws)
+
+
+def allocation_law(
+    runs: Runs,
+    budget: Int[np.ndarray, " runs"],
+    flops: Float[np.ndarray, " budgets"],
+    parts: Mapping[str, Bool[np.ndarray, " runs"]],
+    family: Int[np.ndarray, " runs"] | None = None,
+) -> tuple[PowerLaws, ...]:
+    """Fit Eq. 6 and Table 5 to every part: M = C/D and D at the lowest loss of each group and budget.
+
+    Without ``family`` all runs are one group. Only budgets with at least ``LEAST_SPLITS`` token counts are used.
+    """
+    tokens, spent = runs.design.tokens, runs.design.flops
+    if tokens is None:
+        return ()
+    laws = []
+    for part, mask in parts.items():
+        best, at_an_end = [], []
+        for cell in _cells(mask & (runs.weight > 0), budget, family):
+            here = np.flatnonzero(cell)
+            split = budgets(tokens[here])[0]
+            if len(np.unique(split)) >= LEAST_SPLITS:
+                lowest = np.argmin(runs.loss[here])
+                best.append(here[lowest])
+                at_an_end.append(split[lowest] in (0, split.max()))
+        best = np.asarray(best, int)
+        if enough(budget[best]):
+            points = {
+                "flops": spent[best],
+                "flops_per_token": spent[best] / tokens[best],
+                "tokens": tokens[best],
+                "loss": runs.loss[best],
+            }
+            scale, data = (power_through(spent[best], points[name]) for name in ("flops_per_token", "tokens"))
+            law = Allocation(
+                model_scale=scale[0], model_exponent=scale[1], tokens_scale=data[0], tokens_exponent=data[1]
+            )
+            ends = {"model_exponent": scale[2], "tokens_exponent": data[2]}
+            laws.append(_laws(f"allocation of {part} (Eq. 6)", part, law, points, budget[best], ends, at_an_end))
+    return tuple(laws)
+
+
+def _cells(
+    mask: Bool[np.ndarray, " runs"], budget: Int[np.ndarray, " runs"], family: Int[np.ndarray, " runs"] | None
+) -> Iterator[Bool[np.ndarray, " runs"]]:
+    """Yield a mask of the runs of each budget of each group; without ``family`` all runs are one group."""
+    family = np.zeros_like(budget) if family is None else family
+    for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
+        yield mask & (budget == number) & (family == own)
+
+
+def enough(budget: Int[np.ndarray, " runs"]) -> bool:
+    """Return whether a line through these budgets has an interval."""
+    return len(np.unique(budget)) >= 3
+
+
+def _laws(
+    name: str,
+    part: str,
+    law: Any,
+    points: Mapping[str, Any],
+    budget: np.ndarray,
+    ends: dict[str, tuple[float, float]],
+    at_an_end: Sequence[bool],
+) -> PowerLaws:
+    return PowerLaws(
+        name=name,
+        part=part,
+        law=law,
+        points=points,
+        runs=len(budget),
+        budgets=len(np.unique(budget)),
+        exponents=ends,
+        optima=len(at_an_end),
+        at_an_end=int(sum(at_an_end)),
+    )

@@ -1,0 +1,1 @@
+"""Zhao et al. (2025): five factors."""

@@ -1,0 +1,1 @@
+"""Figures of Zhao et al. (2025)."""

@@ -1,0 +1,194 @@
+"""Draw Zhao et al. (2025), Figures 8, 10 and 13: the coefficients of the marginal laws against the fixed factors.
+
+Curves are the coefficients by the joint law, open circles the same at the settings of Table 6. Points are fits of a
+table's runs by group, as ``moejax fit --recipe zhao`` writes them to ``marginal_coefficients.csv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from moejax.float64 import float64
+from moejax.laws.design import Design
+from moejax.laws.mixtures.fewer_factors import at_structure
+from moejax.laws.mixtures.marginal import margin_of_active, margin_of_shared
+from moejax.papers.zhao.margins import WITH_GAMMA
+from moejax.papers.zhao.table_6 import Run, table_6
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered, structured
+from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, figure
+from moejax.report.figures.style import SERIES, coloured, ramp
+from moejax.result import size
+
+N = replace(TOTAL, column="params_total_nonembedding")
+EXPERTS = Axis("active_experts", "active experts G")
+SETTINGS = "settings of Table 6, by the law"
+OWN = "fits to groups of runs"
+POINTS = 61
+NEAR = 0.02
+"""Relative tolerance within which a table's value equals a setting."""
+
+
+@dataclass(frozen=True)
+class MarginalCurve:
+    """A marginal law: its equation, its derivation from the joint law, and the settings of Table 6 that vary it."""
+
+    equation: str
+    of_law: Callable[[Any, Design], Any]
+    experts: float
+    shared: float | None
+    """Shared share; None if S varies."""
+    settings: Sequence[Run]
+
+    def value(self, law: Any, symbol: str, total: Any, tokens: Any) -> np.ndarray:
+        """Return a coefficient at sizes and tokens, with N_a a fifth of N (only Eq. 10 reads it)."""
+        total, tokens = np.broadcast_arrays(np.asarray(total, float), np.asarray(tokens, float))
+        with float64():
+            made = self.of_law(
+                law,
+                Design(
+                    params_total=total,
+                    params_active=total / 5,
+                    tokens=tokens,
+                    **structured(np.full(total.shape, self.experts), self.shared or 0.0),
+                ),
+            )
+            return np.broadcast_to(np.asarray(_coefficient(made, symbol), float), total.shape)
+
+
+def active(inputs: FigureInputs) -> Figure:
+    """Draw Figure 8."""
+    runs = [run for run in table_6() if 204 <= run.index < 268 and run.total > 300e6]
+    margin = MarginalCurve(WITH_GAMMA, margin_of_active, 20.0, 0.2, runs)
+    iota, slope = Axis("iota_nats_per_token", "ι of Eq. 5, nats/token"), Axis("h_per_parameter", "h of Eq. 5", "log")
+    panels = [
+        _over(inputs, margin, "iota", iota, "total", "tokens"),
+        _over(inputs, margin, "iota", iota, "tokens", "total"),
+        _over(inputs, margin, "h", slope, "total", "tokens"),
+    ]
+    return _figure(
+        inputs,
+        panels,
+        "What Eq. 5 leaves over N and D",
+        "G = 20, S = 0.2. ι falls as a power of N and of D; h is inversely proportional to N and does not depend on D. "
+        "Inferred: fits here hold γ at the joint law's α, as the paper does from Eq. 7 on; five N_a do not set both.",
+    )
+
+
+def experts(inputs: FigureInputs) -> Figure:
+    """Draw Figure 10."""
+    runs = [run for run in table_6() if run.shared in (0.0, 0.2)]
+    axes = (
+        ("a", Axis("a", "a of Eq. 7")),
+        ("c", Axis("c", "c of Eq. 7")),
+        ("h", Axis("h", "h of Eq. 7")),
+    )
+    shares = ordered([run.shared for run in runs])
+    panels = []
+    for symbol, axis in axes:
+        series: list[Series] = []
+        for share, colour in coloured(shares):
+            places = np.array(ordered([run.experts for run in runs if run.shared == share]))
+            line = np.geomspace(places.min(), places.max(), POINTS)
+            series += _pair(
+                f"S = {share:g}",
+                (line, _at(inputs.law, symbol, line, share)),
+                (places, _at(inputs.law, symbol, places, share)),
+                colour,
+            )
+            series += _own(inputs, "Eq. 7", symbol, "active_experts", {"shared_share": share}, colour)
+        panels.append(Panel(x=EXPERTS, y=axis, series=series))
+    return _figure(
+        inputs,
+        panels,
+        "What G makes of Eq. 7",
+        "a, c and h are hooks in G with their least value at one G, and h has no constant of its own. Inferred: the "
+        "paper does not say what was held; fits here hold α, b, β and ε of the joint law.",
+    )
+
+
+def shared(inputs: FigureInputs) -> Figure:
+    """Draw Figure 13."""
+    runs = [run for run in table_6() if 81 <= run.index < 174 or 370 <= run.index < 394]
+    margin = MarginalCurve("Eq. 10", margin_of_shared, 10.0, None, runs)
+    panels = [
+        _over(inputs, margin, "m", Axis("m_nats_per_token", "m of Eq. 10"), "total", "tokens"),
+        _over(inputs, margin, "n", Axis("n_nats_per_token", "n of Eq. 10"), "total", "tokens"),
+        _over(inputs, margin, "psi", Axis("psi_nats_per_token", "ψ of Eq. 10, nats/token"), "total", "tokens"),
+    ]
+    return _figure(
+        inputs,
+        panels,
+        "What N and D make of Eq. 10",
+        "G = 10, N_a = N/5. m and n do not depend on D and keep their ratio, so that S* stays; ψ falls with N and D. "
+        "The paper says that m grows with N and N_a and that n falls; by its own Eq. 11 both shrink towards 0 along "
+        "N_a = N/5, and m grows with N_a alone, at equal N.",
+    )
+
+
+def _at(law: Any, symbol: str, experts: np.ndarray, share: float) -> np.ndarray:
+    with float64():
+        return np.asarray(_coefficient(at_structure(law, experts, share), symbol), float)
+
+
+def _coefficient(law: Any, symbol: str) -> Any:
+    return next(getattr(law, f.name) for f in fields(law) if f.metadata["symbol"] == symbol)
+
+
+LETTERS = {"total": ("N", "params_total_nonembedding", N), "tokens": ("D", "tokens", TOKENS)}
+
+
+def _over(inputs: FigureInputs, margin: MarginalCurve, symbol: str, y: Axis, vary: str, by: str) -> Panel:
+    """Return a panel of one coefficient over N or D, with a colour per value of the other."""
+    letter, held, _ = LETTERS[by]
+    structure = {"active_experts": margin.experts}
+    structure |= {} if margin.shared is None else {"shared_share": margin.shared}
+    series: list[Series] = []
+    groups = ordered([getattr(run, by) for run in margin.settings])
+    colours = ramp(len(groups)) if by == "tokens" else SERIES
+    for value, colour in zip(groups, colours, strict=False):
+        places = np.array(ordered([getattr(run, vary) for run in margin.settings if getattr(run, by) == value]))
+        line = np.geomspace(places.min(), places.max(), POINTS)
+        curves = [margin.value(inputs.law, symbol, **{vary: at, by: value}) for at in (line, places)]
+        series += _pair(f"{letter} = {size(value, 3)}", (line, curves[0]), (places, curves[1]), colour)
+        series += _own(inputs, margin.equation, symbol, LETTERS[vary][1], {held: value, **structure}, colour)
+    return Panel(x=LETTERS[vary][2], y=y, series=series)
+
+
+def _pair(
+    label: str, line: tuple[np.ndarray, np.ndarray], places: tuple[np.ndarray, np.ndarray], colour: str
+) -> Iterable[Series]:
+    yield Series(label=label, x=line[0], y=line[1], colour=colour)
+    yield Series(label=SETTINGS, x=places[0], y=places[1], mark="open", colour=colour, in_legend=False)
+
+
+def _own(
+    inputs: FigureInputs, equation: str, symbol: str, vary: str, held: dict[str, float], colour: str
+) -> Iterable[Series]:
+    if inputs.table is None:
+        return
+    table = inputs.table[(inputs.table["equation"] == equation) & (inputs.table["symbol"] == symbol)]
+    for name, value in held.items():
+        table = table[np.isclose(column(table, name), value, rtol=NEAR, atol=1e-9)]
+    if len(table):
+        yield Series(
+            label=OWN,
+            x=column(table, vary),
+            y=column(table, "value"),
+            mark="points",
+            colour=colour,
+            in_legend=False,
+        )
+
+
+def _figure(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: str) -> Figure:
+    own = sum(np.size(s.x) for panel in panels for s in panel.series if s.label == OWN)
+    said = f"{caption} Curves: {inputs.name}. Open circles: {SETTINGS}; the paper's losses are not public."
+    if own:
+        said += " Filled: fits to a table's groups of runs."
+    elif inputs.table is not None:
+        said += " No group of the table's runs sets these coefficients where the curves are."
+    return figure(title, said, panels, columns=3, height=2.7)
