@@ -22,6 +22,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import Interval
+from moejax.json_text import fields
 from moejax.laws.design import design_from
 from moejax.laws.formula import formula
 from moejax.laws.formula_law import FormulaLaw, formula_law
@@ -70,6 +71,10 @@ class ScoreLink:
         if self.transfer.low > 0:
             return "sparser models err more"
         return "sparser models err less" if self.transfer.high < 0 else "no difference seen"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**fields(self), "verdict": self.verdict}
 
 
 def with_fitted(table: DataFrame, links: Sequence[ScoreLink]) -> DataFrame:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from moejax.evaluation.scores import score_of
 from moejax.evaluation.suites import EvaluationTask, suite_of
 from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.folder import check_as_written, only_writer
+from moejax.json_text import fields
 from moejax.model.runtime import Runtime
 from moejax.progress import ProgressCallback
 from moejax.storage import open_storage
@@ -42,7 +44,6 @@ from moejax.wording import counted, some
 
 FOLDER, TABLE = "downstream", "scores.parquet"
 """Names in a study's folder."""
-_REMEDY = "remove it, and it is asked again"
 OF_THE_RUN = (
     *("model", "group", "tokens", "flops", "loss", "bits_per_byte", "params_active", "params_total"),
     *("num_experts", "top_k", "sparsity"),
@@ -71,13 +72,39 @@ class AskedCheckpoint:
         ends = {recipe.tokens(recipe.steps(budget)): budget for budget in recipe.budgets_tokens}
         return self.study / "models" / self.training.name / "checkpoints" / branch_name(ends[self.row["tokens"]])
 
-    def file(self, asked: EvaluationTask) -> Path:
-        """Return the path of the score in a task."""
-        task = re.sub(r"[^\w.-]", "-", asked.task)
-        if task != asked.task:
+
+@dataclass(frozen=True, kw_only=True)
+class AskedScore:
+    """The score of one checkpoint in one task."""
+
+    checkpoint: AskedCheckpoint
+    task: EvaluationTask
+    decides: Mapping[str, Any]
+    """Everything that determines the score."""
+
+    @property
+    def file(self) -> Path:
+        """File of the score."""
+        name = re.sub(r"[^\w.-]", "-", self.task.task)
+        if name != self.task.task:
             # The hash distinguishes tasks that differ only in characters not allowed in file names.
-            task += f"-{hashlib.sha256(asked.task.encode()).hexdigest()[:8]}"
-        return self.study / FOLDER / self.training.name / f"{self.row['tokens']}.{task}.json"
+            name += f"-{hashlib.sha256(self.task.task.encode()).hexdigest()[:8]}"
+        one = self.checkpoint
+        return one.study / FOLDER / one.training.name / f"{one.row['tokens']}.{name}.json"
+
+    def stored(self) -> dict[str, Any] | None:
+        """Return the content of the file. Return None if there is none, or if it has other settings.
+
+        Task files that are absent on this machine count as unchanged.
+
+        Raises:
+          Damaged: the file differs from what was written.
+        """
+        if not self.file.is_file():
+            return None
+        kept = read_json(self.file, {"asked": dict, "results": dict}, remedy="remove it, and it is asked again")
+        before = kept["asked"] if self.decides["files"] is not None else {**kept["asked"], "files": None}
+        return kept if before == self.decides else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,32 +119,21 @@ class DownstreamScores:
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as plain data."""
-        links = [
-            {
-                "task": one.task,
-                "link": one.link,
-                "fit": one.fit and one.fit.to_json(),
-                "transfer": one.transfer and asdict(one.transfer),
-                "verdict": one.verdict,
-                "left_out": list(one.left_out),
-            }
-            for one in self.links
-        ]
-        return {"scores": run_table.records(self.scores), "links": links, "missing": self.missing}
+        return {**fields(self), "scores": run_table.records(self.scores)}
 
 
 def asked_tasks(study: Study) -> list[EvaluationTask]:
     """Return the tasks for every checkpoint."""
     asked = study.downstream
     shots = None if asked.num_fewshot < 0 else asked.num_fewshot
-    found = [EvaluationTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
+    tasks = [EvaluationTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
     if asked.suite:
-        found += suite_of(asked.suite).run_here
-    if doubled := [one.task for one in found if sum(one.task == other.task for other in found) > 1]:
+        tasks += suite_of(asked.suite).run_here
+    if doubled := [one.task for one in tasks if sum(one.task == other.task for other in tasks) > 1]:
         raise UserError(
             f"downstream.tasks has {doubled[0]}, which the suite {asked.suite} has too; name every task once."
         )
-    return found
+    return tasks
 
 
 def of_harness(task: EvaluationTask) -> bool:
@@ -137,7 +153,7 @@ def check_tasks(study: Study, folder: Path) -> None:
     check_as_written(folder / TABLE)
     asked = asked_tasks(study)
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
-    left = {one.task for _, tasks in _left(study, folder, asked) for one in tasks}
+    left = {one.task.task for one in _missing(study, folder)}
     if len(_checkpoints(study, folder)) == runs and not study.unknown_stages:
         asked = [one for one in asked if one.task in left]
     if asked:
@@ -152,23 +168,23 @@ def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int
         a file is damaged.
     """
     check_as_written(folder / TABLE)
-    asked = asked_tasks(study)
-    left = _left(study, folder, asked)
-    tasks = _load(study, folder, [one for one in asked if any(one in wanted for _, wanted in left)])
-    _check_there([one for one, _ in left])
-    total, done = sum(len(wanted) for _, wanted in left), 0
+    asked, missing = asked_tasks(study), _missing(study, folder)
+    wanted = {one.task.task for one in missing}
+    tasks = _load(study, folder, [one for one in asked if one.task in wanted])
+    by_checkpoint = [(one, list(scores)) for one, scores in itertools.groupby(missing, key=lambda one: one.checkpoint)]
+    _check_there([one for one, _ in by_checkpoint])
+    done = 0
     with only_writer(folder):
-        for checkpoint, wanted in left:
-            update(done / total, f"{checkpoint.name}: reading weights")
+        for checkpoint, scores in by_checkpoint:
+            update(done / len(missing), f"{checkpoint.name}: reading weights")
             loaded = load_model(checkpoint.folder)
             origin = {"fingerprint": fingerprint(loaded.weights), **loaded.origin}
-            for one in wanted:
-                began, where = time.monotonic(), f"{checkpoint.name}, {one.name}"
-                found = tasks[one.task](loaded, _within(update, done, total, where))
-                path = checkpoint.file(one)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                decided = {"asked": _decides(study, checkpoint, one), "model": origin}
-                write_json(path, {**decided, **found, "seconds": round(time.monotonic() - began, 2)})
+            for one in scores:
+                began, where = time.monotonic(), f"{checkpoint.name}, {one.task.name}"
+                answers = tasks[one.task.task](loaded, _within(update, done, len(missing), where))
+                one.file.parent.mkdir(parents=True, exist_ok=True)
+                seconds = round(time.monotonic() - began, 2)
+                write_json(one.file, {"asked": one.decides, "model": origin, **answers, "seconds": seconds})
                 done += 1
         if asked:
             write_scores(study, folder)
@@ -192,28 +208,27 @@ def _within(update: ProgressCallback, done: int, total: int, where: str) -> Prog
 
 def write_scores(study: Study, folder: Path) -> Path | None:
     """Gather the scores of a study's folder into its table. Return None if there are none."""
-    rows = [_row(checkpoint, one, found) for checkpoint, one, found in _found(study, folder, asked_tasks(study))]
-    if not rows:
-        return None
     groups = study.groups()
-    named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in rows]
-    return run_table.write(named, folder / TABLE)
+    rows = [
+        {"study": study.name, **_row(one, stored), "group": groups[one.checkpoint.training.name]}
+        for one in _scores(study, folder)
+        if (stored := one.stored()) is not None
+    ]
+    return run_table.write(rows, folder / TABLE) if rows else None
 
 
 def conclude_downstream(study: Study, folder: Path) -> DownstreamScores | None:
     """Return the existing scores, and write the fitted errors to their table. Return None if no scores are requested or
     present.
     """
-    asked = asked_tasks(study)
-    if not asked or not (folder / TABLE).is_file():
+    if not asked_tasks(study) or not (folder / TABLE).is_file():
         return None
     scores = run_table.read(folder / TABLE)
     known = scores[scores["error"].notna()] if "error" in scores else scores[:0]
     links = score_links(known, study.downstream.links, seed=study.analysis.seed) if len(known) else []
     scores = with_fitted(scores, links)
     run_table.write(scores, folder / TABLE)
-    missing = sum(len(tasks) for _, tasks in _left(study, folder, asked))
-    return DownstreamScores(scores=scores, links=links, missing=missing)
+    return DownstreamScores(scores=scores, links=links, missing=len(_missing(study, folder)))
 
 
 def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
@@ -226,42 +241,22 @@ def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
     return [AskedCheckpoint(training=trainings[row["model"]], row=row, study=folder) for row in rows]
 
 
-def _left(
-    study: Study, folder: Path, asked: Sequence[EvaluationTask]
-) -> list[tuple[AskedCheckpoint, list[EvaluationTask]]]:
-    """Return checkpoints with the tasks whose scores are missing or have other settings."""
-    known = {(one.folder, task.task) for one, task, _ in _found(study, folder, asked)}
-    every = [
-        (one, [task for task in asked if (one.folder, task.task) not in known])
-        for one in (_checkpoints(study, folder) if asked else [])
+def _scores(study: Study, folder: Path) -> list[AskedScore]:
+    """Return the requested scores of all finished runs."""
+    asked = asked_tasks(study)
+    return [
+        AskedScore(checkpoint=checkpoint, task=task, decides=_decides(study, checkpoint, task))
+        for checkpoint in (_checkpoints(study, folder) if asked else [])
+        for task in asked
     ]
-    return [(one, tasks) for one, tasks in every if tasks]
 
 
-def _found(
-    study: Study, folder: Path, asked: Sequence[EvaluationTask]
-) -> list[tuple[AskedCheckpoint, EvaluationTask, dict[str, Any]]]:
-    """Return the scores with the current settings."""
-    found = []
-    for checkpoint in _checkpoints(study, folder) if asked else []:
-        for one in asked:
-            path = checkpoint.file(one)
-            if path.is_file():
-                kept = read_json(path, {"asked": dict, "results": dict}, remedy=_REMEDY)
-                if _same(kept["asked"], _decides(study, checkpoint, one)):
-                    found.append((checkpoint, one, kept))
-    return found
-
-
-def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a score has the current settings. Task files that are absent on this machine count as
-    unchanged.
-    """
-    return now == (dict(kept) if now["files"] is not None else {**kept, "files": None})
+def _missing(study: Study, folder: Path) -> list[AskedScore]:
+    """Return the requested scores that are missing or have other settings."""
+    return [one for one in _scores(study, folder) if one.stored() is None]
 
 
 def _decides(study: Study, checkpoint: AskedCheckpoint, asked: EvaluationTask) -> dict[str, Any]:
-    """Return everything that determines a score."""
     settings = study.downstream
     harness = of_harness(asked)
     return as_read(
@@ -342,12 +337,12 @@ def _ask_choices(study: Study, folder: Path) -> Ask:
                 validation_choices.documents(rows["tokens"], counted_targets(rows), limit=study.downstream.limit)
             )
         length = study.recipe.data.sequence_length
-        found = validation_choices.results(
+        results = validation_choices.results(
             _language_model(study, loaded, length).log_likelihoods,
             made,
             lambda done, total: update(done / total, f"{done:,} of {total:,} likelihoods"),
         )
-        return {"results": dict(found), "documents": len(made), "better": {"acc": True}}
+        return {"results": dict(results), "documents": len(made), "better": {"acc": True}}
 
     return ask
 
@@ -376,19 +371,19 @@ def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
             seed=study.analysis.seed,
             update=update,
         )
-        found = evaluate(model, manager, tasks, limit=settings.limit or None, num_fewshot=asked.num_fewshot)
-        results = as_read(found["results"].get(asked.task, {}), default=str)
-        better = as_read(found.get("higher_is_better", {}).get(asked.task, {}), default=str)
+        answered = evaluate(model, manager, tasks, limit=settings.limit or None, num_fewshot=asked.num_fewshot)
+        results = as_read(answered["results"].get(asked.task, {}), default=str)
+        better = as_read(answered.get("higher_is_better", {}).get(asked.task, {}), default=str)
         score_of(results, better, asked.task, asked.metric)
-        sizes = [one["effective"] for one in found.get("n-samples", {}).values()]
-        config = found.get("configs", {}).get(asked.task, {})
+        sizes = [one["effective"] for one in answered.get("n-samples", {}).values()]
+        config = answered.get("configs", {}).get(asked.task, {})
         lengths = [length for every in model.answers.values() for length in every]
         return {
             "results": results,
             "better": better,
             "documents": sum(sizes),
-            "num_fewshot": found.get("n-shot", {}).get(asked.task),
-            "task_version": found.get("versions", {}).get(asked.task),
+            "num_fewshot": answered.get("n-shot", {}).get(asked.task),
+            "task_version": answered.get("versions", {}).get(asked.task),
             "metadata": as_read(config.get("metadata") or {}, default=str),
             "answers": {
                 "number": len(lengths),
@@ -410,23 +405,25 @@ def _language_model(study: Study, loaded: LoadedModel, longest: int) -> Language
     return model
 
 
-def _row(checkpoint: AskedCheckpoint, asked: EvaluationTask, found: Mapping[str, Any]) -> dict[str, Any]:
-    score = score_of(found["results"], found.get("better", {}), asked.task, asked.metric)
-    answers, given = found.get("answers") or {}, (found.get("metadata") or {}).get("given_words")
-    own = {name: checkpoint.row[name] for name in OF_THE_RUN if name in checkpoint.row}
+def _row(asked: AskedScore, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a score's row of the table."""
+    task, run = asked.task, asked.checkpoint.row
+    score = score_of(stored["results"], stored.get("better", {}), task.task, task.metric)
+    answers = stored.get("answers") or {}
+    own = {name: run[name] for name in OF_THE_RUN if name in run}
     # A dense model has no idle expert.
     own["sparsity"] = own.get("sparsity") or 0.0
     return {
         **own,
-        "task": asked.name,
-        "category": asked.category,
+        "task": task.name,
+        "category": task.category,
         "metric": score.metric,
-        "num_fewshot": found.get("num_fewshot", 0 if asked.num_fewshot is None else asked.num_fewshot),
-        "documents": found.get("documents"),
+        "num_fewshot": stored.get("num_fewshot", 0 if task.num_fewshot is None else task.num_fewshot),
+        "documents": stored.get("documents"),
         "score": score.score,
         "score_deviation": score.deviation,
         "error": score.error,
-        "given_words": given,
+        "given_words": (stored.get("metadata") or {}).get("given_words"),
         "answer_words": answers.get("words"),
         "answer_tokens": answers.get("tokens"),
     }

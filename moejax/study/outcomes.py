@@ -112,7 +112,7 @@ class Trial:
         try:
             rows = [self._with_losses(row, order.index(row["model"])) for row in self.rows]
             made = made_of(stage, result_of(before, names, rows))
-            new = [name for name in made["models"] if name not in study.models]
+            new = [name for name in made.models if name not in study.models]
             study = with_models(study, self.number, made)
             study.check(new)
             check(study)

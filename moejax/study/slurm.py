@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any
-from unittest import mock
 
 from moejax.errors import UserError
 from moejax.storage import open_storage
@@ -27,6 +27,7 @@ from moejax.wording import counted, says
 FOLDER = "slurm"
 """Folder in a study's folder for logs and submitit's files."""
 
+LOG_LEVEL = "SUBMITIT_LOG_LEVEL"
 SECONDS_BETWEEN_QUERIES = 2.0
 
 
@@ -185,17 +186,22 @@ def _groups(tasks: Sequence[Task]) -> list[tuple[ResourceRequest, list[Task]]]:
     return [(kind, list(group)) for kind, group in itertools.groupby(together, key=lambda task: task.resources)]
 
 
-def _check_name(study: Any) -> None:
+def _check_name(study: PurePath) -> None:
     # Slurm and submitit both replace patterns such as %j, so an escaped %% would not become a single %.
     if "%" in str(study):
         raise UserError(f"{study} has a %, which Slurm replaces in the names of logs; choose another --out.")
 
 
-def _submitit() -> Any:
-    # submitit would configure logging for the whole process and close the streams of other handlers.
-    with mock.patch.dict(os.environ, SUBMITIT_LOG_LEVEL="NOCONFIG"):
-        try:
-            import submitit
-        except ImportError as error:
-            raise UserError("submitit is not installed; pip install 'moejax[slurm]'.") from error
+def _submitit() -> ModuleType:
+    # submitit would configure logging for the whole process and close the streams of other handlers. Jobs, which
+    # inherit the environment, do log.
+    chosen = LOG_LEVEL in os.environ
+    os.environ.setdefault(LOG_LEVEL, "NOCONFIG")
+    try:
+        import submitit
+    except ImportError as error:
+        raise UserError("submitit is not installed; pip install 'moejax[slurm]'.") from error
+    finally:
+        if not chosen:
+            del os.environ[LOG_LEVEL]
     return submitit

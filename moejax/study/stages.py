@@ -26,9 +26,9 @@ from fsspec.implementations.dirfs import DirFileSystem
 from moejax.architecture import Architecture
 from moejax.config import build, dump, unknown
 from moejax.errors import UserError
-from moejax.ranges import Seed
+from moejax.ranges import Scale, Seed
 from moejax.storage import open_storage, read_text
-from moejax.stored import as_read, foreign_json, parse_json, refuse_another, write_json
+from moejax.stored import foreign_json, parse_json, refuse_another, write_json
 from moejax.study.status import RunStatus, run_statuses
 from moejax.study.study import Stage, Study
 from moejax.wording import command, counted, listed, says, some
@@ -48,6 +48,13 @@ class StageModels:
     """Models that serve as baselines and never win."""
     expected: str = ""
     """The model that a dry run takes for the winner."""
+    made_from: dict[str, Scale] = field(default_factory=dict)
+    """Losses of the previous stage; omitted by the function."""
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The settings that determine the numbers of the stage's runs and its winner."""
+        return {name: value for name, value in dump(self).items() if name not in ("notes", "expected")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +150,7 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
             assert before is not None
             made = made_of(stage, before)
             if stored is not None:
-                refuse_another(f"The stage {stage.name}", _decisive(stored), _decisive(made))
+                refuse_another(f"The stage {stage.name}", stored.decisive, made.decisive)
             stored = made
         study = with_models(study, number, stored)
     return study
@@ -222,42 +229,40 @@ def write_stages(study: Study, folder: Path) -> None:
     for number, stage in enumerate(study.stages):
         if not number or not stage.models:
             continue
-        plain = _plain(study, stage)
+        known = models_of(study, stage)
         stored = _stored(storage, stage)
         if stored is None:
             (folder / "stages").mkdir(exist_ok=True)
-            write_json(folder / stage_file(stage.name), plain)
+            write_json(folder / stage_file(stage.name), dump(known))
         else:
-            refuse_another(f"The stage {stage.name} in {folder}", _decisive(stored), _decisive(plain))
+            refuse_another(f"The stage {stage.name} in {folder}", stored.decisive, known.decisive)
 
 
-def _decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a stage that determines the numbers of its runs and its winner."""
-    return {name: value for name, value in plain.items() if name not in ("notes", "expected")}
+def models_of(study: Study, stage: Stage) -> StageModels:
+    """Return a later stage that is part of a study."""
+
+    def own(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: settings[name] for name in stage.models if name in settings}
+
+    return StageModels(
+        models=own(study.models),
+        recipes=own(study.recipes),
+        seeds=own(study.seeds),
+        notes=own(study.notes),
+        references=stage.references,
+        expected=stage.expected,
+        made_from=stage.made_from,
+    )
 
 
-def _plain(study: Study, stage: Stage) -> dict[str, Any]:
-    """Return a later stage as it is stored: ``StageModels`` and the losses from which it was made."""
-    groups = {"recipes": study.recipes, "seeds": study.seeds, "notes": study.notes}
-    return {
-        "models": {name: dump(study.models[name]) for name in stage.models},
-        **{group: {name: dump(of[name]) for name in stage.models if name in of} for group, of in groups.items()},
-        "references": list(stage.references),
-        "expected": stage.expected,
-        "made_from": dict(stage.made_from),
-    }
-
-
-def _stored(storage: DirFileSystem, stage: Stage) -> dict[str, Any] | None:
+def _stored(storage: DirFileSystem, stage: Stage) -> StageModels | None:
     path = stage_file(stage.name)
     text = read_text(storage, path)
-    if text is None:
-        return None
-    return parse_json(text, {"models": dict, "made_from": dict}, path, remedy=_REMEDY)
+    return None if text is None else parse_json(text, StageModels, path, remedy=_REMEDY)
 
 
-def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
-    """Call a stage's function with the previous stage's result, and return the stage as plain data.
+def made_of(stage: Stage, before: StageResult) -> StageModels:
+    """Call a stage's function with the previous stage's result.
 
     Raises:
       UserError: the function fails, or returns no models or invalid settings.
@@ -274,33 +279,28 @@ def made_of(stage: Stage, before: StageResult) -> dict[str, Any]:
             f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
             f"({says('Python', error)}); mend its function."
         ) from error
-    found = build(StageModels, returned, f"stages.{stage.name}")
-    if not found.models:
+    made = build(StageModels, returned, f"stages.{stage.name}")
+    if not made.models:
         raise UserError(f"stages: the function of {stage.name} returned no models; return at least one.")
-    for group in ("recipes", "seeds", "notes", "references"):
-        for name in getattr(found, group):
-            if name not in found.models:
-                raise UserError(unknown(f"stages.{stage.name}.{group}: model {name!r}", name, list(found.models)))
-    if found.expected and found.expected not in found.models:
-        raise UserError(
-            unknown(f"stages.{stage.name}.expected: model {found.expected!r}", found.expected, list(found.models))
-        )
-    return as_read({**dump(found), "made_from": before.losses})
+    named = {"recipes": made.recipes, "seeds": made.seeds, "notes": made.notes, "references": made.references}
+    for group, names in {**named, "expected": [made.expected] if made.expected else []}.items():
+        for name in names:
+            if name not in made.models:
+                raise UserError(unknown(f"stages.{stage.name}.{group}: model {name!r}", name, list(made.models)))
+    return dataclasses.replace(made, made_from=before.losses)
 
 
-def with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
-    """Return the study with one more stage's models, as returned by ``made_of``.
+def with_models(study: Study, number: int, made: StageModels) -> Study:
+    """Return the study with one more stage's models.
 
     Raises:
       UserError: a model has the name of an earlier stage's model and other settings.
     """
     stage = study.stages[number]
-    settings = {name: value for name, value in made.items() if name != "made_from"}
-    found = build(StageModels, settings, f"stages.{stage.name}")
     groups = ("models", "recipes", "seeds")
-    for name in found.models:
+    for name in made.models:
         if name in study.models and any(
-            dump(getattr(study, group).get(name)) != dump(getattr(found, group).get(name)) for group in groups
+            dump(getattr(study, group).get(name)) != dump(getattr(made, group).get(name)) for group in groups
         ):
             raise UserError(
                 f"stages: {stage.name} has a model {name}, and an earlier stage has one of this name with other "
@@ -308,15 +308,15 @@ def with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
             )
     known = dataclasses.replace(
         stage,
-        models=tuple(found.models),
-        references=found.references,
-        expected=found.expected,
-        made_from=dict(made["made_from"]),
+        models=tuple(made.models),
+        references=made.references,
+        expected=made.expected,
+        made_from=made.made_from,
     )
     # The first stage's models must be listed before more are added.
     first = dataclasses.replace(study.stages[0], models=study.models_of(study.stages[0]))
     stages = [first, *study.stages[1:number], known, *study.stages[number + 1 :]]
-    together = {group: {**getattr(study, group), **getattr(found, group)} for group in (*groups, "notes")}
+    together = {group: {**getattr(study, group), **getattr(made, group)} for group in (*groups, "notes")}
     return dataclasses.replace(study, stages=tuple(stages), **together)
 
 

@@ -18,6 +18,7 @@ from moejax.evaluation.language_model import Likelihood
 from moejax.evaluation.scores import score_of
 from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.interval import Interval
+from moejax.json_text import json_text
 from moejax.report.conclusions import downstream_tables
 from moejax.report.findings import Findings
 from moejax.stored import write_json
@@ -269,7 +270,7 @@ def test_a_report_has_every_task_with_its_verdict_and_the_scores_of_the_largest_
     assert [row[-1] for row in by_loss.rows] == ["sparser models err less", "sparser models err more", "not determined"]
     assert "3 scores are still to be asked; run the study again." in by_loss.notes
     assert [row[:2] for row in largest.rows] == [["narrow", 4_096], ["wide", 4_096]]
-    assert json.loads(json.dumps(found.to_json()))["missing"] == 3
+    assert json.loads(json_text(found))["missing"] == 3
     assert conclude_downstream(study_of(), trained) is None
 
 
