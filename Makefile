@@ -91,9 +91,9 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) $(REPLACED)
 	@touch $@
 
 $(VENV)/.parity: $(VENV)/.installed constraints/parity.txt
-	@echo "Installing PyTorch, transformers, lm-evaluation-harness, tokamax and wandb into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
+	@echo "Installing PyTorch, transformers, lm-evaluation-harness, tokamax, wandb and MLflow's client into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
-	  torch transformers accelerate lm-eval tokamax wandb -c constraints/parity.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	  torch transformers accelerate lm-eval tokamax wandb mlflow-skinny sqlalchemy alembic -c constraints/parity.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt

@@ -13,7 +13,17 @@ PYTHONS = sorted(Path("constraints").glob("python*.txt"))
 TOGETHER = ("docs", "browser", "parity")
 """Beside one file of a Python's version; the engines have an environment of their own."""
 EXTRAS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-PARITY = ["torch", "transformers", "accelerate", "lm-eval", "tokamax", "wandb"]
+PARITY = [
+    "torch",
+    "transformers",
+    "accelerate",
+    "lm-eval",
+    "tokamax",
+    "wandb",
+    "mlflow-skinny",
+    "sqlalchemy",
+    "alembic",
+]
 """What the Makefile installs beside the extra dev, to compare with."""
 
 

@@ -96,6 +96,8 @@ ONLY_IN = {
     "tokenizers": {"data"},
     "array_record": {"data"},
     "datasets": {"data", "run_sources"},
+    "mlflow": {"run_sources"},
+    "tensorboard": {"run_sources"},
     "lm_eval": {"evaluation"},
     "fsspec": {"data", "study", "storage.py"},
     "submitit": {"study"},

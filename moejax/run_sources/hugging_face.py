@@ -1,20 +1,19 @@
-"""Read tables of runs that are Hugging Face data sets, on the hub or saved to a folder."""
+"""Read tables of runs that are Hugging Face data sets, on the Hub or saved to a folder."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
+from moejax.run_sources.tracked_run import library
 from moejax.wording import says
 
 
 def is_file(path: Path) -> bool:
     """Return whether the file is one in which ``save_to_disk`` stores the state of a data set."""
-    return path.name in ("state.json", "dataset_dict.json") and (
-        path.name == "dataset_dict.json" or (path.parent / "dataset_info.json").exists()
+    return path.name == "dataset_dict.json" or (
+        path.name == "state.json" and (path.parent / "dataset_info.json").exists()
     )
 
 
@@ -24,28 +23,23 @@ def read(text: str) -> Any:
     Raises:
       UserError: datasets is not installed, the data set or split does not exist, or the split is ambiguous.
     """
-    if importlib.util.find_spec("datasets") is None:
-        raise UserError("Data sets of Hugging Face need datasets, which is not installed: pip install 'moejax[hf]'.")
-    datasets: Any = importlib.import_module("datasets")
+    datasets = library("datasets", "Hugging Face data sets", "hf")
     name, _, split = text.partition("#")
+    is_saved = Path(name).is_dir() and any(map(is_file, Path(name).iterdir()))
     try:
-        found = datasets.load_from_disk(name) if _is_saved(Path(name)) else datasets.load_dataset(name)
+        data = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name)
     except Exception as error:
         raise UserError(
-            f"The data set {name} cannot be read ({says('datasets', error)}); name OWNER/NAME of the hub, or a folder "
-            f"of save_to_disk."
+            f"The data set {name} cannot be read ({says('datasets', error)}). Name OWNER/NAME on the Hub, or a folder "
+            f"that save_to_disk wrote."
         ) from error
-    if isinstance(found, datasets.DatasetDict):
-        if not split and len(found) > 1:
-            raise UserError(f"{name} has the splits {', '.join(found)}; name one: 'hf:{name}#{next(iter(found))}'.")
-        split = split or next(iter(found))
-        if split not in found:
-            raise UserError(f"{name} has no split {split}; it has {', '.join(found)}.")
-        found = found[split]
-    frame = found.to_pandas()
+    if isinstance(data, datasets.DatasetDict):
+        if not split and len(data) > 1:
+            raise UserError(f"{name} has the splits {', '.join(data)}; name one: 'hf:{name}#{next(iter(data))}'.")
+        split = split or next(iter(data))
+        if split not in data:
+            raise UserError(f"{name} has no split {split}; it has {', '.join(data)}.")
+        data = data[split]
+    frame = data.to_pandas()
     frame.attrs["notes"] = (f"Hugging Face datasets: {len(frame):,} rows of {name}.",)
     return frame
-
-
-def _is_saved(path: Path) -> bool:
-    return path.is_dir() and any(map(is_file, path.iterdir()))

@@ -1,8 +1,23 @@
 """Define a run of an experiment tracker, which the modules here read and ``source`` turns into a table."""
 
+import importlib
+import importlib.util
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from moejax.errors import UserError
+
+
+def library(name: str, what: str, extra: str) -> Any:
+    """Import a tracker's library.
+
+    Raises:
+      UserError: it is not installed.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise UserError(f"{what} need {name}, which is not installed. Run: pip install 'moejax[{extra}]'")
+    return importlib.import_module(name)
 
 
 @dataclass(frozen=True)
@@ -21,24 +36,22 @@ def by_step(points: Iterable[tuple[str, int, float]]) -> tuple[dict[str, dict[in
     A run resumed from an earlier step writes its steps again: the points that it had written from there on are
     discarded.
     """
-    found: dict[str, dict[int, float]] = {}
+    metrics: dict[str, dict[int, float]] = {}
     last: dict[str, int] = {}
-    again = 0
+    discarded = 0
     for name, step, value in points:
-        own = found.setdefault(name, {})
+        own = metrics.setdefault(name, {})
         if step < last.get(name, step):
             for other in [one for one in own if one >= step]:
                 del own[other]
-                again += 1
+                discarded += 1
         own[step], last[name] = value, step
-    return found, again
+    return metrics, discarded
 
 
-def taken_back(again: int) -> str:
+def resumed_note(discarded: int) -> str:
     """Return a remark on discarded points; empty if there are none."""
-    if not again:
-        return ""
-    return f"it went on from an earlier step, and {again:,} points that it had written from there on are left out"
+    return f"it resumed from an earlier step; {discarded:,} points from before are left out" if discarded else ""
 
 
 @dataclass(frozen=True)

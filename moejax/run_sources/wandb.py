@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import struct
 import zlib
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 from moejax import input_file
 from moejax.errors import UserError
 from moejax.json_text import MOST_DEPTH
-from moejax.run_sources.tracked_run import TrackedRun
+from moejax.run_sources.tracked_run import TrackedRun, library
 from moejax.stored import foreign_json
 from moejax.wording import says
 
@@ -32,8 +31,7 @@ def read(text: str) -> Iterator[TrackedRun]:
     Raises:
       UserError: wandb is missing, the project cannot be reached, or the folder has no runs or a damaged one.
     """
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError("Runs of Weights & Biases need wandb, which is not installed: pip install 'moejax[wandb]'.")
+    library("wandb", "Weights & Biases runs", "wandb")
     folder = Path(text)
     if not folder.is_dir():
         return _of_project(text)
@@ -44,7 +42,7 @@ def read(text: str) -> Iterator[TrackedRun]:
 
 
 def _of_project(project: str) -> Iterator[TrackedRun]:
-    wandb: Any = importlib.import_module("wandb")
+    wandb = library("wandb", "Weights & Biases runs", "wandb")
     try:
         for run in wandb.Api().runs(project, order="+created_at"):
             metrics = {name: value for name, value in dict(run.summary).items() if isinstance(value, int | float | str)}

@@ -8,7 +8,6 @@ import dataclasses
 import gzip
 import io
 import json
-import sqlite3
 import sys
 import tempfile
 import unittest.mock
@@ -31,7 +30,6 @@ from moejax.errors import UserError
 from moejax.run_sources import source
 
 sys.path += [str(Path(__file__).parents[1] / "data"), str(Path(__file__).parents[1])]
-from mlflow_database import SCHEMA
 from written import array_record, bare, big_endian_npy, llm_c, llm_c_of_llama_3, megatron, npy
 
 VOCABULARY = TokenIds("ids:600:7")
@@ -179,27 +177,6 @@ def _parquet(frame: Any) -> bytes:
     return written.getvalue()
 
 
-def _database() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        with sqlite3.connect(Path(folder, "a.db")) as store:
-            store.executescript(SCHEMA)
-            store.execute("insert into runs values ('r', 'r', 'FINISHED', 0, 'active', 1)")
-            store.execute("insert into params values ('params_active', '1e8', 'r')")
-            store.execute("insert into latest_metrics values ('loss', 3.5, 0, 'r')")
-        store.close()
-        return Path(folder, "a.db").read_bytes()
-
-
-def _events() -> bytes:
-    from tensorboardX import SummaryWriter
-
-    with tempfile.TemporaryDirectory() as folder:
-        with SummaryWriter(folder) as log:
-            log.add_scalar("loss", 3.5, 1)
-            log.add_hparams({"params_active": 1e8}, {"best": 3.5}, name="h")
-        return next(Path(folder).rglob("events*")).read_bytes()
-
-
 def _anything(content: bytes) -> Any:
     """Equal to whatever is read: of formats without a sum, any bytes of values are values."""
     return unittest.mock.ANY
@@ -213,13 +190,6 @@ def _wide(content: bytes) -> Any:
 
 
 TABLE = _parquet(ROWS)
-META = b"artifact_uri: x\nlifecycle_stage: active\nrun_name: r\nstatus: 3\ntags: []\n"
-STORE = {
-    "1/r/meta.yaml": META,
-    "1/meta.yaml": b"artifact_location: x\nlifecycle_stage: active\nname: sweep\n",
-    "1/r/params/params_active": b"1e8",
-    "1/r/metrics/loss": b"9 9.0 0\n5 3.5 2\n",
-}
 
 READERS = {
     "bare.bin": _tokens(bare("<u2"), "a.bin", "<u2", 0),
@@ -255,9 +225,5 @@ READERS = {
     "table.jsonl": Reader({"a.jsonl": ROWS.to_json(orient="records", lines=True).encode()}, _anything, _table),
     # PyArrow 26 ends the process on some footers (statistics of a column that do not fit its type).
     "table.parquet": Reader({"a.parquet": TABLE}, _anything, _table, kept=8 + int.from_bytes(TABLE[-8:-4], "little")),
-    "mlflow.db": Reader({"a.db": _database()}, _anything, _runs),
-    "meta.yaml": Reader(STORE, _anything, _runs),
-    "metrics": Reader(dict(sorted(STORE.items(), key=lambda item: "metrics" not in item[0])), _anything, _runs),
-    "events": Reader({"logs/events.out.tfevents.1": _events()}, _anything, _runs),
 }
 """Readers by format."""

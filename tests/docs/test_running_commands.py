@@ -45,7 +45,8 @@ ELSEWHERE = {
     r"^moejax eval": "parity/test_harness.py::ours",
     r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
     r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",
-    r"mlflow.db": "run_sources/test_run_sources.py::test_a_database_files_and_a_server_of_mlflow_give_the_same_runs",
+    r"mlflow.db": "parity/test_trackers_own_stores.py::"
+    "test_runs_that_mlflow_logged_are_read_and_its_store_is_not_changed",
     r"prepare hf:": "data/test_hugging_face.py::test_a_data_set_is_read_from_the_files_it_is_kept_in",
     r"named_mixture=": "data/test_corpus.py::"
     "test_a_named_mixture_has_its_papers_weights_and_names_the_parts_that_are_absent",

@@ -1,14 +1,12 @@
 """Loss curves are read where trackers keep them, each metric at steps of its own."""
 
 import json
-import shutil
-import sqlite3
 
+import mlflow_stores
 import numpy as np
 import pandas as pd
 import pytest
 from known_curves import curves, table
-from mlflow_database import SCHEMA
 
 from moejax.fit.curves.read_curves import read_curves
 
@@ -24,47 +22,27 @@ def logged():
             yield name, "eval/loss", row.step + 1, row.loss + 0.05
 
 
-def tensorboard(folder):
+def tensorboard(folder, metrics=logged):
+    pytest.importorskip("tensorboard")
     writers = {name: pytest.importorskip("tensorboardX").SummaryWriter(str(folder / name)) for name in EVERY["run"]}
-    for name, metric, step, value in logged():
+    for name, metric, step, value in metrics():
         writers[name].add_scalar(metric, value, step)
     for writer in writers.values():
         writer.close()
     return folder
 
 
-def database(path):
-    with sqlite3.connect(path) as store:
-        store.executescript(SCHEMA)
-        for name in EVERY["run"].unique():
-            store.execute("insert into runs values (?, ?, 'FINISHED', 0, 'active', 1)", (f"id-{name}", name))
-        for name, metric, step, value in logged():
-            # Each was logged twice, and the later counts.
-            for at, written in ((2, value), (1, 9.0)):
-                store.execute(
-                    "insert into metrics values (?, ?, ?, ?, ?, 0)", (metric, written, at, f"id-{name}", step)
-                )
-    store.close()
-    return path
+def mlflow(folder, metrics=logged):
+    runs = {name: ({}, [], "FINISHED") for name in EVERY["run"].unique()}
+    for name, metric, step, value in metrics():
+        runs[name][1].append((metric, step, value))
+    mlflow_stores.write(f"sqlite:///{folder}.db", runs)
+    return folder.with_suffix(".db")
 
 
-def files(folder):
-    (folder / "7").mkdir(parents=True)
-    (folder / "7/meta.yaml").write_text("artifact_location: x\nlifecycle_stage: active\nname: sweep\n")
-    for name in EVERY["run"].unique():
-        (folder / "7" / name / "metrics/train").mkdir(parents=True)
-        (folder / "7" / name / "metrics/eval").mkdir()
-        about = f"artifact_uri: x\nlifecycle_stage: active\nrun_name: {name}\nstatus: 3\n"
-        (folder / "7" / name / "meta.yaml").write_text(about)
-    for name, metric, step, value in logged():
-        with (folder / "7" / name / "metrics" / metric).open("a") as file:
-            file.write(f"5 {value!r} {step}\n")
-    return folder
-
-
-@pytest.mark.parametrize("tracker", [tensorboard, database, files])
+@pytest.mark.parametrize("tracker", [tensorboard, pytest.param(mlflow, marks=pytest.mark.parity)])
 def test_curves_of_a_tracker_are_those_of_the_table(tracker, tmp_path):
-    place = tracker(tmp_path / "store.db")
+    place = tracker(tmp_path / "store")
     expected = {curve.name: curve for curve in read_curves(EVERY).curves}
     found = read_curves(place)
     assert {curve.name for curve in found.curves} == set(expected)
@@ -75,8 +53,8 @@ def test_curves_of_a_tracker_are_those_of_the_table(tracker, tmp_path):
 
 
 def test_a_metric_at_other_steps_than_the_rate_has_the_rate_between(tmp_path):
-    place = database(tmp_path / "mlflow.db")
-    read = read_curves(f"{place}#sweep", loss="eval/loss", only=["cosine"])
+    place = tensorboard(tmp_path)
+    read = read_curves(place, loss="eval/loss", only=["cosine"])
     (cosine,), (trained,) = read.curves, read_curves(place, only=["cosine"]).curves
     # Nothing says what the rate was after the last that was logged.
     assert any("after the last" in note and f"1 of {len(trained.steps)} losses" in note for note in read.notes)
@@ -86,38 +64,40 @@ def test_a_metric_at_other_steps_than_the_rate_has_the_rate_between(tmp_path):
 
 
 def test_a_rate_that_is_logged_rarely_jumps_where_it_is_flat_to_both_sides(tmp_path):
-    place = database(tmp_path / "mlflow.db")
-    with sqlite3.connect(place) as store:
-        store.execute("update metrics set value = case when step < 2000 then 1e-3 else 1e-4 end where key = 'train/lr'")
-        store.execute("delete from metrics where key = 'train/lr' and (step - 280) % 800 != 0")
-    store.close()
-    (curve,) = read_curves(place, only=["constant"]).curves
+    def rarely():
+        for name, metric, step, value in logged():
+            if metric != "train/lr":
+                yield name, metric, step, value
+            elif (step - 280) % 800 == 0:
+                yield name, metric, step, 1e-3 if step < 2000 else 1e-4
+
+    (curve,) = read_curves(tensorboard(tmp_path, rarely), only=["constant"]).curves
     assert set(curve.rates.round(9)) == {1e-3, 1e-4}
     assert (np.diff(curve.rates) < 0).sum() == 1
 
 
-def test_losses_that_are_not_finite_are_counted_and_metrics_without_a_step_are_of_none(tmp_path):
-    place = database(tmp_path / "mlflow.db")
-    with sqlite3.connect(place) as store:
-        store.execute("update metrics set value = null, is_nan = 1 where key = 'train/loss' and step > 3500")
-        store.execute("insert into metrics values ('test', 1.0, 1, 'id-cosine', null, 0)")
-    store.close()
-    read = read_curves(place, only=["cosine"])
-    assert any("steps without a finite loss left out" in note for note in read.notes)
-    assert read.curves[0].steps.max() <= 3500
-    with sqlite3.connect(place) as store:
-        store.execute("delete from metrics where key = 'train/loss' and step > 300")
-    store.close()
-    with pytest.raises(ValueError, match="has 1 point; give 3 or more"):
-        read_curves(place, only=["cosine"])
-    with sqlite3.connect(place) as store:
-        store.execute("drop table metrics")
-    store.close()
-    with pytest.raises(ValueError, match="has no metrics by step that can be read"):
-        read_curves(place)
+@pytest.mark.parametrize(
+    ("first", "last", "sentence"),
+    [(0, 0, "0 steps with train/loss; a curve is losses"), (0, 300, "has 1 point; give 3 or more"), (0, 3500, "")],
+)
+def test_losses_that_are_not_finite_are_counted(first, last, sentence, tmp_path):
+    def partly():
+        for name, metric, step, value in logged():
+            bad = metric == "train/loss" and not first < step <= last
+            yield name, metric, step, float("nan") if bad else value
+
+    place = tensorboard(tmp_path, partly)
+    if sentence:
+        with pytest.raises(ValueError, match=sentence):
+            read_curves(place, only=["cosine"])
+    else:
+        read = read_curves(place, only=["cosine"])
+        assert any("steps without a finite loss left out" in note for note in read.notes)
+        assert read.curves[0].steps.max() <= last
 
 
 def test_what_a_run_wrote_before_it_went_on_from_an_earlier_step_is_no_part_of_it(tmp_path):
+    pytest.importorskip("tensorboard")
     writer = pytest.importorskip("tensorboardX").SummaryWriter
     for attempt, (steps, worse) in enumerate([(range(100, 2100, 100), 2.0), (range(600, 900, 100), 0.0)]):
         log = writer(str(tmp_path / "tb/run"), filename_suffix=f".{attempt}")
@@ -129,20 +109,20 @@ def test_what_a_run_wrote_before_it_went_on_from_an_earlier_step_is_no_part_of_i
     (curve,) = read.curves
     assert curve.steps.tolist() == [*range(100, 900, 100)]
     assert curve.loss == pytest.approx(4 - curve.steps / 1000, rel=1e-6)
-    assert any("went on from an earlier step, and 30 points" in note for note in read.notes)
+    assert any("resumed from an earlier step; 30 points" in note for note in read.notes)
 
 
 def test_events_that_end_early_are_said(tmp_path):
     file = next((tensorboard(tmp_path / "tb") / "cosine").glob("events*"))
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     notes = read_curves(tmp_path / "tb").notes
-    assert any("run cosine: its events end within a record" in note for note in notes)
+    assert any("run cosine: events are incomplete" in note for note in notes)
 
 
-def test_an_experiment_that_was_copied_is_two_curves_of_one_name(tmp_path):
-    shutil.copytree(files(tmp_path / "mlruns") / "7", tmp_path / "mlruns/8")
-    with pytest.raises(ValueError, match="Two curves are called 'constant'"):
-        read_curves(tmp_path / "mlruns")
+def test_two_runs_of_one_name_are_refused(tmp_path):
+    doubled = pd.concat([EVERY, EVERY])
+    with pytest.raises(ValueError, match="constant"):
+        read_curves(doubled)
 
 
 def test_losses_that_are_named_need_not_stand_in_every_row(tmp_path):
@@ -175,14 +155,6 @@ def test_evaluations_in_rows_of_their_own_are_left_out_and_counted(tmp_path):
     np.testing.assert_allclose(read.curves[0].loss, own["loss"])
 
 
-def test_a_tracker_whose_curves_are_not_read_says_so(tmp_path):
+def test_a_tracker_whose_curves_are_not_read_says_so():
     with pytest.raises(ValueError, match="no curves; export the history of its runs as CSV"):
         read_curves("wandb:entity/project")
-    with pytest.raises(ValueError, match="no curves are read; name its database or folder"):
-        read_curves("mlflow:http://localhost:1")
-    rate_alone = database(tmp_path / "rates.db")
-    with sqlite3.connect(rate_alone) as store:
-        store.execute("update metrics set value = null, is_nan = 1 where key = 'train/loss'")
-    store.close()
-    with pytest.raises(ValueError, match="0 steps with train/loss; a curve is losses"):
-        read_curves(rate_alone)
