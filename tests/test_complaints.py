@@ -8,11 +8,11 @@ import pytest
 
 ROW = re.compile(r"\| (?P<threads>[^|]*#\d+[^|]*) \| [^|]* \| `(?P<file>tests/[\w/]+\.py)::(?P<test>\w+)` \|")
 pytestmark = pytest.mark.docs
-ROWS = [match.groupdict() for match in ROW.finditer(Path("docs/training.md").read_text())]
+ROWS = [match.groupdict() for match in ROW.finditer(Path("CONTRIBUTING.md").read_text())]
 
 
 def test_the_table_is_read_whole():
-    table = Path("docs/training.md").read_text().split("| complaint |")[1].split("\n\n")[0]
+    table = Path("CONTRIBUTING.md").read_text().split("| complaint |")[1].split("\n\n")[0]
     assert len(ROWS) == len(table.splitlines()) - 2 > 20
 
 

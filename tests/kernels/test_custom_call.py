@@ -278,8 +278,8 @@ def test_there_are_no_kernels_where_numba_does_not_work(reason, monkeypatch):
     assert cpu.available()
 
 
-def test_the_page_about_the_model_shows_a_kernel_that_works(tmp_path, capsys):
-    shown = Path("docs/model.md").read_text().split("```python\n")[1].split("```")[0]
+def test_the_guide_for_contributors_shows_a_kernel_that_works(tmp_path, capsys):
+    shown = Path("CONTRIBUTING.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "shown.py").write_text(shown)
     runpy.run_path(str(tmp_path / "shown.py"))
     assert capsys.readouterr().out == "[[2. 2. 2. 2.]\n [2. 2. 2. 2.]\n [2. 2. 2. 2.]]\n"

@@ -2,7 +2,7 @@
 
     pytest -m slow tests/train/test_mesh_table.py -s
 
-prints how far each row is from one device after 20 steps; docs/training.md records it.
+prints how far each row is from one device after 20 steps; docs/benchmarks.md records it.
 """
 
 import dataclasses
