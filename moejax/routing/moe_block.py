@@ -79,7 +79,7 @@ def moe_block(
         if (fits := way.fits) is None:
             return block(way, x, weight, experts)[None]
         # If its buffers are too small, a group gathers instead, in this layer of this step.
-        y: Any = _one_way(block, fits, way, gathering, x, weight, experts)
+        y: Any = _with_fallback(block, fits, way, gathering, x, weight, experts)
         return y[None]
 
     # With split hidden units, every device has a part of each sum. Parts are added outside of shard_map, where the
@@ -95,8 +95,8 @@ def moe_block(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _one_way(block: Callable[..., Array], fits: Array, way: Any, otherwise: Any, *given: Any) -> Array:
-    """Return ``block(way, *given)`` if ``fits``, else ``block(otherwise, *given)``.
+def _with_fallback(block: Callable[..., Array], fits: Array, way: Any, fallback: Any, *given: Any) -> Array:
+    """Return ``block(way, *given)`` if ``fits``, else ``block(fallback, *given)``.
 
     The backward pass saves the values of the first branch and recomputes the second. Plain differentiation would save
     the values of both.
@@ -104,47 +104,41 @@ def _one_way(block: Callable[..., Array], fits: Array, way: Any, otherwise: Any,
     return cond_likely(
         fits,
         lambda way, _, *given: block(way, *given),
-        lambda _, otherwise, *given: block(otherwise, *given),
-        *(way, otherwise, *given),
+        lambda _, fallback, *given: block(fallback, *given),
+        *(way, fallback, *given),
     )
 
 
-def _save_one_way(block: Callable[..., Array], fits: Array, *operands: Any) -> tuple[Array, Any]:
-    traced = []
+def _save(block: Callable[..., Array], fits: Array, way: Any, fallback: Any, *given: Any) -> tuple[Array, Any]:
+    # A backward pass is a pytree of its inputs and of the values that it has computed. The conditional outputs the
+    # latter alone, because the inputs are available already.
+    backward: Any = jax.eval_shape(lambda *operands: jax.vjp(block, *operands)[1], way, *given)
 
-    def first(way: Any, otherwise: Any, *given: Any) -> tuple[Array, list[Array]]:
-        y, gradients = jax.vjp(partial(block, way), *given)
-        saved, structure = jax.tree.flatten(gradients)
-        # Inputs are available already, so the conditional does not output them again.
-        inputs = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves((way, otherwise, *given)))}
-        places = [inputs.get(id(leaf)) for leaf in saved]
-        traced.append((structure, places))
-        return y, [leaf for leaf, place in zip(saved, places, strict=True) if place is None]
+    def first(way: Any, _: Any, *given: Any) -> tuple[Array, list[Array]]:
+        backward: Any
+        y, backward = jax.vjp(block, way, *given)
+        return y, backward.opaque_residuals
 
-    shapes = jax.eval_shape(first, *operands)[1]
+    def second(_: Any, fallback: Any, *given: Any) -> tuple[Array, list[Array]]:
+        return block(fallback, *given), jax.tree.map(jnp.zeros_like, backward.opaque_residuals)
 
-    def other(_: Any, otherwise: Any, *given: Any) -> tuple[Array, list[Array]]:
-        return block(otherwise, *given), [jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes]
-
-    y, kept = cond_likely(fits, first, other, *operands)
-    (structure, places), inputs, rest = traced[-1], jax.tree.leaves(operands), iter(kept)
-    gradients = structure.unflatten([next(rest) if place is None else inputs[place] for place in places])
-    _, otherwise, *given = operands
-    return y, (fits, otherwise, given, gradients)
+    y, computed = cond_likely(fits, first, second, way, fallback, *given)
+    backward = dataclasses.replace(backward, args_res=[way, *given], opaque_residuals=computed)
+    return y, (fits, backward, fallback, given)
 
 
-def _gradients_of_one_way(block: Callable[..., Array], saved: Any, dy: Array) -> tuple[Any, ...]:
-    fits, otherwise, given, gradients = saved
-    found = cond_likely(
+def _gradients(block: Callable[..., Array], saved: Any, dy: Array) -> tuple[Any, ...]:
+    fits, backward, fallback, given = saved
+    gradients = cond_likely(
         fits,
-        lambda gradients, _, dy, *given: gradients(dy),
-        lambda _, otherwise, dy, *given: jax.vjp(partial(block, otherwise), *given)[1](dy),
-        *(gradients, otherwise, dy, *given),
+        lambda backward, _, dy, *given: backward(dy)[1:],
+        lambda _, fallback, dy, *given: jax.vjp(partial(block, fallback), *given)[1](dy),
+        *(backward, fallback, dy, *given),
     )
-    return None, None, None, *found
+    return None, None, None, *gradients
 
 
-_one_way.defvjp(_save_one_way, _gradients_of_one_way)
+_with_fallback.defvjp(_save, _gradients)
 
 
 def _gathered(experts: Experts, dtype: jnp.dtype, is_split: bool) -> Experts:
