@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moejax.fit.curves.annealed import LEVEL
+from moejax.fit.curves.annealed import LEVEL, AnnealedErrors
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import (
     Findings,
@@ -19,7 +19,7 @@ from moejax.report.findings import (
     parts,
     versions,
 )
-from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, column, percent, size
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, column, columns_of, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
@@ -360,16 +360,6 @@ def worth(decision: ComputeOptimum) -> list[str]:
     ]
 
 
-ANNEALED = (
-    Column("model", words=True, value=lambda one: one[0]),
-    Column("branches", value=lambda one: one[1].summary["branches"]),
-    Column("mean error", ".4f", value=lambda one: one[1].summary["mean_error"]),
-    Column("largest", ".4f", value=lambda one: one[1].summary["largest_error"]),
-    Column(f"in {LEVEL:.0%} ranges", value=lambda one: one[1].summary["inside"]),
-    Column("interpolated", ".4f", value=lambda one: one[1].summary["interpolated_mean_error"]),
-)
-
-
 def annealed_tables(findings: Findings) -> list[Table]:
     """Return errors of predictions for left-out branches, and predictions for budgets that were not trained."""
     annealed = findings.concluded.annealed
@@ -382,7 +372,10 @@ def annealed_tables(findings: Findings) -> list[Table]:
         *annealed.not_predicted,
     ]
     title = "Annealed losses that were predicted and measured"
-    tested = Table.of(title, ANNEALED, annealed.models.items(), notes, key="annealed")
+    errors = {name: model.summary for name, model in annealed.models.items()}
+    columns = [Column("model", words=True), *columns_of(AnnealedErrors)]
+    rows = [[name, *vars(one).values()] for name, one in errors.items()]
+    tested = Table(title, columns, rows, notes, key="annealed")
     if not len(annealed.predicted):
         return [tested]
     more = max(len(annealed.predicted) - MOST_PREDICTED, 0)
@@ -410,10 +403,9 @@ def _annealed_brief(findings: Findings) -> list[Table]:
         return []
     said = "none could be predicted."
     if annealed.models:
-        known = annealed.summary
         said = (
-            f"{known['inside']} of {known['branches']} branches left out are in {LEVEL:.0%} ranges, mean error "
-            f"{known['mean_error']:.4f} nats/token"
+            f"{annealed.inside} of {len(annealed.left_out)} branches left out are in {LEVEL:.0%} ranges, mean error "
+            f"{annealed.mean_error:.4f} nats/token"
         )
     return [Table(f"Annealed losses: {said}", notes=annealed.not_predicted)]
 

@@ -35,10 +35,12 @@ def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functio
     parts = []
     for name, functional in (estimands or coefficients(result)).items():
         try:
-            found = curve(result, runs, functional)
+            profile = curve(result, runs, functional)
         except ValueError:
             continue
-        parts.append(pd.DataFrame({"estimand": name, "value": found.values, "rise": found.rises, "limit": found.limit}))
+        parts.append(
+            pd.DataFrame({"estimand": name, "value": profile.values, "rise": profile.rises, "limit": profile.limit})
+        )
     return pd.concat(parts) if parts else pd.DataFrame({"estimand": [], "value": [], "rise": [], "limit": []})
 
 
@@ -46,13 +48,13 @@ def influence_table(
     result: FitResult, runs: Runs, name: str, functional: Functional, labels: list[str]
 ) -> pd.DataFrame:
     """Return the change of one number without each run, to first order."""
-    (found,) = influence(result, runs, functional)
+    (change,) = influence(result, runs, functional)
     return pd.DataFrame(
         {
             "run": labels,
             "estimand": name,
-            "estimate": found.value,
-            "if_removed": np.asarray(found.if_removed, np.float64),
+            "estimate": change.value,
+            "if_removed": np.asarray(change.if_removed, np.float64),
         }
     )
 

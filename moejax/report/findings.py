@@ -40,8 +40,8 @@ def read(concluded: Concluded) -> Findings:
     logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in runs["model"].unique()}
     proposed = concluded.folder / NEXT
     remedy = "remove it, or write it again with moejax next --out"
-    found = read_json(proposed, dict, remedy=remedy) if proposed.exists() else None
-    return Findings(concluded, runs, logs, found)
+    next_runs = read_json(proposed, dict, remedy=remedy) if proposed.exists() else None
+    return Findings(concluded, runs, logs, next_runs)
 
 
 NEXT = "next.json"
@@ -136,21 +136,21 @@ def layer_loads(run: Any) -> dict[int, list[float]]:
     return dict(zip(numbers, loads, strict=False))
 
 
-def summary(found: Findings) -> dict[str, Any]:
+def summary(findings: Findings) -> dict[str, Any]:
     """The few numbers that a report states and that its parts do not hold as such."""
-    runs = found.runs
+    runs = findings.runs
     named = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
     columns = [name for name in named if name in runs]
-    corpus = found.concluded.corpus
+    corpus = findings.concluded.corpus
     return {
         "runs": len(runs),
         "models": int(runs["model"].nunique()),
         "budgets": int(runs["tokens"].nunique()) if "tokens" in runs else None,
-        "sanity_checks_that_hold": sum(check.holds is True for check in found.concluded.sanity_checks),
+        "sanity_checks_that_hold": sum(check.holds is True for check in findings.concluded.sanity_checks),
         "corpus_documents": corpus.train.documents + corpus.validation.documents if corpus else None,
         "corpus_bytes": corpus.train.bytes + corpus.validation.bytes if corpus else None,
         "best_per_budget": finite(best_per_budget(runs)[columns].to_dict("records")),
-        "confirmed": [decision.checked.holds for decision in found.concluded.analysed.decisions],
+        "confirmed": [decision.checked.holds for decision in findings.concluded.analysed.decisions],
         "train_seconds": finite(seconds(runs)),
         "versions": versions(runs),
     }

@@ -54,8 +54,8 @@ ANSWERS = (
 
 def _beside(source: Path) -> dict[str, Any]:
     """Standard errors, held-out errors and estimands that lie in the same file."""
-    found = read_plain(source)
-    return {name: found[name] for name in ANSWERS if name in found}
+    plain = read_plain(source)
+    return {name: plain[name] for name in ANSWERS if name in plain}
 
 
 def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
@@ -72,15 +72,15 @@ def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: Pr
         with read_by_this_version(source):
             tables["held-out-ranges"] = held_out_runs.from_json(tested)
     own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
-    found = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
+    figures = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
     drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
         inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
         figure = draw(plot, inputs)
         # A document's figure drawn with these coefficients speaks of that document.
         title = figure.title if plot.source == Plot.source else f"{figure.title}, after {plot.source}"
-        found[plot.name] = replace(figure, title=title)
-    return found
+        figures[plot.name] = replace(figure, title=title)
+    return figures
 
 
 _READ = {"loss": str, "group": str | None, "weight": str | None}
@@ -105,7 +105,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     """By figure, what it is drawn from."""
     update(0.1, "profiles")
     estimands = evidence.coefficients(fit)
-    found = {
+    tables = {
         PREDICTIONS.name: pd.DataFrame(
             {
                 "law": "the fit",
@@ -120,10 +120,10 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     update(0.6, "influence of runs")
     if estimands:
         last = next(reversed(estimands))
-        found["influence"] = evidence.influence_table(fit, read.runs, last, estimands[last], evidence.labels(read))
+        tables["influence"] = evidence.influence_table(fit, read.runs, last, estimands[last], evidence.labels(read))
     update(0.7, "agreement of starts")
-    found["starts"] = evidence.starts_table(fit, read.runs)
-    return {name: table for name, table in found.items() if len(table)}
+    tables["starts"] = evidence.starts_table(fit, read.runs)
+    return {name: table for name, table in tables.items() if len(table)}
 
 
 def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]) -> str:

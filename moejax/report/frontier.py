@@ -21,7 +21,7 @@ def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
         drawing = Drawing(figsize=(9, 3.6), layout="constrained")
         left, right = drawing.subplots(1, 2)
         for kind, style in (("best", "o-"), ("dense", "s--")):
-            known: list[tuple[float, Any]] = [(p.budget, found) for p in points if (found := getattr(p, kind))]
+            known: list[tuple[float, Any]] = [(p.budget, best) for p in points if (best := getattr(p, kind))]
             if known:
                 budgets = [budget for budget, _ in known]
                 left.plot(budgets, [one.values[one.problem.program.output] for _, one in known], style, label=kind)
@@ -42,14 +42,14 @@ def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
         drawing.savefig(path, dpi=150)
 
 
-def draw_landscape(found: Landscape, law: str, path: Path) -> None:
+def draw_landscape(landscape: Landscape, law: str, path: Path) -> None:
     """Write the figure: lines of equal loss, or of equal leverage."""
     with rc_context(RC):
         drawing = Drawing(figsize=(5.2, 4), layout="constrained")
         axes = drawing.subplots()
-        lines = axes.contourf(*found.values, found.heights.T, levels=14, cmap="viridis")
-        drawing.colorbar(lines, label=found.goal.replace("_", " "))
-        first, second = (name.replace("_", " ") for name in found.names)
+        lines = axes.contourf(*landscape.values, landscape.heights.T, levels=14, cmap="viridis")
+        drawing.colorbar(lines, label=landscape.goal.replace("_", " "))
+        first, second = (name.replace("_", " ") for name in landscape.names)
         axes.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=law.split(" (")[0])
         for axis in (axes.xaxis, axes.yaxis):
             quantity_axis(axis, axis.get_view_interval())

@@ -48,7 +48,7 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = 
 
 def small_png(figure: Figure) -> bytes:
     """The figure as a PNG of few colours, smaller than ``LARGEST_BYTES``."""
-    found = b""
+    content = b""
     for dots, colours in QUALITIES:
         with rc_context(RC):
             drawn = io.BytesIO()
@@ -56,10 +56,10 @@ def small_png(figure: Figure) -> bytes:
         image = Image.open(drawn).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
         out = io.BytesIO()
         image.save(out, format="png", optimize=True)
-        found = out.getvalue()
-        if len(found) < LARGEST_BYTES:
+        content = out.getvalue()
+        if len(content) < LARGEST_BYTES:
             break
-    return found
+    return content
 
 
 def _inputs(plot: Plot, folder: Path) -> tuple[FigureInputs, str]:

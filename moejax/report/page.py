@@ -52,10 +52,10 @@ LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 
 
-def page(found: Findings, figures: dict[str, Figure]) -> str:
+def page(findings: Findings, figures: dict[str, Figure]) -> str:
     """The page's text."""
-    concluded = found.concluded
-    shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
+    concluded = findings.concluded
+    shown = findings.runs if len(findings.runs) <= ROWS else findings.runs.nsmallest(ROWS, "loss").sort_index()
     study, selection = concluded.study, concluded.analysed.selection
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
     return page_of(
@@ -70,44 +70,44 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         best_law=next((law for law in concluded.analysed.laws if selection and law.name == selection.preferred), None),
         decisions=concluded.analysed.decisions,
         limits=concluded.analysed.limits,
-        count=len(found.runs),
-        models=int(found.runs["model"].nunique()),
+        count=len(findings.runs),
+        models=int(findings.runs["model"].nunique()),
         shown=len(shown),
         runs=runs_table("runs", shown),
-        runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
-        best=best(found, BUDGETS),
-        budget=budget_of(found),
-        losses_by_part=losses_by_part(found),
-        asks_for_laws=asks_for_laws(found),
-        top_title=_top_title(found),
-        top=_top(found).reindex(columns=TOP).to_dict("records")[-1],
-        stages_table=stages_table(found),
-        law_table=laws_table(found),
-        annealed_tables=annealed_tables(found),
-        recipe_tables=recipe_tables(found),
-        downstream_tables=downstream_tables(found),
-        next=found.next_runs,
-        next_table=next_table(found),
-        seconds=seconds(found.runs),
-        versions=versions(found.runs),
+        runs_csv=table_file.csv_text(findings.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
+        best=best(findings, BUDGETS),
+        budget=budget_of(findings),
+        losses_by_part=losses_by_part(findings),
+        asks_for_laws=asks_for_laws(findings),
+        top_title=_top_title(findings),
+        top=_top(findings).reindex(columns=TOP).to_dict("records")[-1],
+        stages_table=stages_table(findings),
+        law_table=laws_table(findings),
+        annealed_tables=annealed_tables(findings),
+        recipe_tables=recipe_tables(findings),
+        downstream_tables=downstream_tables(findings),
+        next=findings.next_runs,
+        next_table=next_table(findings),
+        seconds=seconds(findings.runs),
+        versions=versions(findings.runs),
         config=json_text(config) if config else "",
         figures=figures,
     )
 
 
-def _top(found: Findings) -> DataFrame:
+def _top(findings: Findings) -> DataFrame:
     """The best run, last: of stages the winner of the last one, else that of least loss."""
-    if not found.concluded.stages:
-        return found.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
-    runs = found.runs[found.runs["model"] == found.concluded.stages[-1].winner]
+    if not findings.concluded.stages:
+        return findings.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
+    runs = findings.runs[findings.runs["model"] == findings.concluded.stages[-1].winner]
     return runs.sort_values("tokens")
 
 
-def _top_title(found: Findings) -> str:
+def _top_title(findings: Findings) -> str:
     """Return the title of ``_top``. The winner of a stage is not always the best model that was trained."""
-    if found.concluded.stages:
-        return f"Winner of the last stage, {found.concluded.stages[-1].name}"
-    return "Best model trained" if found.concluded.study else "Best run"
+    if findings.concluded.stages:
+        return f"Winner of the last stage, {findings.concluded.stages[-1].name}"
+    return "Best model trained" if findings.concluded.study else "Best run"
 
 
 def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:
@@ -176,9 +176,9 @@ def _clock(value: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def _interval(found: Interval, digits: int = 4) -> str:
+def _interval(ends: Interval, digits: int = 4) -> str:
     """Ends alike in form; NaN if no resample had an answer."""
-    return f"{format(found.low, digits)} – {format(found.high, digits)}"
+    return f"{format(ends.low, digits)} – {format(ends.high, digits)}"
 
 
 POINTS_PER_INCH = 72

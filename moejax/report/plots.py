@@ -180,14 +180,14 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
     Raises:
       UserError: a word is neither, with the nearest names.
     """
-    found: dict[str, Plot] = {}
+    named: dict[str, Plot] = {}
     for word in words:
         asked = word.lower().replace("_", "-").replace(" ", "-")
         own = [name for name in plots if asked in ("all", name) or name.startswith(f"{asked}-")]
         if not own:
             raise UserError(f"There is no figure '{word}'; {did_you_mean(asked, plots)} --list names all.")
-        found |= {name: plots[name] for name in own}
-    return list(found.values())
+        named |= {name: plots[name] for name in own}
+    return list(named.values())
 
 
 def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:

@@ -31,38 +31,38 @@ from moejax.report.figures.scores_vs_loss import scores_vs_loss
 from moejax.report.figures.style import RC, Draw
 from moejax.report.findings import Findings, read, summary
 from moejax.report.page import page
-from moejax.study.run import Concluded, as_json
+from moejax.study.run import Concluded
 
 
 def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
     """A figure of the run table, if the table has the columns."""
 
-    def drawn(found: Findings) -> Figure | None:
-        table = with_derived(found.runs)
+    def drawn(findings: Findings) -> Figure | None:
+        table = with_derived(findings.runs)
         return draw(FigureInputs(table=table)) if all(column in table for column in columns) else None
 
     return drawn
 
 
-def _restarts(found: Findings) -> Figure | None:
+def _restarts(findings: Findings) -> Figure | None:
     """When trainings were worked on, if any was not done in one attempt."""
     try:
-        table = sources.attempts_table(found.concluded.folder)
+        table = sources.attempts_table(findings.concluded.folder)
     except ValueError:
         return None
     smooth = set(table["outcome"]) == {"done"} and table["model"].is_unique
     return None if smooth else running.restarts(FigureInputs(table=table))
 
 
-def _annealed(found: Findings) -> Figure | None:
+def _annealed(findings: Findings) -> Figure | None:
     """Predicted annealed losses beside measured ones, if the study asks for any."""
-    annealed = found.concluded.annealed
+    annealed = findings.concluded.annealed
     return annealed_losses.draw(annealed) if annealed is not None and annealed.models else None
 
 
-def _scores(found: Findings) -> Figure | None:
+def _scores(findings: Findings) -> Figure | None:
     """Errors of tasks against the loss, if the study asks its checkpoints any."""
-    downstream = found.concluded.downstream
+    downstream = findings.concluded.downstream
     if downstream is None or "error" not in downstream.scores:
         return None
     table = downstream.scores[downstream.scores["error"].notna()]
@@ -84,10 +84,10 @@ FIGURES: dict[str, Draw] = {
 """Every figure of a report by its name."""
 
 
-def draw_all(found: Findings) -> dict[str, Figure]:
+def draw_all(findings: Findings) -> dict[str, Figure]:
     """Every figure that has something to show, by its name."""
     with rc_context(RC):
-        drawn = {name: draw(found) for name, draw in FIGURES.items()}
+        drawn = {name: draw(findings) for name, draw in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
@@ -96,8 +96,8 @@ PAGE, TEXT, DATA = "report.html", "report.md", "report.json"
 
 def write_report(concluded: Concluded) -> Path:
     """Write the files, all of them the old ones or the new ones; returns the page's path."""
-    found = read(concluded)
-    text = {TEXT: render.markdown(conclusions(found)), PAGE: page(found, draw_all(found))}
+    findings = read(concluded)
+    text = {TEXT: render.markdown(conclusions(findings)), PAGE: page(findings, draw_all(findings))}
     write_pages(concluded.folder, text, as_data(concluded))
     return concluded.folder / PAGE
 
@@ -112,5 +112,5 @@ def write_pages(folder: Path, text: Mapping[str, str], data: Any) -> None:
 
 def as_data(concluded: Concluded) -> dict[str, Any]:
     """All conclusions, and the few sums that the page states beside them; what is not finite is None."""
-    found = read(concluded)
-    return {"summary": summary(found), **finite(as_json(concluded)), "next": found.next_runs}
+    findings = read(concluded)
+    return {"summary": summary(findings), **finite(concluded.to_json()), "next": findings.next_runs}

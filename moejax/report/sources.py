@@ -80,18 +80,18 @@ def loads_table(folder: Path) -> pd.DataFrame:
         training = read_training(folder)
         every = read_rows(folder, training)
         rows = [row for row in every if row is not None]
-    found = [
+    cells = [
         {"layer": layer, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}
         for row in rows
         for layer, loads in layer_loads(row).items()
         for expert, load in enumerate(loads)
     ]
-    if not found:
+    if not cells:
         what = "no model with experts has written rows" if rows else "there are no rows of a training"
         raise UserError(
             f"In {folder} {what}; name the folder of a training with experts (a study has them in models/)."
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(cells)
 
 
 def plan_table(path: Path) -> pd.DataFrame:
@@ -126,12 +126,12 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     if plan["roofline"] is None or not plan["fits"]:
         return rows
-    found = Roofline(**{field.name: plan["roofline"][field.name] for field in dataclasses.fields(Roofline)})
-    overlapping = found.step_seconds - found.exposed_seconds
+    roofline = Roofline(**{field.name: plan["roofline"][field.name] for field in dataclasses.fields(Roofline)})
+    overlapping = roofline.step_seconds - roofline.exposed_seconds
     seconds_of = {
-        "products at the peak": found.compute_seconds,
-        "memory and links beyond them": overlapping - found.compute_seconds,
-        "links, waited for": found.exposed_seconds,
+        "products at the peak": roofline.compute_seconds,
+        "memory and links beyond them": overlapping - roofline.compute_seconds,
+        "links, waited for": roofline.exposed_seconds,
     }
     return rows + [
         {"plan": name, "quantity": "seconds", "part": part, "value": value, "limit": float("nan")}
@@ -152,8 +152,8 @@ def scores_table(folder: Path) -> pd.DataFrame:
         return run_table.read(folder / SCORES)
     rows = []
     for path in sorted(folder.glob("*.json")):
-        found = foreign_json(path.read_bytes(), path, remedy="write it again with moejax eval --suite", shape=dict)
-        suite, model = found.get("suite"), found.get("model", {})
+        content = foreign_json(path.read_bytes(), path, remedy="write it again with moejax eval --suite", shape=dict)
+        suite, model = content.get("suite"), content.get("model", {})
         if not suite:
             continue
         if "tokens" not in model:
@@ -184,11 +184,11 @@ def run_table_of(source: Path) -> Path:
     Raises:
       UserError: a folder has none.
     """
-    if not source.is_dir() or kind_of(found := run_table.table_in(source)):
+    if not source.is_dir() or kind_of(table := run_table.table_in(source)):
         return source
-    if found == source:
+    if table == source:
         raise UserError(f"{source} has no {TABLE}; name a table, or the folder of a study that has trained its models.")
-    return Path(found)
+    return Path(table)
 
 
 def read(name: str, source: Path) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +15,10 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.curves.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, anneal
+from moejax.fit.curves.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, LeftOut, anneal
 from moejax.fit.curves.loss_curves import curve_law
 from moejax.fit.curves.read_curves import LossCurve
 from moejax.folder import check_replaceable, noted, outputs_of, sha256
-from moejax.json_text import finite
 from moejax.laws.accounting import flops_per_token
 from moejax.progress import ProgressCallback
 from moejax.train.directory import metrics
@@ -61,47 +62,39 @@ class StudyAnnealed:
         return self.table[self.table["is_predicted"] == 1]
 
     @property
-    def summary(self) -> dict[str, int | float]:
-        """Number of left-out branches over all models, number inside their intervals, and mean error in nats
-        per token.
-        """
-        every = [one.summary for one in self.models.values()]
-        branches = sum(int(one["branches"]) for one in every)
-        off = sum(one["branches"] * one["mean_error"] for one in every)
-        return {
-            "branches": branches,
-            "inside": sum(int(one["inside"]) for one in every),
-            "mean_error": off / branches if branches else float("nan"),
-        }
+    def left_out(self) -> list[LeftOut]:
+        """Left-out branches of all models."""
+        return [branch for model in self.models.values() for branch in model.left_out]
+
+    @property
+    def inside(self) -> int:
+        """Number of left-out branches inside their intervals."""
+        return sum(branch.inside for branch in self.left_out)
+
+    @property
+    def mean_error(self) -> float:
+        """Mean error of left-out branches in nats per token; NaN if there are none."""
+        errors = [abs(branch.predicted.loss - branch.measured) for branch in self.left_out]
+        return statistics.fmean(errors) if errors else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as plain data."""
         names = ["model", "tokens", "loss", "loss_low", "loss_high", "loss_standard_error"]
-        rows = self.predicted[names].to_dict("records") if len(self.predicted) else []
-        return finite(
-            {
-                "level": LEVEL,
-                "summary": self.summary,
-                "predicted": rows,
-                "errors": {name: found.summary for name, found in self.models.items()},
-                "left_out": {
-                    name: [
-                        {
-                            "name": one.name,
-                            "measured": one.measured,
-                            "predicted": one.predicted.loss,
-                            "low": one.predicted.low,
-                            "high": one.predicted.high,
-                            "interpolated": one.interpolated,
-                        }
-                        for one in found.left_out
-                    ]
-                    for name, found in self.models.items()
-                },
-                "laws": {name: found.fit.to_json()["law"] for name, found in self.models.items()},
-                "not_predicted": list(self.not_predicted),
-            }
-        )
+        return {
+            "level": LEVEL,
+            "summary": {"branches": len(self.left_out), "inside": self.inside, "mean_error": self.mean_error},
+            "predicted": self.predicted[names] if len(self.predicted) else [],
+            "errors": {name: model.summary for name, model in self.models.items()},
+            "left_out": {name: [_left_out(one) for one in model.left_out] for name, model in self.models.items()},
+            "laws": {name: model.fit.to_json()["law"] for name, model in self.models.items()},
+            "not_predicted": self.not_predicted,
+        }
+
+
+def _left_out(branch: LeftOut) -> dict[str, Any]:
+    loss = branch.predicted
+    ends = {"predicted": loss.loss, "low": loss.low, "high": loss.high}
+    return {"name": branch.name, "measured": branch.measured, **ends, "interpolated": branch.interpolated}
 
 
 def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
@@ -225,12 +218,12 @@ def conclude_annealed(
     for number, (name, (trunk, branches)) in enumerate(curves.items()):
         update(number / len(curves), f"annealed losses of {name}")
         try:
-            found = anneal(trunk, branches, analysis.anneal_law, seed=analysis.seed)
+            model = anneal(trunk, branches, analysis.anneal_law, seed=analysis.seed)
         except ValueError as error:
             left_out.append(f"Annealed losses of {name} are not predicted: {told(error)}")
             continue
-        models[name] = found
-        rows += _rows(every[name], runs[runs["model"] == name], found, _asked(every[name], analysis))
+        models[name] = model
+        rows += _rows(every[name], runs[runs["model"] == name], model, _asked(every[name], analysis))
     table = pd.concat([runs, pd.DataFrame(rows)], ignore_index=True) if rows else runs
     with outputs_of(folder):
         run_table.write(table, folder / TABLE)
@@ -293,7 +286,7 @@ def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) ->
 
 
 def _rows(
-    training: Training, runs: run_table.DataFrame, found: AnnealedLosses, asked: Sequence[int]
+    training: Training, runs: run_table.DataFrame, annealed: AnnealedLosses, asked: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return rows of budgets that were not trained: columns common to all of the model's rows, and predicted losses."""
     recipe, first = training.recipe, runs.iloc[0]
@@ -302,7 +295,7 @@ def _rows(
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
     rows = []
     for phase in branches:
-        predicted = found.predict(Branch(start=phase.start, curve=curve_of(training, phase, {})))
+        predicted = annealed.predict(Branch(start=phase.start, curve=curve_of(training, phase, {})))
         tokens = recipe.tokens(phase.end)
         rows.append(
             {

@@ -76,6 +76,25 @@ class Concluded:
         """Name of the study or table."""
         return self.study.name if self.study else self.table
 
+    def to_json(self) -> dict[str, Any]:
+        """Return all conclusions as plain data."""
+        analysed = self.analysed
+        return {
+            "study": self.study.identity() if self.study else {"name": self.name},
+            "corpus": self.corpus,
+            "notes": self.notes,
+            "sanity_checks": self.sanity_checks,
+            "stages": self.stages,
+            "runs": run_table.records(run_table.read(self.folder / TABLE)),
+            "laws": analysed.laws,
+            "decisions": analysed.decisions,
+            "selection": analysed.selection,
+            "limits": analysed.limits,
+            "recipe": analysed.recipe,
+            "downstream": self.downstream,
+            "annealed": self.annealed,
+        }
+
 
 def read_study(url: str | Path) -> Study:
     """Read the study of a local or remote folder.
@@ -385,23 +404,3 @@ def conclude_table(
     rows = runs.sort_values([c for c in ("model", "tokens") if c in runs]).to_dict("records")
     checked = sanity_checks(rows) if "tokens" in runs else []
     return Concluded(None, folder, None, checked, analysed, table=name, notes=tuple(notes))
-
-
-def as_json(concluded: Concluded) -> dict[str, Any]:
-    """Return all conclusions as plain data."""
-    analysed = concluded.analysed
-    return {
-        "study": concluded.study.identity() if concluded.study else {"name": concluded.name},
-        "corpus": dump(concluded.corpus) if concluded.corpus else None,
-        "notes": list(concluded.notes),
-        "sanity_checks": dump(concluded.sanity_checks),
-        "stages": [{"name": one.name, "winner": one.winner, "losses": one.losses} for one in concluded.stages],
-        "runs": run_table.records(run_table.read(concluded.folder / TABLE)),
-        "laws": [{**dump(vars(law) | {"fit": None}), "fit": law.fit.to_json()} for law in analysed.laws],
-        "decisions": dump(analysed.decisions),
-        "selection": analysed.selection and dump(analysed.selection),
-        "limits": analysed.limits,
-        "recipe": analysed.recipe and analysed.recipe.to_json(),
-        "downstream": concluded.downstream and concluded.downstream.to_json(),
-        "annealed": concluded.annealed and concluded.annealed.to_json(),
-    }

@@ -66,6 +66,10 @@ class StageResult:
     """Rows for each model and budget, as in the run table."""
     references: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return {"name": self.name, "winner": self.winner, "losses": self.losses}
+
     @property
     def losses(self) -> dict[str, float]:
         """Loss of each model's run with the most tokens, in nats per token."""

@@ -24,6 +24,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart
 from moejax.float64 import float64
+from moejax.result import column
 
 LEAST_BRANCHES = 3
 """Minimum number of branches: one is left out, and two others are needed to interpolate its loss."""
@@ -78,6 +79,18 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnnealedErrors:
+    """Errors of predictions of left-out branches, in nats per token."""
+
+    branches: int = column("branches")
+    mean_error: float = column("mean error", ".4f")
+    largest_error: float = column("largest", ".4f")
+    inside: int = column(f"in {LEVEL:.0%} ranges")
+    """Number of losses in their ranges."""
+    interpolated_mean_error: float = column("interpolated", ".4f")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AnnealedLosses:
     """A trunk, the law fitted to it and its branches, and predictions of left-out branches."""
 
@@ -91,19 +104,19 @@ class AnnealedLosses:
         return np.array([math.log(one.predicted.loss / one.measured) for one in self.left_out])
 
     @property
-    def summary(self) -> dict[str, int | float]:
-        """Prediction errors of left-out branches in nats per token, and how many lie in their ranges."""
+    def summary(self) -> AnnealedErrors:
+        """Errors of the predictions of left-out branches."""
         measured, predicted, interpolated = np.array(
             [(one.measured, one.predicted.loss, one.interpolated) for one in self.left_out]
         ).T
         off = np.abs(predicted - measured)
-        return {
-            "branches": len(off),
-            "mean_error": float(off.mean()),
-            "largest_error": float(off.max()),
-            "inside": sum(one.inside for one in self.left_out),
-            "interpolated_mean_error": float(np.abs(interpolated - measured).mean()),
-        }
+        return AnnealedErrors(
+            branches=len(off),
+            mean_error=float(off.mean()),
+            largest_error=float(off.max()),
+            inside=sum(one.inside for one in self.left_out),
+            interpolated_mean_error=float(np.abs(interpolated - measured).mean()),
+        )
 
     def predict(self, branch: Branch) -> AnnealedLoss:
         """Predict the final loss of an untrained branch, with a range for its measured loss.

@@ -38,13 +38,13 @@ def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
     first = min(left.end for left in one.left_out) / 2
     kept = one.trunk.steps >= first
     ends = np.array([left.end for left in one.left_out]) * batch
-    measured, found = np.array([left.measured for left in one.left_out]), [left.predicted for left in one.left_out]
+    measured, guesses = np.array([left.measured for left in one.left_out]), [left.predicted for left in one.left_out]
     guessed = table[table["is_predicted"] == 1]
     series = [
         Series(label="trunk", x=one.trunk.steps[kept] * batch, y=one.trunk.loss[kept], colour=MUTED, width=1.0),
-        *_ranges(ends, [p.low for p in found], [p.high for p in found], ORANGE),
+        *_ranges(ends, [p.low for p in guesses], [p.high for p in guesses], ORANGE),
         Series(label="measured", x=ends, y=measured, mark="points", colour=BLUE),
-        Series(label="predicted without it", x=ends, y=[p.loss for p in found], mark="open", colour=ORANGE),
+        Series(label="predicted without it", x=ends, y=[p.loss for p in guesses], mark="open", colour=ORANGE),
     ]
     if len(guessed):
         tokens = guessed["tokens"].to_numpy(np.float64)

@@ -26,14 +26,14 @@ LOOKS = {
 """Marks of runs by role."""
 
 
-def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
+def draw(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
     """A panel per law, the lowest held-out error first; ``rows`` are the runs' numbers in their file."""
-    columns = 3 if len(found.laws) > 4 else 2
-    drawing, panels = grid(len(found.laws), columns, height_inches=2.9, sharex=True, sharey=True)
+    columns = 3 if len(comparison.laws) > 4 else 2
+    drawing, panels = grid(len(comparison.laws), columns, height_inches=2.9, sharex=True, sharey=True)
     limits = around(runs.loss[runs.weight > 0])
     data = []
-    for law, axes in zip(found.laws, panels, strict=True):
-        own = [*_fitted(law, runs, rows), *_held_out(found, law, runs, rows)]
+    for law, axes in zip(comparison.laws, panels, strict=True):
+        own = [*_fitted(law, runs, rows), *_held_out(comparison, law, runs, rows)]
         _panel(axes, own, limits)
         axes.set_title(f"{law.name}\nRMSE {law.fit.metrics.rmse_of(law.fit.output):.4f}, held out {law.rmse:.4f}")
         data += own
@@ -48,8 +48,8 @@ def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
     drawing.supylabel(f"predicted {words}", fontsize=8.5)
     return Figure(
         "Predicted against measured",
-        f"A point on the line is predicted exactly. RMSE in {found.unit}; held-out runs are predicted by a fit that "
-        "did not see them. Triangles lie beyond the frame.",
+        f"A point on the line is predicted exactly. RMSE in {comparison.unit}; held-out runs are predicted by a fit "
+        "that did not see them. Triangles lie beyond the frame.",
         drawing,
         data,
     )
@@ -60,9 +60,9 @@ def _fitted(law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, An
     return _points(law.name, FITTED, "all runs fitted", predict(law.fit.law, runs, law.fit.output), kept, runs, rows)
 
 
-def _held_out(found: Comparison, law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, Any]]:
+def _held_out(comparison: Comparison, law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, Any]]:
     points = []
-    for split, held_out in zip(found.splits, law.held_out, strict=True):
+    for split, held_out in zip(comparison.splits, law.held_out, strict=True):
         predicted = predict(held_out.fit.law, runs, held_out.fit.output)
         kept = split.held_out & (runs.weight > 0)
         points += _points(law.name, HELD_OUT, split.name, predicted, kept, runs, rows)

@@ -15,11 +15,11 @@ NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
 """Widths of a load that is written into its cell, of a letter of a layer's name, and of the scale beside the cells."""
 
 
-def draw(found: Findings) -> Figure | None:
+def draw(findings: Findings) -> Figure | None:
     """Every mixture at its largest token budget, a row per layer; None if no run has experts."""
-    if "expert_loads" not in found.runs or "tokens" not in found.runs:
+    if "expert_loads" not in findings.runs or "tokens" not in findings.runs:
         return None
-    largest = found.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
+    largest = findings.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
     layers = [
         (str(run["model"]), number, sorted(loads, reverse=True))
         for _, run in largest.iterrows()

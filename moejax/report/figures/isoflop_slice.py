@@ -22,14 +22,14 @@ MARGIN = 3.0
 """Factor by which the curves extend beyond the runs and the optima."""
 
 
-def draw(found: Findings) -> Figure | None:
+def draw(findings: Findings) -> Figure | None:
     """A panel per law that decides; None if none does."""
-    analysed = found.concluded.analysed
+    analysed = findings.concluded.analysed
     deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
     if not deciding:
         return None
     drawing, panels = grid(len(deciding), 2, height_inches=4.0, sharex=True)
-    trained = (float(found.runs["params_active"].min()), float(found.runs["params_active"].max()))
+    trained = (float(findings.runs["params_active"].min()), float(findings.runs["params_active"].max()))
     optima = [decision.checked.value["params_active"] for decision in analysed.decisions]
     active = np.geomspace(min(trained[0], *optima) / MARGIN, max(trained[1], *optima) * MARGIN, POINTS)
     rows = []
@@ -76,8 +76,8 @@ def _of(law: str, decisions: Sequence[ComputeOptimum]) -> list[ComputeOptimum]:
 
 
 def _optimum(axes: Axes, decision: ComputeOptimum, colour: str) -> None:
-    value, found = decision.checked.value, decision.intervals["params_active"]
-    axes.plot([found.low, found.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
+    value, size = decision.checked.value, decision.intervals["params_active"]
+    axes.plot([size.low, size.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
     axes.plot(value["params_active"], value["loss"], "o", color=colour, markeredgecolor=PAPER, markersize=8, zorder=5)
 
 

@@ -22,15 +22,15 @@ TICKS = 6
 """Budgets that are ticks themselves; more make a plain log axis."""
 
 
-def draw(found: Findings) -> Figure | None:
+def draw(findings: Findings) -> Figure | None:
     """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares.
 
     None if the table does not give widths, tokens and which models are mixtures, or has too many models.
     """
-    mixture = is_mixture(found.runs)
-    if mixture is None or not {"model_dim", "tokens"} <= set(found.runs) or found.runs["model"].nunique() > MODELS:
+    runs, mixture = findings.runs, is_mixture(findings.runs)
+    if mixture is None or not {"model_dim", "tokens"} <= set(runs) or runs["model"].nunique() > MODELS:
         return None
-    runs = found.runs.assign(_mixture=mixture).sort_values("tokens")
+    runs = runs.assign(_mixture=mixture).sort_values("tokens")
     widths = sorted(runs["model_dim"].unique())
     ranges = np.array_split(widths, min(len(widths), len(SERIES)))
     colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}

@@ -265,9 +265,9 @@ def _values(panel: Panel | Field, which: str) -> np.ndarray:
     parts = [np.ravel(np.asarray(getattr(series, which), float)) for series in panel.series]
     if which == "y" and panel.ylim:
         parts = [np.asarray(panel.ylim)]
-    found = np.concatenate(parts) if parts else np.array([1.0])
-    found = found[np.isfinite(found)]
-    return found if len(found) else np.array([1.0])
+    values = np.concatenate(parts) if parts else np.array([1.0])
+    values = values[np.isfinite(values)]
+    return values if len(values) else np.array([1.0])
 
 
 def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int) -> None:
@@ -305,8 +305,8 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
         return tried[2][:: -(-len(tried[2]) // most)]
     if len(best) > (1 if high > 8 * low else 2):
         return best
-    found = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return [float(tick) for tick in found if low <= tick <= high and tick > 0] or best
+    even = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(tick) for tick in even if low <= tick <= high and tick > 0] or best
 
 
 def _number(value: float) -> str:

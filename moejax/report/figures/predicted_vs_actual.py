@@ -14,16 +14,16 @@ MANY = 1500
 KINDS = ((1, "mixture of experts", BLUE, "o"), (0, "dense", ORANGE, "s"), (-1, "run, dense or mixture", MUTED, "o"))
 
 
-def draw(found: Findings) -> Figure | None:
+def draw(findings: Findings) -> Figure | None:
     """A panel per law; None if none was fitted."""
-    laws = found.concluded.analysed.laws
+    laws = findings.concluded.analysed.laws
     if not laws:
         return None
     many = max(len(law.rows) for law in laws) > MANY
     drawing, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
     rows = []
     for law, axes in zip(laws, panels, strict=True):
-        runs = found.runs.iloc[law.rows]
+        runs = findings.runs.iloc[law.rows]
         measured = runs["loss"].to_numpy()
         mixture = is_mixture(runs)
         kinds = np.full(len(runs), -1) if mixture is None else mixture.astype(int)

@@ -168,9 +168,9 @@ def spread(heights: Sequence[float], least: float) -> list[float]:
             (one, few), (other, more) = blocks[-2:]
             blocks[-2:] = [[(one * few + other * more) / (few + more), few + more]]
     places = [middle + least * (i - (size - 1) / 2) for middle, size in blocks for i in range(int(size))]
-    found = np.empty(len(places))
-    found[order] = places
-    return found.tolist()
+    moved = np.empty(len(places))
+    moved[order] = places
+    return moved.tolist()
 
 
 Draw = Callable[[Any], Any]

@@ -21,13 +21,13 @@ POINTS = 200
 """Points of one curve; longer logs are thinned evenly."""
 
 
-def draw(found: Findings) -> Figure | None:
+def draw(findings: Findings) -> Figure | None:
     """None if no model has a training log."""
-    curves = {name: _curves(lines) for name, lines in found.logs.items() if lines}
+    curves = {name: _curves(lines) for name, lines in findings.logs.items() if lines}
     if not curves:
         return None
     shown = dict(list(curves.items())[:PANELS])
-    corpus = found.concluded.corpus
+    corpus = findings.concluded.corpus
     entropy = corpus.unigram_entropy if corpus else float("nan")
     # As many panels side by side as have room for their names.
     columns = max(1, min(5, int(WIDTH_INCHES / (0.3 + 0.08 * max(map(len, shown))))))
