@@ -7,12 +7,17 @@ every command unless ``--active-convention`` chooses another; every output names
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from moejax.config import unknown
 from moejax.errors import UserError
+from moejax.laws.design import Scalar
 from moejax.pytree import pytree
+
+ActiveParams = Callable[[Scalar, Scalar], Scalar]
+"""A convention: active parameters from total parameters and sparsity."""
 
 
 @pytree
@@ -25,7 +30,7 @@ class Proportional:
         """Return the convention in words."""
         return "N_a = (1-S)·N"
 
-    def __call__(self, params_total: Any, sparsity: Any) -> Any:
+    def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         return (1 - sparsity) * params_total
 
 
@@ -37,7 +42,7 @@ class BackboneByActive:
     This holds if experts are added to a fixed backbone: with X expert parameters, N = X + ratio·(1-S)·X.
     """
 
-    ratio: Any
+    ratio: Scalar
 
     @property
     def meaning(self) -> str:
@@ -45,7 +50,7 @@ class BackboneByActive:
         times = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
         return f"parameters outside the experts being {times} the active experts'"
 
-    def __call__(self, params_total: Any, sparsity: Any) -> Any:
+    def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         active = 1 - sparsity
         return params_total * (1 + self.ratio) * active / (1 + self.ratio * active)
 
@@ -59,14 +64,14 @@ class BackboneByTotal:
     longer falls with S, because the backbone dominates.
     """
 
-    share: Any
+    share: Scalar
 
     @property
     def meaning(self) -> str:
         """Return the convention in words."""
         return f"parameters outside the experts being {100 * self.share:g} % of all"
 
-    def __call__(self, params_total: Any, sparsity: Any) -> Any:
+    def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         return params_total * (self.share + (1 - self.share) * (1 - sparsity))
 
 

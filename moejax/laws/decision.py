@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.claim import Claim
+from moejax.laws.design import Scalar
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def growth(split: Callable[..., Mapping[str, Any]], *, given: tuple[str, ...] = 
     def decide(law: Any, **quantities: float) -> dict[str, Any]:
         held = {name: value for name, value in quantities.items() if name != "flops"}
 
-        def log_size(log_flops: Any) -> Any:
+        def log_size(log_flops: Scalar) -> Any:
             return jnp.log(split(law, jnp.exp(log_flops), **held)["params_active"])
 
         return {"optimal_params_exponent": jax.grad(log_size)(LOG_FLOPS)}

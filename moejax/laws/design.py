@@ -19,14 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from moejax.pytree import pytree
 
+Scalar: TypeAlias = float | np.ndarray | Array
+"""A number, or a traced or batched one."""
 Quantity = Any
 """A number, or an array of numbers with one leading axis shared by all given fields."""
 

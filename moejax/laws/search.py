@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moejax.laws.design import Scalar
+
 CELLS = 512
 BISECTIONS = 60
 
 
-def argmin_between(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
+def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) -> Any:
     """Return the minimiser of ``function`` in ``[low, high]``: a grid finds the valley, ``jax.grad`` bisects it.
 
     The grid may miss valleys narrower than 1/512 of the interval. A minimum at a bound is the bound itself. Inside, the
@@ -69,7 +71,7 @@ Function = Callable[[Any, Mapping[str, Any]], Any]
 """A function of a law and of the two numbers by name."""
 
 
-def best_split(law: Any, objective: Function, cost: Function, budget: Any, names: tuple[str, str]) -> dict[str, Any]:
+def best_split(law: Any, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> dict[str, Any]:
     """Return the two positive numbers of minimum objective at a given cost; NaN if there are none in the search range.
 
     The result can be differentiated twice in the law's coefficients and in the budget.
@@ -109,7 +111,7 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Any, names
     return {name: jnp.where(inside, number, jnp.nan) for name, number in moving.numbers(best).items()}
 
 
-def why_no_split(law: Any, objective: Function, cost: Function, budget: Any, names: tuple[str, str]) -> str:
+def why_no_split(law: Any, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> str:
     """Return the reason why ``best_split`` gives no numbers, as the end of a sentence."""
     split = _Split(law, objective, cost, jnp.log(jnp.asarray(budget, float)), names)
     middle = split.middle()
@@ -146,19 +148,19 @@ class _Split:
         """Return the point of two equal numbers that cost the budget."""
         return _root(lambda both: self.over(jnp.stack([both, both])), 0.0, 8 * REACH)
 
-    def paid(self, offset: Any, middle: Any) -> Any:
+    def paid(self, offset: Any, middle: Scalar) -> Any:
         """Return the point that costs the budget and whose first number is ``offset`` from the middle."""
         first = middle + offset
         return jnp.stack([first, _root(lambda y: self.over(jnp.stack([first, y])), middle, 4 * REACH)])
 
-    def value(self, offset: Any, middle: Any) -> Any:
+    def value(self, offset: Any, middle: Scalar) -> Any:
         """Return the objective there; infinite if nothing costs the budget."""
         point = self.paid(offset, middle)
         found = self.objective(self.law, self.numbers(point))
         fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(found)
         return jnp.where(fits, found, jnp.inf)
 
-    def values_of_all(self, middle: Any) -> Any:
+    def values_of_all(self, middle: Scalar) -> Any:
         """Return the objective at all splits of the search range."""
         return jax.vmap(lambda offset: self.value(offset, middle))(OFFSETS)
 
@@ -169,7 +171,7 @@ class _Split:
         return jnp.stack([slope[0] * dear[1] - slope[1] * dear[0], self.over(point)])
 
 
-def _root(rising: Callable[[Any], Any], middle: Any, reach: float) -> Any:
+def _root(rising: Callable[[Any], Any], middle: Scalar, reach: float) -> Any:
     """Return the root of a rising function within a distance of a middle."""
 
     def halve(_: Any, bracket: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.dense.chinchilla import Chinchilla
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, law
 
@@ -25,14 +25,16 @@ class Allocation:
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
     outputs: ClassVar = {"flops_per_token": "training FLOPs per token, without embeddings", "tokens": "tokens"}
 
-    model_scale: Any = coefficient(
+    model_scale: Scalar = coefficient(
         "model scale at one FLOP", symbol="k_M", dimension={"flops": "-model_exponent"}, output="flops_per_token"
     )
-    model_exponent: Any = coefficient("exponent of compute in the model scale", symbol="p_M", output="flops_per_token")
-    tokens_scale: Any = coefficient(
+    model_exponent: Scalar = coefficient(
+        "exponent of compute in the model scale", symbol="p_M", output="flops_per_token"
+    )
+    tokens_scale: Scalar = coefficient(
         "tokens at one FLOP", symbol="k_D", dimension={"flops": "-tokens_exponent"}, output="tokens"
     )
-    tokens_exponent: Any = coefficient("exponent of compute in the tokens", symbol="p_D", output="tokens")
+    tokens_exponent: Scalar = coefficient("exponent of compute in the tokens", symbol="p_D", output="tokens")
 
     def __call__(self, design: Design) -> Any:
         return {
@@ -58,7 +60,7 @@ def implied_loss(law: Allocation) -> Chinchilla:
     )
 
 
-def compute_optimal(law: Allocation, flops: Any) -> Claim:
+def compute_optimal(law: Allocation, flops: Scalar) -> Claim:
     """Return the claim that M, with D = C/M, minimises the loss of ``implied_loss``."""
     scale = law(Design(flops=flops))["flops_per_token"]
     return Claim(

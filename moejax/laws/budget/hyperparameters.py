@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, law
 
@@ -20,19 +20,19 @@ class Hyperparameters:
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
     outputs: ClassVar = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
 
-    learning_rate_scale: Any = coefficient(
+    learning_rate_scale: Scalar = coefficient(
         "learning rate at one FLOP",
         symbol="k_eta",
         dimension={"flops": "-learning_rate_exponent"},
         output="learning_rate",
     )
-    learning_rate_exponent: Any = coefficient(
+    learning_rate_exponent: Scalar = coefficient(
         "exponent of compute, negative", symbol="p_eta", sign="-", output="learning_rate"
     )
-    batch_scale: Any = coefficient(
+    batch_scale: Scalar = coefficient(
         "batch tokens at one FLOP", symbol="k_B", dimension={"flops": "-batch_exponent"}, output="batch_tokens"
     )
-    batch_exponent: Any = coefficient("exponent of compute", symbol="p_B", output="batch_tokens")
+    batch_exponent: Scalar = coefficient("exponent of compute", symbol="p_B", output="batch_tokens")
 
     def __call__(self, design: Design) -> Any:
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, constant, law
 
@@ -38,9 +38,9 @@ class Resources:
         "active_ratio_doubled": "width of the experts that serve a token over the model's",
     }
 
-    dense_ratio: Any = coefficient("feed-forward width over model width of the dense model", symbol="alpha")
-    dense_aspect: Any = coefficient("model width over layers of the dense model", symbol="zeta")
-    sequence_length: Any = coefficient("tokens in a sequence", symbol="S")
+    dense_ratio: Scalar = coefficient("feed-forward width over model width of the dense model", symbol="alpha")
+    dense_aspect: Scalar = coefficient("model width over layers of the dense model", symbol="zeta")
+    sequence_length: Scalar = coefficient("tokens in a sequence", symbol="S")
     params_unit: float = constant("parameters in one unit", symbol="", default=1.0, dimension={"params": "-1"})
 
     def __call__(self, design: Design) -> Any:
@@ -62,7 +62,7 @@ class Resources:
             "active_ratio_doubled": active_ratio(rate, total_doubled),
         }
 
-    def dense_width(self, params_total: Any) -> Any:
+    def dense_width(self, params_total: Scalar) -> Any:
         """Return the width of the dense model of that size: D_m = zeta·L with N = (4 + 3·alpha)·zeta²·L³ (Eq. 6)."""
         return (params_total * self.dense_aspect / _per_layer(self.dense_ratio)) ** (1 / 3)
 
@@ -71,11 +71,11 @@ _ATTENTION, _FEED_FORWARD = 4, 3
 """Square matrices of model width: query, key, value, output; gate, up and down at feed-forward width = model width."""
 
 
-def _per_layer(ratio: Any) -> Any:
+def _per_layer(ratio: Scalar) -> Any:
     return _ATTENTION + _FEED_FORWARD * ratio
 
 
-def layer_params(model_dim: Any, num_layers: Any, ratio: Any) -> Any:
+def layer_params(model_dim: Scalar, num_layers: Scalar, ratio: Scalar) -> Any:
     """Return the parameters of layers with a feed-forward of ``ratio``·``model_dim``: (4 + 3·ratio)·D_m²·L.
 
     Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for all of a mixture layer, beta for its active part; add
@@ -84,12 +84,12 @@ def layer_params(model_dim: Any, num_layers: Any, ratio: Any) -> Any:
     return _per_layer(ratio) * model_dim**2 * num_layers
 
 
-def activation_rate(active: Any, total: Any) -> Any:
+def activation_rate(active: Scalar, total: Scalar) -> Any:
     """Return r_a from beta and mu (Eq. 18): (4 + 3·beta)/(4 + 3·mu)."""
     return _per_layer(active) / _per_layer(total)
 
 
-def active_ratio(rate: Any, total: Any) -> Any:
+def active_ratio(rate: Scalar, total: Scalar) -> Any:
     """Return beta from r_a and mu (Eq. 27), the inverse of ``activation_rate``.
 
     It is negative if r_a is below 4/(4 + 3·mu): attention alone is a larger share than that.
@@ -97,7 +97,7 @@ def active_ratio(rate: Any, total: Any) -> Any:
     return (rate * _per_layer(total) - _ATTENTION) / _FEED_FORWARD
 
 
-def attention_factor(ratio: Any, context: Any) -> Any:
+def attention_factor(ratio: Scalar, context: Scalar) -> Any:
     """Return kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), the relative cost of attention scores over 2·N FLOPs
     per token."""
     return 1 + 2 * context / _per_layer(ratio)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, law
 
@@ -27,22 +27,22 @@ class StepLaw:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
     outputs: ClassVar = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
 
-    learning_rate_scale: Any = coefficient(
+    learning_rate_scale: Scalar = coefficient(
         "learning rate at one parameter and one token",
         symbol="k_eta",
         dimension={"params": "-params_exponent", "tokens": "-tokens_exponent"},
         output="learning_rate",
     )
-    params_exponent: Any = coefficient(
+    params_exponent: Scalar = coefficient(
         "exponent of parameters, negative", symbol="p_N", sign="-", output="learning_rate"
     )
-    tokens_exponent: Any = coefficient(
+    tokens_exponent: Scalar = coefficient(
         "exponent of tokens in the learning rate", symbol="p_D", sign="any", output="learning_rate"
     )
-    batch_scale: Any = coefficient(
+    batch_scale: Scalar = coefficient(
         "batch tokens at one token", symbol="k_B", dimension={"tokens": "-batch_exponent"}, output="batch_tokens"
     )
-    batch_exponent: Any = coefficient("exponent of tokens in the batch", symbol="p_B", output="batch_tokens")
+    batch_exponent: Scalar = coefficient("exponent of tokens in the batch", symbol="p_B", output="batch_tokens")
 
     def __call__(self, design: Design) -> Any:
         params, tokens = design.params_total_nonembedding, design.tokens

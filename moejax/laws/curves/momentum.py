@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -25,11 +25,11 @@ class Momentum:
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_steps")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
-    sum_scale: Any = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
-    sum_exponent: Any = coefficient("exponent of the sum of rates", symbol="alpha")
-    drop_scale: Any = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
-    memory_steps: Any = coefficient(
+    irreducible: Scalar = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
+    sum_scale: Scalar = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
+    sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
+    drop_scale: Scalar = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
+    memory_steps: Scalar = coefficient(
         "updates in which a drop takes off all but 1/e of it",
         symbol="tau",
         dimension={"drop_steps": "1"},

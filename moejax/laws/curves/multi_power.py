@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -28,18 +28,18 @@ class MultiPower:
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_rate", "drop_sum")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
-    sum_scale: Any = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
-    sum_exponent: Any = coefficient("exponent of the sum of rates", symbol="alpha")
-    drop_scale: Any = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
-    drop_speed: Any = coefficient(
+    irreducible: Scalar = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
+    sum_scale: Scalar = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
+    sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
+    drop_scale: Scalar = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
+    drop_speed: Scalar = coefficient(
         "how soon it does",
         symbol="C",
         dimension={"drop_sum": "-1", "drop_rate": "rate_exponent"},
         is_scale=False,
     )
-    drop_exponent: Any = coefficient("exponent of what a drop has yet to take off", symbol="beta")
-    rate_exponent: Any = coefficient("exponent of the rate after a drop", symbol="gamma")
+    drop_exponent: Scalar = coefficient("exponent of what a drop has yet to take off", symbol="beta")
+    rate_exponent: Scalar = coefficient("exponent of the rate after a drop", symbol="gamma")
 
     def __call__(self, design: Design) -> Any:
         read: Any = design.columns

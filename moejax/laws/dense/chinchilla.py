@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.decision import SPLIT, DecisionRule, growth, optimum
 from moejax.laws.dense.loss_compute import LossCompute, flops_for_loss, least_flops
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -30,11 +30,13 @@ class Chinchilla:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
 
     def __call__(self, design: Design) -> Any:
         return (
@@ -105,7 +107,7 @@ FLOPS_PER_PARAM_AND_TOKEN = 6.0
 """Training FLOPs per active parameter and token: forward and backward, without attention scores."""
 
 
-def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
+def optimal_split(law: Chinchilla, flops: Scalar) -> dict[str, Any]:
     """Return ``params_active`` and ``tokens`` of minimum loss with 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
 
     N* = k·(C/6)^(beta/(alpha+beta)) and D* = (C/6)/N*, with k = (alpha·A / (beta·B))^(1/(alpha+beta)).
@@ -117,7 +119,7 @@ def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
     return {"params_active": params, "tokens": budget / params}
 
 
-def optimal_params(law: Chinchilla, tokens: Any) -> Any:
+def optimal_params(law: Chinchilla, tokens: Scalar) -> Any:
     """Return the ``params_active`` for which ``optimal_split`` uses these tokens, through logarithms because it can be
     huge."""
     ratio = law.params_exponent * law.params_scale / (law.tokens_exponent * law.tokens_scale)
@@ -135,7 +137,7 @@ def frontier(law: Chinchilla) -> LossCompute:
     )
 
 
-def compute_optimal(law: Chinchilla, flops: Any) -> Claim:
+def compute_optimal(law: Chinchilla, flops: Scalar) -> Claim:
     """Return the claim that ``optimal_split`` is optimal."""
     return Claim(
         statement="N* = k (C/6)^(beta/(alpha+beta)), D* = C/(6 N*), k = (alpha A / (beta B))^(1/(alpha+beta))",

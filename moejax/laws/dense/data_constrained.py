@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from moejax.laws.dense.chinchilla import Chinchilla, optimal_params
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -32,13 +32,17 @@ class DataConstrained:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "unique_tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    params_decay: Any = coefficient("excess after which one more parameter is worth 1/e of an early one", symbol="r_N")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    tokens_decay: Any = coefficient("repeats after which one more is worth 1/e of a new token", symbol="r_D")
+    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    params_decay: Scalar = coefficient(
+        "excess after which one more parameter is worth 1/e of an early one", symbol="r_N"
+    )
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    tokens_decay: Scalar = coefficient("repeats after which one more is worth 1/e of a new token", symbol="r_D")
 
     @property
     def unrepeated(self) -> Chinchilla:
@@ -64,7 +68,7 @@ class DataConstrained:
         return self.unrepeated(self.effective(design))
 
 
-def _worth(first: Any, all_of_them: Any, decay: Any) -> Any:
+def _worth(first: Scalar, all_of_them: Scalar, decay: Scalar) -> Any:
     """Return the value of repeated units in first ones, if the value of each repetition decays exponentially."""
     return first * (1 - decay * jnp.expm1((1 - all_of_them / first) / decay))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -23,10 +23,12 @@ class Kaplan:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    params_scale: Any = coefficient("parameters at which the loss would be 1", symbol="N_c", dimension={"params": "1"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha_N")
-    tokens_scale: Any = coefficient("tokens at which the loss would be 1", symbol="D_c", dimension={"tokens": "1"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="alpha_D")
+    params_scale: Scalar = coefficient(
+        "parameters at which the loss would be 1", symbol="N_c", dimension={"params": "1"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha_N")
+    tokens_scale: Scalar = coefficient("tokens at which the loss would be 1", symbol="D_c", dimension={"tokens": "1"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="alpha_D")
 
     def __call__(self, design: Design) -> Any:
         params = self.params_scale / design.params_active_nonembedding

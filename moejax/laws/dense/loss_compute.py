@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -24,15 +24,15 @@ class LossCompute:
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
     outputs: ClassVar = LOSS
 
-    scale: Any = coefficient("scale of the compute term", symbol="alpha", dimension={"flops": "-exponent"})
-    exponent: Any = coefficient("exponent of compute, negative", symbol="beta", sign="-")
-    irreducible: Any = coefficient("loss that no compute removes, nats per token", symbol="b")
+    scale: Scalar = coefficient("scale of the compute term", symbol="alpha", dimension={"flops": "-exponent"})
+    exponent: Scalar = coefficient("exponent of compute, negative", symbol="beta", sign="-")
+    irreducible: Scalar = coefficient("loss that no compute removes, nats per token", symbol="b")
 
     def __call__(self, design: Design) -> Any:
         return self.scale * design.flops**self.exponent + self.irreducible
 
 
-def flops_for_loss(law: LossCompute, loss: Any) -> Any:
+def flops_for_loss(law: LossCompute, loss: Scalar) -> Any:
     """Return the training FLOPs at which the law reaches a loss; NaN for a loss that it never reaches."""
     excess = jnp.asarray(loss - law.irreducible)
     reachable = jnp.where(excess > 0, excess, 1.0)

@@ -11,7 +11,7 @@ from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.dense import chinchilla
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, training_flops
 from moejax.laws.dense.loss_compute import LossCompute, least_flops
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -31,18 +31,18 @@ class OverTraining:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    over_scale: Any = coefficient(
+    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    over_scale: Scalar = coefficient(
         "scale of the term that grows with tokens per parameter",
         symbol="a",
         dimension={"params": ("flops_exponent", "flops_exponent")},
     )
-    under_scale: Any = coefficient(
+    under_scale: Scalar = coefficient(
         "scale of the term that falls with tokens per parameter",
         symbol="b",
         dimension={"tokens": ("flops_exponent", "flops_exponent")},
     )
-    flops_exponent: Any = coefficient("exponent of compute at fixed tokens per parameter", symbol="eta")
+    flops_exponent: Scalar = coefficient("exponent of compute at fixed tokens per parameter", symbol="eta")
 
     @property
     def untied(self) -> Chinchilla:
@@ -65,7 +65,7 @@ def best_tokens_per_param(law: OverTraining) -> Any:
     return (law.under_scale / law.over_scale) ** (1 / (2 * law.flops_exponent))
 
 
-def compute_optimal(law: OverTraining, flops: Any) -> Claim:
+def compute_optimal(law: OverTraining, flops: Scalar) -> Claim:
     """Return the claim for a budget 6·N·D: N* = (C/(6·M*))^(1/2), D* = M*·N*."""
     ratio = best_tokens_per_param(law)
     params = (flops / (FLOPS_PER_PARAM_AND_TOKEN * ratio)) ** 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -23,15 +23,17 @@ class WidthDepth:
     inputs: ClassVar[tuple[str, ...]] = ("model_dim", "num_layers", "params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    width_scale: Any = coefficient("scale of the term of width", symbol="A", is_scale=True)
-    width_exponent: Any = coefficient("exponent of width", symbol="alpha")
-    depth_scale: Any = coefficient("scale of the term of depth", symbol="B", is_scale=True)
-    depth_exponent: Any = coefficient("exponent of depth", symbol="beta")
-    params_scale: Any = coefficient("scale of the parameter term", symbol="C", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="gamma")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="D", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="zeta")
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    width_scale: Scalar = coefficient("scale of the term of width", symbol="A", is_scale=True)
+    width_exponent: Scalar = coefficient("exponent of width", symbol="alpha")
+    depth_scale: Scalar = coefficient("scale of the term of depth", symbol="B", is_scale=True)
+    depth_exponent: Scalar = coefficient("exponent of depth", symbol="beta")
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="C", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="gamma")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="D", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="zeta")
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     def __call__(self, design: Design) -> Any:
         return (

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -28,14 +28,16 @@ class DenseToMoe:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts")
     outputs: ClassVar = LOSS
 
-    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    experts_exponent: Any = coefficient("exponent of experts", symbol="gamma")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="sigma")
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    experts_exponent: Scalar = coefficient("exponent of experts", symbol="gamma")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="sigma")
 
-    def at_experts(self, num_experts: Any) -> Chinchilla:
+    def at_experts(self, num_experts: Scalar) -> Chinchilla:
         """Return the law at one expert count."""
         return Chinchilla(
             irreducible=self.irreducible,
@@ -50,7 +52,7 @@ class DenseToMoe:
         return self.at_experts(experts)(Design(params_active=design.params_active_nonembedding, tokens=design.tokens))
 
 
-def compute_optimal(law: DenseToMoe, flops: Any, num_experts: Any) -> Claim:
+def compute_optimal(law: DenseToMoe, flops: Scalar, num_experts: Scalar) -> Claim:
     """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N·D, at one expert count."""
     return Claim(
         statement="Hoffmann's split with A E^-gamma for A",
@@ -61,7 +63,7 @@ def compute_optimal(law: DenseToMoe, flops: Any, num_experts: Any) -> Claim:
     )
 
 
-def _loss(law: DenseToMoe, num_experts: Any, variables: Variables) -> Any:
+def _loss(law: DenseToMoe, num_experts: Scalar, variables: Variables) -> Any:
     return law(Design(num_experts=num_experts, **variables))
 
 

@@ -8,7 +8,7 @@ import jax
 
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -25,12 +25,14 @@ class EffectiveParams:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of effective parameters", symbol="alpha")
-    expansion_exponent: Any = coefficient("what total parameters are worth, 0 nothing, 1 dense", symbol="gamma")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of effective parameters", symbol="alpha")
+    expansion_exponent: Scalar = coefficient("what total parameters are worth, 0 nothing, 1 dense", symbol="gamma")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
 
     def dense_equivalent(self, design: Design) -> Any:
         """Return the parameters of the dense model with the same loss: N_act · G^gamma."""
@@ -67,7 +69,7 @@ PUBLISHED = {
 }
 
 
-def dense_slice(law: EffectiveParams, expansion: Any) -> Chinchilla:
+def dense_slice(law: EffectiveParams, expansion: Scalar) -> Chinchilla:
     """Return the law at one G: a dense law with A·G^(-gamma·alpha) in place of A."""
     return Chinchilla(
         irreducible=law.irreducible,
@@ -78,7 +80,7 @@ def dense_slice(law: EffectiveParams, expansion: Any) -> Chinchilla:
     )
 
 
-def compute_optimal(law: EffectiveParams, flops: Any, expansion: Any) -> Claim:
+def compute_optimal(law: EffectiveParams, flops: Scalar, expansion: Scalar) -> Claim:
     """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N_act·D, at one G.
 
     N_act* is Hoffmann's, times G^(-gamma·alpha/(alpha+beta)); D* is divided by it. The chapter ("The compute-optimal
@@ -94,7 +96,7 @@ def compute_optimal(law: EffectiveParams, flops: Any, expansion: Any) -> Claim:
     )
 
 
-def _loss(law: EffectiveParams, expansion: Any, variables: Variables) -> Any:
+def _loss(law: EffectiveParams, expansion: Scalar, variables: Variables) -> Any:
     active = variables["params_active"]
     return law(Design(params_active=active, params_total=active * expansion, tokens=variables["tokens"]))
 

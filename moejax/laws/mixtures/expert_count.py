@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.mixtures.routed import saturate
@@ -31,23 +31,25 @@ class ExpertCount:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts", "top_k")
     outputs: ClassVar = LOSS
 
-    params_scale: Any = coefficient("scale of the parameter term", symbol="a", dimension={"params": "-params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters at Ê = 1", symbol="alpha", sign="-")
-    params_experts: Any = coefficient(
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="a", dimension={"params": "-params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters at Ê = 1", symbol="alpha", sign="-")
+    params_experts: Scalar = coefficient(
         "exponent of experts in the parameter term", symbol="delta", sign="any", shift={"params": "params_coupling"}
     )
-    params_coupling: Any = coefficient("how experts bend the exponent of parameters", symbol="gamma", sign="any")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "-tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens at Ê = 1", symbol="beta", sign="-")
-    tokens_experts: Any = coefficient(
+    params_coupling: Scalar = coefficient("how experts bend the exponent of parameters", symbol="gamma", sign="any")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "-tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens at Ê = 1", symbol="beta", sign="-")
+    tokens_experts: Scalar = coefficient(
         "exponent of experts in the data term", symbol="omega", sign="any", shift={"tokens": "tokens_coupling"}
     )
-    tokens_coupling: Any = coefficient("how experts bend the exponent of tokens", symbol="zeta", sign="any")
-    experts_start: Any = coefficient("what one expert counts as", symbol="E_start")
-    experts_maximum: Any = coefficient("what infinitely many experts count as", symbol="E_max")
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="c")
+    tokens_coupling: Scalar = coefficient("how experts bend the exponent of tokens", symbol="zeta", sign="any")
+    experts_start: Scalar = coefficient("what one expert counts as", symbol="E_start")
+    experts_maximum: Scalar = coefficient("what infinitely many experts count as", symbol="E_max")
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="c")
 
-    def at_experts(self, num_experts: Any) -> Chinchilla:
+    def at_experts(self, num_experts: Scalar) -> Chinchilla:
         """Return the law at one expert count, which has Chinchilla's form (Table 4: m, mu, n, nu)."""
         experts = saturate(num_experts, self.experts_start, self.experts_maximum, 1)
         return Chinchilla(
@@ -63,7 +65,7 @@ class ExpertCount:
 
 
 @in_float64
-def compute_optimal(law: ExpertCount, flops: Any, num_experts: Any) -> Claim:
+def compute_optimal(law: ExpertCount, flops: Scalar, num_experts: Scalar) -> Claim:
     """Return the claim for ``params_active`` and ``tokens`` of minimum loss at 6·N_act·D and one expert count."""
     return Claim(
         statement="Hoffmann's split with the scales and exponents of one expert count",
@@ -74,7 +76,7 @@ def compute_optimal(law: ExpertCount, flops: Any, num_experts: Any) -> Claim:
     )
 
 
-def _loss(law: ExpertCount, num_experts: Any, variables: Variables) -> Any:
+def _loss(law: ExpertCount, num_experts: Scalar, variables: Variables) -> Any:
     return law(Design(num_experts=num_experts, top_k=1.0, **variables))
 
 

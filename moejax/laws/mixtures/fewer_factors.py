@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, coefficients, law
 from moejax.laws.mixtures.five_factor import FiveFactor, best_active_experts, with_experts
@@ -22,11 +22,11 @@ class TwoFactor:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
     outputs: ClassVar = LOSS
 
-    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    total_scale: Scalar = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     def __call__(self, design: Design) -> Any:
         return (
@@ -47,13 +47,13 @@ class ThreeFactor:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
-    share_slope: Any = coefficient("cost of a large active share", symbol="h")
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    total_scale: Scalar = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    share_slope: Scalar = coefficient("cost of a large active share", symbol="h")
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     def __call__(self, design: Design) -> Any:
         total, active = design.params_total_nonembedding, design.params_active_nonembedding
@@ -78,20 +78,22 @@ class FourFactor:
     inputs: ClassVar[tuple[str, ...]] = FiveFactor.inputs
     outputs: ClassVar = LOSS
 
-    experts_slope: Any = coefficient("cost of more active experts", symbol="e", dimension={"params": "params_exponent"})
-    experts_inverse: Any = coefficient(
+    experts_slope: Scalar = coefficient(
+        "cost of more active experts", symbol="e", dimension={"params": "params_exponent"}
+    )
+    experts_inverse: Scalar = coefficient(
         "cost of fewer active experts", symbol="f", dimension={"params": "params_exponent"}
     )
-    active_coupling: Any = coefficient("weight of active parameters in the coupling", symbol="k")
-    share_coupling: Any = coefficient(
+    active_coupling: Scalar = coefficient("weight of active parameters in the coupling", symbol="k")
+    share_coupling: Scalar = coefficient(
         "weight of the active share in the coupling", symbol="h", dimension={"params": "-params_exponent"}
     )
-    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    total_scale: Scalar = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     @property
     def as_five_factor(self) -> FiveFactor:
@@ -102,7 +104,7 @@ class FourFactor:
         return self.as_five_factor(design)
 
 
-def at_structure(law: FiveFactor, active_experts: Any, shared_share: Any) -> ThreeFactor:
+def at_structure(law: FiveFactor, active_experts: Scalar, shared_share: Scalar) -> ThreeFactor:
     """Return Eq. 7 as implied by the joint law at one G and S: the structure changes a, c and h, and nothing else."""
     structure = law.structure(with_experts(active_experts, shared_share))
     return ThreeFactor(

@@ -12,7 +12,7 @@ from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.decision import SPLIT, DecisionRule, optimum
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, frontier
 from moejax.laws.dense.loss_compute import LossCompute
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.search import argmin_between
@@ -37,26 +37,28 @@ class FiveFactor:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens", "top_k", "num_shared_experts")
     outputs: ClassVar = LOSS
 
-    experts_slope: Any = coefficient("cost of more active experts", symbol="e", dimension={"params": "params_exponent"})
-    experts_inverse: Any = coefficient(
+    experts_slope: Scalar = coefficient(
+        "cost of more active experts", symbol="e", dimension={"params": "params_exponent"}
+    )
+    experts_inverse: Scalar = coefficient(
         "cost of fewer active experts", symbol="f", dimension={"params": "params_exponent"}
     )
-    shared_square: Any = coefficient(
+    shared_square: Scalar = coefficient(
         "curvature in the shared share", symbol="m", dimension={"params": "params_exponent"}
     )
-    shared_slope: Any = coefficient(
+    shared_slope: Scalar = coefficient(
         "slope in the shared share", symbol="n", sign="-", dimension={"params": "params_exponent"}
     )
-    active_coupling: Any = coefficient("weight of active parameters in the coupling", symbol="k")
-    share_coupling: Any = coefficient(
+    active_coupling: Scalar = coefficient("weight of active parameters in the coupling", symbol="k")
+    share_coupling: Scalar = coefficient(
         "weight of the active share in the coupling", symbol="h", dimension={"params": "-params_exponent"}
     )
-    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    total_scale: Scalar = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     def structure(self, design: Design) -> Any:
         """Return e·G + f/G + m·S² + n·S, the cost of number and kind of the experts."""
@@ -122,7 +124,7 @@ PUBLISHED = {
 }
 
 
-def with_experts(active_experts: Any, shared_share: Any, **fields: Any) -> Design:
+def with_experts(active_experts: Scalar, shared_share: Scalar, **fields: Any) -> Design:
     """Return a design with real numbers G and S; counts exclude embeddings."""
     shared = active_experts * shared_share
     return Design(top_k=active_experts - shared, num_shared_experts=shared, **fields)
@@ -158,7 +160,7 @@ def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
     )
 
 
-def optimal_active_share(law: FiveFactor, params_total: Any, active_experts: Any, shared_share: Any) -> Claim:
+def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: Scalar, shared_share: Scalar) -> Claim:
     """Return the claim for the N_a/N of minimum loss at one N, G and S (counts without embeddings); tokens cancel.
 
     This optimum of the formula ignores cost: more active parameters are free.
@@ -177,7 +179,7 @@ def optimal_active_share(law: FiveFactor, params_total: Any, active_experts: Any
 
 @in_float64
 def optimal_active_at_compute(
-    law: FiveFactor, flops: Any, params_total: Any, active_experts: Any, shared_share: Any
+    law: FiveFactor, flops: Scalar, params_total: Scalar, active_experts: Scalar, shared_share: Scalar
 ) -> Claim:
     """Return the claim for N_a and D of minimum loss with N_a·D = ``flops``, at one N, G and S.
 
@@ -200,15 +202,17 @@ SMALLEST, LARGEST = 1.0, 1e25
 
 
 @jax.jit
-def _root_of_equation_31(law: FiveFactor, flops: Any, params_total: Any, active_experts: Any, shared_share: Any) -> Any:
-    def loss(log_active: Any) -> Any:
+def _root_of_equation_31(
+    law: FiveFactor, flops: Scalar, params_total: Scalar, active_experts: Scalar, shared_share: Scalar
+) -> Any:
+    def loss(log_active: Scalar) -> Any:
         variables = _spend(jnp.exp(log_active), flops)
         return _at_compute(law, params_total, active_experts, shared_share, variables)
 
     return jnp.exp(argmin_between(loss, jnp.log(SMALLEST), jnp.log(LARGEST)))
 
 
-def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, structure: Any) -> Any:
+def loss_at_optimum(law: FiveFactor, params_active: Scalar, params_total: Scalar, structure: Any) -> Any:
     """Return L*(C) of Eq. 32, where ``params_active`` solves Eq. 31 for C."""
     alpha, beta = law.params_exponent, law.tokens_exponent
     return (
@@ -218,7 +222,7 @@ def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, stru
     )
 
 
-def loss_compute_limit(law: FiveFactor, params_total: Any, structure: Any) -> LossCompute:
+def loss_compute_limit(law: FiveFactor, params_total: Scalar, structure: Any) -> LossCompute:
     """Return L*(C) as h goes to 0: C_0 + K·C^(-alpha·beta/(alpha+beta)), Eq. 33.
 
     The paper presents Eq. 33 as L*(C) at N = 1T. It is this limit, not a fit, and is below the exact loss of
@@ -240,11 +244,11 @@ def loss_compute_limit(law: FiveFactor, params_total: Any, structure: Any) -> Lo
     )
 
 
-def _floor(law: FiveFactor, params_total: Any, structure: Any) -> Any:
+def _floor(law: FiveFactor, params_total: Scalar, structure: Any) -> Any:
     return (structure + law.total_scale) * params_total**-law.params_exponent + law.irreducible
 
 
-def _spend(active: Any, flops: Any) -> dict[str, Any]:
+def _spend(active: Scalar, flops: Scalar) -> dict[str, Any]:
     return {"params_active": active, "tokens": flops / active}
 
 
@@ -257,20 +261,24 @@ def _at_structure(law: FiveFactor, design: Design, fixed: Variables, variables: 
     return law(with_experts(**fixed, **variables, **sizes))
 
 
-def _at_share(law: FiveFactor, total: Any, active_experts: Any, shared_share: Any, variables: Variables) -> Any:
+def _at_share(
+    law: FiveFactor, total: Scalar, active_experts: Scalar, shared_share: Scalar, variables: Variables
+) -> Any:
     active = variables["active_share"] * total
     return law(with_experts(active_experts, shared_share, params_total=total, params_active=active, tokens=1e12))
 
 
-def _at_compute(law: FiveFactor, total: Any, active_experts: Any, shared_share: Any, variables: Variables) -> Any:
+def _at_compute(
+    law: FiveFactor, total: Scalar, active_experts: Scalar, shared_share: Scalar, variables: Variables
+) -> Any:
     return law(with_experts(active_experts, shared_share, params_total=total, **variables))
 
 
 def efficient_active_share(
     law: FiveFactor,
-    params_total: Any,
-    active_experts: Any,
-    shared_share: Any,
+    params_total: Scalar,
+    active_experts: Scalar,
+    shared_share: Scalar,
     *,
     least_gain: float,
     step: float = 0.01,
@@ -283,7 +291,7 @@ def efficient_active_share(
     """
     shares = step * jnp.arange(1.0, round(1 / step) + 1)
 
-    def loss(share: Any) -> Any:
+    def loss(share: Scalar) -> Any:
         active = share * params_total
         return law(
             with_experts(active_experts, shared_share, params_total=params_total, params_active=active, tokens=1e12)
@@ -311,7 +319,7 @@ def shared_share_range(law: FiveFactor, design: Design, *, tolerance: float) -> 
     return best_shared_share(law) - half, best_shared_share(law) + half
 
 
-def routed_experts_factor(widening: Any, active_experts: Any, shared_share: Any, num_experts: Any) -> Any:
+def routed_experts_factor(widening: Scalar, active_experts: Scalar, shared_share: Scalar, num_experts: Scalar) -> Any:
     """Return the factor v on the number of routed experts if every expert becomes u = ``widening`` times as wide.
 
     Appendix H, Eq. 35: v = ((1-u)·S·G + n_e) / (u·n_e) keeps the total parameters, so that N_a alone varies.
@@ -328,11 +336,11 @@ def _decided_structure(law: FiveFactor) -> dict[str, Any]:
     return {f"optimal_{name}": value for name, value in _best_structure(law).items()}
 
 
-def _active_share_at_best(law: FiveFactor, params_total: Any) -> Claim:
+def _active_share_at_best(law: FiveFactor, params_total: Scalar) -> Claim:
     return optimal_active_share(law, params_total, **_best_structure(law))
 
 
-def _active_at_best(law: FiveFactor, flops: Any, params_total: Any) -> Claim:
+def _active_at_best(law: FiveFactor, flops: Scalar, params_total: Scalar) -> Claim:
     # The paper defines C = N_a·D, without the factor 6.
     return optimal_active_at_compute(law, flops / FLOPS_PER_PARAM_AND_TOKEN, params_total, **_best_structure(law))
 

@@ -9,7 +9,7 @@ import jax
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.dense.chinchilla import Chinchilla, optimal_split, training_flops
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -30,15 +30,17 @@ class Granularity:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "model_dim", "expert_hidden")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="c")
-    granularity_scale: Any = coefficient(
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="c")
+    granularity_scale: Scalar = coefficient(
         "what coarse experts cost", symbol="g", dimension={"params": "params_exponent"}
     )
-    granularity_exponent: Any = coefficient("exponent of granularity", symbol="gamma")
-    params_scale: Any = coefficient("scale of the parameter term", symbol="a", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    granularity_exponent: Scalar = coefficient("exponent of granularity", symbol="gamma")
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="a", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
 
     def __call__(self, design: Design) -> Any:
         granularity = 2 * design.granularity
@@ -50,7 +52,7 @@ class Granularity:
         )
 
 
-def compute_optimal(law: Granularity, flops: Any, granularity: Any, expansion: Any) -> Claim:
+def compute_optimal(law: Granularity, flops: Scalar, granularity: Scalar, expansion: Scalar) -> Claim:
     """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N_act·D at one G and
     N/N_act.
 
@@ -73,7 +75,7 @@ def compute_optimal(law: Granularity, flops: Any, granularity: Any, expansion: A
     )
 
 
-def _loss(law: Granularity, granularity: Any, expansion: Any, variables: Variables) -> Any:
+def _loss(law: Granularity, granularity: Scalar, expansion: Scalar, variables: Variables) -> Any:
     total = variables["params_active"] * expansion
     return law(Design(params_total=total, tokens=variables["tokens"], model_dim=granularity, expert_hidden=4.0))
 
@@ -121,7 +123,7 @@ PUBLISHED = {
 }
 
 
-def _sizes(law: Granularity, flops: Any, granularity: Any, expansion: Any) -> Claim:
+def _sizes(law: Granularity, flops: Scalar, granularity: Scalar, expansion: Scalar) -> Claim:
     # The paper's G is twice a Design's granularity.
     return compute_optimal(law, flops, 2 * granularity, expansion)
 

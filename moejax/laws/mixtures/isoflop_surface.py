@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from moejax.errors import UserError
 from moejax.laws.claim import Claim, Variables, in_float64
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, constant, law
 from moejax.laws.search import argmin_between
@@ -31,10 +31,10 @@ class IsoflopSurface:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "num_experts", "top_k")
     outputs: ClassVar = LOSS
 
-    size: Any = coefficient("powers of log size, from the first", symbol="a_i", sign="any")
-    sparsity: Any = coefficient("powers of log sparsity, from the first", symbol="b_i", sign="any")
-    interaction: Any = coefficient("powers of their product, from the first", symbol="c_i", sign="any")
-    offset: Any = coefficient("nats per token", symbol="d", sign="any")
+    size: tuple[Any, ...] = coefficient("powers of log size, from the first", symbol="a_i", sign="any")
+    sparsity: tuple[Any, ...] = coefficient("powers of log sparsity, from the first", symbol="b_i", sign="any")
+    interaction: tuple[Any, ...] = coefficient("powers of their product, from the first", symbol="c_i", sign="any")
+    offset: Scalar = coefficient("nats per token", symbol="d", sign="any")
     params_unit: float = constant(
         "parameters at which log size is 0", symbol="unit", default=1.0, dimension={"params": "1"}
     )
@@ -67,7 +67,7 @@ def fit_surface(
 
 
 @in_float64
-def optimal_params_total(law: IsoflopSurface, sparsity: Any) -> Claim:
+def optimal_params_total(law: IsoflopSurface, sparsity: Scalar) -> Claim:
     """Return the claim for the N of minimum loss at one sparsity, for degrees (2, 2, 2).
 
     Raises:
@@ -85,7 +85,7 @@ def optimal_params_total(law: IsoflopSurface, sparsity: Any) -> Claim:
 
 
 @in_float64
-def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
+def optimal_sparsity(law: IsoflopSurface, params_total: Scalar) -> Claim:
     """Return the claim for the S of minimum loss at one size, for degrees (2, 2, 2), as the share 1-S of active
     experts.
 
@@ -103,20 +103,20 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
     )
 
 
-def best_params_total(law: IsoflopSurface, active_experts_share: Any, low: Any, high: Any) -> tuple[Any, Any]:
+def best_params_total(law: IsoflopSurface, active_experts_share: Scalar, low: Scalar, high: Scalar) -> tuple[Any, Any]:
     """Return the N of minimum loss between two sizes at one share 1-S of active experts, and that loss; any degrees."""
 
-    def loss(log_total: Any) -> Any:
+    def loss(log_total: Scalar) -> Any:
         return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
 
     best = argmin_between(loss, jnp.log(low), jnp.log(high))
     return jnp.exp(best), loss(best)
 
 
-def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, high: Any) -> tuple[Any, Any]:
+def best_active_experts_share(law: IsoflopSurface, params_total: Scalar, low: Scalar, high: Scalar) -> tuple[Any, Any]:
     """Return the 1-S of minimum loss between two shares at one size, and that loss; any degrees."""
 
-    def loss(log_share: Any) -> Any:
+    def loss(log_share: Scalar) -> Any:
         return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})
 
     best = argmin_between(loss, jnp.log(low), jnp.log(high))
@@ -131,11 +131,11 @@ def _require_quadratic(law: IsoflopSurface) -> None:
         )
 
 
-def _at_sparsity(law: IsoflopSurface, active_experts_share: Any, variables: Variables) -> Any:
+def _at_sparsity(law: IsoflopSurface, active_experts_share: Scalar, variables: Variables) -> Any:
     return law(Design(num_experts=1 / active_experts_share, top_k=1.0, **variables))
 
 
-def _at_size(law: IsoflopSurface, params_total: Any, variables: Variables) -> Any:
+def _at_size(law: IsoflopSurface, params_total: Scalar, variables: Variables) -> Any:
     return law(Design(params_total=params_total, num_experts=1 / variables["active_experts_share"], top_k=1.0))
 
 

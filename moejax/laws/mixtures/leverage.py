@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.decision import optimum
 from moejax.laws.dense.loss_compute import LossCompute, flops_for_loss
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, law
 from moejax.laws.mixtures.routed import saturate
@@ -46,14 +46,14 @@ class Leverage:
     )
     outputs: ClassVar = {"efficiency_leverage": "FLOPs of the dense model per FLOP of the mixture"}
 
-    base_exponent: Any = coefficient(
+    base_exponent: Scalar = coefficient(
         "exponent at G = 1 and C = 1", symbol="a", sign="any", shift={"flops": "flops_slope"}, log_base=10.0
     )
-    flops_slope: Any = coefficient("what a decade of compute adds to the exponent", symbol="d", sign="-")
-    granularity_square: Any = coefficient("curvature in log2 G", symbol="gamma")
-    granularity_slope: Any = coefficient("slope in log2 G", symbol="beta", sign="-")
-    ratio_start: Any = coefficient("what an activation ratio of 0 counts as", symbol="A_start")
-    ratio_maximum: Any = coefficient("what an infinite activation ratio counts as", symbol="A_max")
+    flops_slope: Scalar = coefficient("what a decade of compute adds to the exponent", symbol="d", sign="-")
+    granularity_square: Scalar = coefficient("curvature in log2 G", symbol="gamma")
+    granularity_slope: Scalar = coefficient("slope in log2 G", symbol="beta", sign="-")
+    ratio_start: Scalar = coefficient("what an activation ratio of 0 counts as", symbol="A_start")
+    ratio_maximum: Scalar = coefficient("what an infinite activation ratio counts as", symbol="A_max")
 
     def __call__(self, design: Design) -> Any:
         finer = jnp.log2(design.granularity)
@@ -67,7 +67,7 @@ class Leverage:
         return {"efficiency_leverage": ratio**exponent}
 
 
-def leverage_between(mixture: LossCompute, dense: LossCompute, flops: Any) -> Any:
+def leverage_between(mixture: LossCompute, dense: LossCompute, flops: Scalar) -> Any:
     """Return the leverage at a mixture's compute from two loss-compute curves; NaN if it is undefined.
 
     Appendix K, Algorithm 1: the FLOPs at which the dense curve reaches the mixture's loss, per FLOP of the mixture. It
@@ -76,7 +76,7 @@ def leverage_between(mixture: LossCompute, dense: LossCompute, flops: Any) -> An
     return flops_for_loss(dense, mixture(Design(flops=flops))) / flops
 
 
-def optimal_granularity(law: Leverage, activation_ratio: Any, flops: Any) -> Claim:
+def optimal_granularity(law: Leverage, activation_ratio: Scalar, flops: Scalar) -> Claim:
     """Return the claim for the granularity of greatest leverage, independent of C and of A below the dense model's
     1."""
     return Claim(
@@ -88,7 +88,7 @@ def optimal_granularity(law: Leverage, activation_ratio: Any, flops: Any) -> Cla
     )
 
 
-def _inverse(law: Leverage, activation_ratio: Any, flops: Any, variables: Variables) -> Any:
+def _inverse(law: Leverage, activation_ratio: Scalar, flops: Scalar, variables: Variables) -> Any:
     design = Design(
         num_experts=1.0,
         top_k=activation_ratio,

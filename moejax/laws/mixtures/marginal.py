@@ -9,7 +9,7 @@ import jax
 
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.decision import optimum
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.mixtures.fewer_factors import TwoFactor, at_structure
@@ -28,10 +28,10 @@ class MarginalActive:
     inputs: ClassVar[tuple[str, ...]] = ("params_active",)
     outputs: ClassVar = LOSS
 
-    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "active_exponent"})
-    active_exponent: Any = coefficient("exponent of active parameters", symbol="gamma")
-    active_slope: Any = coefficient("cost of too many active parameters", symbol="h", dimension={"params": "-1"})
-    offset: Any = coefficient("what the held factors leave, nats per token", symbol="iota")
+    active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "active_exponent"})
+    active_exponent: Scalar = coefficient("exponent of active parameters", symbol="gamma")
+    active_slope: Scalar = coefficient("cost of too many active parameters", symbol="h", dimension={"params": "-1"})
+    offset: Scalar = coefficient("what the held factors leave, nats per token", symbol="iota")
 
     def __call__(self, design: Design) -> Any:
         active = design.params_active_nonembedding
@@ -48,9 +48,9 @@ class MarginalExperts:
     inputs: ClassVar[tuple[str, ...]] = ("top_k", "num_shared_experts")
     outputs: ClassVar = LOSS
 
-    experts_slope: Any = coefficient("cost of more active experts", symbol="e")
-    experts_inverse: Any = coefficient("cost of fewer active experts", symbol="f")
-    offset: Any = coefficient("what the held factors leave, nats per token", symbol="tau")
+    experts_slope: Scalar = coefficient("cost of more active experts", symbol="e")
+    experts_inverse: Scalar = coefficient("cost of fewer active experts", symbol="f")
+    offset: Scalar = coefficient("what the held factors leave, nats per token", symbol="tau")
 
     def __call__(self, design: Design) -> Any:
         experts = design.active_experts
@@ -67,9 +67,9 @@ class MarginalShared:
     inputs: ClassVar[tuple[str, ...]] = ("top_k", "num_shared_experts")
     outputs: ClassVar = LOSS
 
-    shared_square: Any = coefficient("curvature in the shared share", symbol="m")
-    shared_slope: Any = coefficient("slope in the shared share", symbol="n", sign="-")
-    offset: Any = coefficient("what the held factors leave, nats per token", symbol="psi")
+    shared_square: Scalar = coefficient("curvature in the shared share", symbol="m")
+    shared_slope: Scalar = coefficient("slope in the shared share", symbol="n", sign="-")
+    offset: Scalar = coefficient("what the held factors leave, nats per token", symbol="psi")
 
     def __call__(self, design: Design) -> Any:
         shared = design.shared_share

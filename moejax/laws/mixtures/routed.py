@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
 
-def saturate(value: Any, start: Any, maximum: Any, least: Any) -> Any:
+def saturate(value: Scalar, start: Scalar, maximum: Scalar, least: Scalar) -> Any:
     """Return x̂ with 1/x̂ = 1/(x - least + 1/(1/start - 1/maximum)) + 1/maximum.
 
     x̂ is ``start`` at x = ``least`` and approaches ``maximum``. Clark et al. (2022) use least = 1 expert; Tian et al.
@@ -36,18 +36,18 @@ class Routed:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "num_experts", "top_k")
     outputs: ClassVar = LOSS
 
-    params_slope: Any = coefficient("slope in log N", symbol="a", sign="-")
-    experts_slope: Any = coefficient(
+    params_slope: Scalar = coefficient("slope in log N", symbol="a", sign="-")
+    experts_slope: Scalar = coefficient(
         "slope in log Ê", symbol="b", sign="-", shift={"params": "coupling"}, log_base=10.0
     )
-    coupling: Any = coefficient("how experts lose worth with size", symbol="c", sign="any")
-    offset: Any = coefficient(
+    coupling: Scalar = coefficient("how experts lose worth with size", symbol="c", sign="any")
+    offset: Scalar = coefficient(
         "log10 of the loss at N = Ê = 1", symbol="d", sign="any", shift={"params": "params_slope"}, log_base=10.0
     )
-    experts_start: Any = coefficient("what one expert counts as", symbol="E_start")
-    experts_maximum: Any = coefficient("what infinitely many experts count as", symbol="E_max")
+    experts_start: Scalar = coefficient("what one expert counts as", symbol="E_start")
+    experts_maximum: Scalar = coefficient("what infinitely many experts count as", symbol="E_max")
 
-    def saturated_experts(self, num_experts: Any) -> Any:
+    def saturated_experts(self, num_experts: Scalar) -> Any:
         """Return Ê, the saturated expert count."""
         return saturate(num_experts, self.experts_start, self.experts_maximum, 1)
 
@@ -62,7 +62,7 @@ class Routed:
         """Return the parameters of the dense model with the same loss."""
         return self.effective_params(design.params_active, design.expert_expansion)
 
-    def effective_params(self, params_active: Any, num_experts: Any) -> Any:
+    def effective_params(self, params_active: Scalar, num_experts: Scalar) -> Any:
         """Return the parameters of the dense model (E = 1) with the same loss: the effective parameter count."""
 
         def slope(experts: Any) -> Any:
@@ -125,7 +125,7 @@ PUBLISHED = {
 }
 
 
-def _effective(law: Routed, params_active: Any, num_experts: Any) -> dict[str, Any]:
+def _effective(law: Routed, params_active: Scalar, num_experts: Scalar) -> dict[str, Any]:
     return {"effective_params": law.effective_params(params_active, num_experts)}
 
 

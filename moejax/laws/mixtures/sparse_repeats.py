@@ -12,7 +12,7 @@ from moejax.laws.claim import Claim, Variables
 from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.dense.chinchilla import optimal_split, training_flops
 from moejax.laws.dense.data_constrained import DataConstrained
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 
@@ -42,25 +42,25 @@ class SparseRepeats:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens", "unique_tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "exponent"})
-    exponent: Any = coefficient("exponent of parameters and of tokens", symbol="alpha")
-    density_exponent: Any = coefficient("exponent of the density", symbol="epsilon", sign="any")
-    sparse_scale: Any = coefficient("what sparsity adds to the parameter term, as a share", symbol="P", sign="any")
-    sparse_exponent: Any = coefficient("exponent of the sparsity", symbol="mu")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "exponent"})
-    params_decay: Any = coefficient(
+    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    params_scale: Scalar = coefficient("scale of the parameter term", symbol="A", dimension={"params": "exponent"})
+    exponent: Scalar = coefficient("exponent of parameters and of tokens", symbol="alpha")
+    density_exponent: Scalar = coefficient("exponent of the density", symbol="epsilon", sign="any")
+    sparse_scale: Scalar = coefficient("what sparsity adds to the parameter term, as a share", symbol="P", sign="any")
+    sparse_exponent: Scalar = coefficient("exponent of the sparsity", symbol="mu")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "exponent"})
+    params_decay: Scalar = coefficient(
         "excess of a dense model after which one more parameter is worth 1/e of an early one", symbol="d_N"
     )
-    params_decay_slope: Any = coefficient("change of that with sparsity", symbol="lambda_N", sign="any")
-    params_decay_square: Any = coefficient("its change with the square of sparsity", symbol="sigma_N", sign="any")
-    tokens_decay: Any = coefficient(
+    params_decay_slope: Scalar = coefficient("change of that with sparsity", symbol="lambda_N", sign="any")
+    params_decay_square: Scalar = coefficient("its change with the square of sparsity", symbol="sigma_N", sign="any")
+    tokens_decay: Scalar = coefficient(
         "repeats by a dense model after which one more is worth 1/e of a new token", symbol="d_D"
     )
-    tokens_decay_slope: Any = coefficient("change of that with sparsity", symbol="lambda_D", sign="any")
-    tokens_decay_square: Any = coefficient("its change with the square of sparsity", symbol="sigma_D", sign="any")
+    tokens_decay_slope: Scalar = coefficient("change of that with sparsity", symbol="lambda_D", sign="any")
+    tokens_decay_square: Scalar = coefficient("its change with the square of sparsity", symbol="sigma_D", sign="any")
 
-    def at_density(self, density: Any) -> DataConstrained:
+    def at_density(self, density: Scalar) -> DataConstrained:
         """Return the law at one share of active parameters."""
         sparse = jnp.maximum(1 - density, LEAST)
         scale = density**self.density_exponent + self.sparse_scale * sparse**self.sparse_exponent
@@ -80,7 +80,7 @@ class SparseRepeats:
         return self.at_density(1 / design.expansion)(design)
 
 
-def compute_optimal(law: SparseRepeats, flops: Any, expansion: Any) -> Claim:
+def compute_optimal(law: SparseRepeats, flops: Scalar, expansion: Scalar) -> Claim:
     """Return the claim for ``params_active`` and ``tokens`` of minimum loss at 6·N·D and one density, without
     repetition."""
     return Claim(
@@ -92,7 +92,7 @@ def compute_optimal(law: SparseRepeats, flops: Any, expansion: Any) -> Claim:
     )
 
 
-def _loss(law: SparseRepeats, expansion: Any, variables: Variables) -> Any:
+def _loss(law: SparseRepeats, expansion: Scalar, variables: Variables) -> Any:
     active, tokens = variables["params_active"], variables["tokens"]
     return law(Design(params_active=active, params_total=active * expansion, tokens=tokens, unique_tokens=tokens))
 

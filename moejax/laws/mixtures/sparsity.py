@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from moejax.float64 import float64
-from moejax.laws.active_params import Proportional, convention
+from moejax.laws.active_params import ActiveParams, Proportional, convention
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.decision import DecisionRule
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.search import BISECTIONS, argmin_between
@@ -37,18 +37,20 @@ class Sparsity:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "num_experts", "top_k")
     outputs: ClassVar = LOSS
 
-    params_scale: Any = coefficient("scale of the parameter term", symbol="a", dimension={"params": "params_exponent"})
-    params_exponent: Any = coefficient("exponent of total parameters", symbol="alpha")
-    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
-    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
-    sparsity_scale: Any = coefficient("scale of the sparsity term", symbol="c")
-    sparsity_exponent: Any = coefficient("exponent of the active share", symbol="lambda", sign="any")
-    coupling_scale: Any = coefficient(
+    params_scale: Scalar = coefficient(
+        "scale of the parameter term", symbol="a", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Scalar = coefficient("exponent of total parameters", symbol="alpha")
+    tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
+    sparsity_scale: Scalar = coefficient("scale of the sparsity term", symbol="c")
+    sparsity_exponent: Scalar = coefficient("exponent of the active share", symbol="lambda", sign="any")
+    coupling_scale: Scalar = coefficient(
         "scale of the coupling", symbol="d", dimension={"params": "coupling_params_exponent"}
     )
-    coupling_exponent: Any = coefficient("exponent of the active share in the coupling", symbol="delta", sign="any")
-    coupling_params_exponent: Any = coefficient("exponent of total parameters in the coupling", symbol="gamma")
-    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="e")
+    coupling_exponent: Scalar = coefficient("exponent of the active share in the coupling", symbol="delta", sign="any")
+    coupling_params_exponent: Scalar = coefficient("exponent of total parameters in the coupling", symbol="gamma")
+    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="e")
 
     def __call__(self, design: Design) -> Any:
         active = 1 - design.sparsity
@@ -96,30 +98,32 @@ MOST_SPARSE = 0.999
 
 
 @jax.jit
-def best_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) -> Any:
+def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of: ActiveParams) -> Any:
     """Return N*(C, S): the total parameters of minimum loss at one sparsity."""
 
-    def loss(log_total: Any) -> Any:
+    def loss(log_total: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": 1 - sparsity})
 
     return jnp.exp(argmin_between(loss, jnp.log(SMALLEST), jnp.log(LARGEST)))
 
 
 @jax.jit
-def best_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Any:
+def best_sparsity(
+    law: Sparsity, flops: Scalar, params_total: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE
+) -> Any:
     """Return S*(C, N): the sparsity of minimum loss at one size, between 0 and ``cap``."""
 
-    def loss(log_active: Any) -> Any:
+    def loss(log_active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
 
     return 1 - jnp.exp(argmin_between(loss, jnp.log1p(-cap), 0.0))
 
 
 @jax.jit
-def dense_threshold(law: Sparsity, flops: Any, active_of: Any) -> Any:
+def dense_threshold(law: Sparsity, flops: Scalar, active_of: ActiveParams) -> Any:
     """Return the total parameters below which S*(C, N) is 0: where the slope of the loss in S changes sign at S = 0."""
 
-    def loss(log_total: Any, active: Any) -> Any:
+    def loss(log_total: Scalar, active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": active})
 
     def halve(_: Any, bracket: Any) -> Any:
@@ -133,7 +137,7 @@ def dense_threshold(law: Sparsity, flops: Any, active_of: Any) -> Any:
 
 
 @in_float64
-def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) -> Claim:
+def optimal_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of: ActiveParams) -> Claim:
     """Return the claim that ``best_params_total`` is optimal."""
     return Claim(
         statement="N*(C, S) = argmin_N L(N, C / (6 N_a(N, S)), S)",
@@ -144,7 +148,9 @@ def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: An
 
 
 @in_float64
-def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Claim:
+def optimal_sparsity(
+    law: Sparsity, flops: Scalar, params_total: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE
+) -> Claim:
     """Return the claim that ``best_sparsity`` is optimal, in terms of 1-S; a note reports a value at a bound."""
     sparsity = best_sparsity(law, flops, params_total, active_of, cap=cap)
     notes = []
@@ -172,7 +178,7 @@ class JointOptimum(NamedTuple):
     message: str
 
 
-def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> JointOptimum:
+def joint_optimum(law: Sparsity, flops: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE) -> JointOptimum:
     """Return N and S of minimum loss with S at most ``cap``: Eq. 2, whose optimum without the cap is degenerate."""
     with float64():
         law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))
@@ -188,10 +194,10 @@ def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_
 
 
 @jax.jit
-def _losses_by_sparsity(law: Sparsity, flops: Any, active_of: Any, least: Any) -> tuple[Any, Any, Any]:
+def _losses_by_sparsity(law: Sparsity, flops: Scalar, active_of: ActiveParams, least: Scalar) -> tuple[Any, Any, Any]:
     """Return shares of active experts from ``least`` to 1, with the best size and its loss at each."""
 
-    def at(active: Any) -> tuple[Any, Any]:
+    def at(active: Scalar) -> tuple[Any, Any]:
         total = best_params_total(law, flops, 1 - active, active_of)
         return total, _loss(law, flops, active_of, {"params_total": total, "active_experts_share": active})
 
@@ -199,21 +205,23 @@ def _losses_by_sparsity(law: Sparsity, flops: Any, active_of: Any, least: Any) -
     return actives, *jax.vmap(at)(actives)
 
 
-def _loss(law: Sparsity, flops: Any, active_of: Any, variables: Variables) -> Any:
+def _loss(law: Sparsity, flops: Scalar, active_of: ActiveParams, variables: Variables) -> Any:
     total, active = variables["params_total"], variables["active_experts_share"]
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active_of(total, 1 - active))
     return law(Design(params_total=total, tokens=tokens, num_experts=1 / active, top_k=1.0))
 
 
-def _at_sparsity(law: Sparsity, flops: Any, active_of: Any, active_experts_share: Any, variables: Variables) -> Any:
+def _at_sparsity(
+    law: Sparsity, flops: Scalar, active_of: ActiveParams, active_experts_share: Scalar, variables: Variables
+) -> Any:
     return _loss(law, flops, active_of, {**variables, "active_experts_share": active_experts_share})
 
 
-def _at_size(law: Sparsity, flops: Any, active_of: Any, params_total: Any, variables: Variables) -> Any:
+def _at_size(law: Sparsity, flops: Scalar, active_of: ActiveParams, params_total: Scalar, variables: Variables) -> Any:
     return _loss(law, flops, active_of, {**variables, "params_total": params_total})
 
 
-def _sizes(law: Sparsity, flops: Any, sparsity: Any) -> dict[str, Any]:
+def _sizes(law: Sparsity, flops: Scalar, sparsity: Scalar) -> dict[str, Any]:
     """Return the sizes at one sparsity by the default active-parameter convention."""
     active_of = convention()
     total = best_params_total(law, flops, sparsity, active_of)
@@ -227,7 +235,7 @@ def _sizes(law: Sparsity, flops: Any, sparsity: Any) -> dict[str, Any]:
     }
 
 
-def _sparsity_at_size(law: Sparsity, flops: Any, params_total: Any) -> dict[str, Any]:
+def _sparsity_at_size(law: Sparsity, flops: Scalar, params_total: Scalar) -> dict[str, Any]:
     return {"optimal_sparsity": best_sparsity(law, flops, params_total, convention())}
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design, design_from
+from moejax.laws.design import Design, Scalar, design_from
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, law
 
@@ -29,10 +29,10 @@ class AccuracyFromLoss:
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
     outputs: ClassVar = {"accuracy": "share of answers"}
 
-    best_accuracy: Any = coefficient("accuracy of a model of little loss", symbol="b", is_scale=True)
-    lost_accuracy: Any = coefficient("what a model that has learnt nothing lacks of it", symbol="a", is_scale=True)
-    slope: Any = coefficient("steepness per unit of loss", symbol="k", dimension={"loss": "-1"})
-    middle_loss: Any = coefficient(
+    best_accuracy: Scalar = coefficient("accuracy of a model of little loss", symbol="b", is_scale=True)
+    lost_accuracy: Scalar = coefficient("what a model that has learnt nothing lacks of it", symbol="a", is_scale=True)
+    slope: Scalar = coefficient("steepness per unit of loss", symbol="k", dimension={"loss": "-1"})
+    middle_loss: Scalar = coefficient(
         "loss at which half of it is lost", symbol="L_0", dimension={"loss": "1"}, is_scale=False
     )
 

@@ -17,7 +17,7 @@ import jax
 from moejax.errors import UserError
 from moejax.laws import DECISIONS
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design, design_from
+from moejax.laws.design import Design, Scalar, design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import LOSS, law
 
@@ -41,7 +41,7 @@ class ChainedLaw:
         """Return the law of the score with its coefficients."""
         return _part(self, self.links[1])
 
-    def score(self, loss: Any) -> Any:
+    def score(self, loss: Scalar) -> Any:
         """Return the score at a loss."""
         (output,) = self.outputs
         return self.score_law(design_from({"loss": loss}))[output]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design
+from moejax.laws.design import Design, Scalar
 from moejax.laws.entry import LawEntry, Published
 from moejax.laws.law import coefficient, law
 
@@ -27,9 +27,9 @@ class ErrorFromLoss:
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
     outputs: ClassVar = {"error": "share of answers"}
 
-    chance_error: Any = coefficient("error of a model that has learnt nothing", symbol="epsilon", is_scale=True)
-    gain_scale: Any = coefficient("what a loss of 0 would gain on it", symbol="k", is_scale=True)
-    gain_rate: Any = coefficient("how fast a loss removes the gain", symbol="gamma", dimension={"loss": "-1"})
+    chance_error: Scalar = coefficient("error of a model that has learnt nothing", symbol="epsilon", is_scale=True)
+    gain_scale: Scalar = coefficient("what a loss of 0 would gain on it", symbol="k", is_scale=True)
+    gain_rate: Scalar = coefficient("how fast a loss removes the gain", symbol="gamma", dimension={"loss": "-1"})
 
     def __call__(self, design: Design) -> Any:
         return {"error": self.chance_error - self.gain_scale * jnp.exp(-self.gain_rate * design.loss)}
