@@ -33,7 +33,9 @@ from moejax.report.render import markdown_table
 from moejax.result import Column, Table
 from moejax.wording import listed
 
-FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
+FOLDER, INDEX, ERRATA, GALLERY = "laws", "laws.md", "errata.md", "gallery.md"
+LIST_BEGINS, LIST_ENDS = "<!-- `make laws` writes this table. -->\n", "<!-- End of the table. -->"
+"""Marks around the list of laws in ``INDEX``."""
 
 FOOTER_END = "`; it is not edited by hand.*"
 """Last text of every page."""
@@ -62,7 +64,7 @@ DESIGNED = {
 }
 """Limits for ``moejax design`` with a law's published constants, for laws that decide something."""
 
-FITTED_HERE, NO_FIGURE = "fitted-here", ""
+FITTED_HERE = "fitted-here"
 RELATED = {
     **dict.fromkeys(("two_factor", "three_factor", "dense_to_moe"), FITTED_HERE),
     "four_factor": "zhao-3",
@@ -74,7 +76,7 @@ RELATED = {
     "step_law": "tian-2",
     "sparse_repeats": "data-constrained",
 }
-"""Figures related to a law that do not use one set of its coefficients; ``NO_FIGURE`` if there is none."""
+"""Figures related to a law that do not use one set of its coefficients."""
 
 FITTED_OTHERWISE = {
     "hyperparameters": "moejax fit runs.csv --recipe tian",
@@ -107,18 +109,37 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
             path.unlink()
     for path, text in pages.items():
         write_text(path, text)
+    index = docs / INDEX
+    if index.exists() and LIST_BEGINS in (text := index.read_text(encoding="utf-8")):
+        index.write_text(with_list(text), encoding="utf-8")
     update(1.0, "written")
     return folder
+
+
+def with_list(index: str) -> str:
+    """Return the page on laws with the current list of them between its marks."""
+    before, _, rest = index.partition(LIST_BEGINS)
+    columns = [Column(name, words=True) for name in ("law", "about", "reads")]
+    rows = [
+        [f"[`{name}`]({FOLDER}/{name}.md)", _about(law).rstrip("."), ", ".join(f"`{field}`" for field in law.inputs)]
+        for name, law in LAWS.items()
+    ]
+    table = markdown_table(Table("", columns, rows), str)
+    return f"{before}{LIST_BEGINS}{table}\n{LIST_ENDS}{rest.partition(LIST_ENDS)[2]}"
+
+
+def _about(law: Any) -> str:
+    """Return the first sentence of the file of a law."""
+    return inspect.cleandoc(sys.modules[law.__module__].__doc__ or "").partition("\n")[0]
 
 
 def page(name: str, known: str, gallery: str) -> str:
     """Return a law's page in Markdown, with extracts from the pages of errata and figures."""
     law: Any = LAWS[name]
     said = formula(law)
-    about = inspect.cleandoc(sys.modules[law.__module__].__doc__ or "").partition("\n")[0]
     parts = [
         f"# {name}",
-        about,
+        _about(law),
         block(said.equations),
         f"```text\n{textwrap.fill(said.text, 78, break_long_words=False, break_on_hyphens=False)}\n```",
         *map(_prose, said.prose.split("\n\n")),
@@ -255,8 +276,6 @@ def _figure(name: str, gallery: str) -> list[str]:
     if not own and name not in RELATED:
         return []
     shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
-    if shown == NO_FIGURE:
-        return []
     entry = gallery.partition(f"\n### {shown}\n")[2].partition("\n### ")[0].strip()
     if not entry:
         raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")

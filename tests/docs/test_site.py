@@ -9,7 +9,7 @@ pytestmark = pytest.mark.docs
 PAGES = sorted(Path("docs").rglob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "laws"], ids=str)
 def test_a_page_is_in_the_navigation(page):
     assert f" {page.relative_to('docs')}\n" in Path("mkdocs.yml").read_text()
 
