@@ -12,8 +12,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import DONE, parser_of, split_overrides
-from moejax.papers.numbered_figures import NUMBERED
-from moejax.papers.plots import ALL
+from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.papers.record import ERROR, MATCH, NOT_CHECKABLE, UNDER_READING, UNEXPLAINED
 from moejax.papers.verdicts import recorded
 
@@ -162,5 +161,5 @@ def test_counts_of_figures_and_numbers_are_those_on_record(title):
     }
     for words, count in said.items():
         assert re.findall(rf"(\d+) {words}", numbers[1]) == [str(count)] * (count > 0), words
-    drawn = len(NUMBERED[paper])
+    drawn = len(DOCUMENTS[paper].figures)
     assert f"{drawn} of {drawn} drawn" in text

@@ -16,7 +16,7 @@ from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
-from moejax.papers.synthetic import chapter_002_runs
+from moejax.papers.chapter_002.runs import chapter_002_runs
 from moejax.report import render
 
 RUNS = sweep(CHAPTER_002, noise=0.001, doublings=8)

@@ -25,9 +25,9 @@ from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
-from moejax.papers.synthetic import tian_runs
 from moejax.papers.tian.power_laws import allocation_law, hyperparameter_law
 from moejax.papers.tian.recipe import TRAINED_BELOW, JointLaw, Residuals, _in_logs, joint_law, tian
+from moejax.papers.tian.runs import tian_runs
 from moejax.report import render
 from moejax.report.conclusions import BRIEF_RECIPE
 

@@ -20,8 +20,7 @@ from moejax.fit.tables.column_names import with_our_names
 from moejax.fit.tables.read_runs import check_units, mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
-from moejax.papers.numbered_figures import numbered
-from moejax.papers.plots import ALL
+from moejax.papers.plots import ALL, numbered
 from moejax.report import evidence, render, sources
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
 from moejax.report.gallery import write_gallery

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
+import pandas as pd
 
 from moejax.errors import UserError
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW
-from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.mixtures.effective_params import compute_optimal
+from moejax.fit.runs import Runs, runs_from
+from moejax.fit.search.fit_law import fit_law
+from moejax.fit.selection.holdout import Split
+from moejax.fit.selection.metrics import predict
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, HOFFMANN_2022, training_flops
+from moejax.laws.design import Design
+from moejax.laws.mixtures.effective_params import CHAPTER_002 as LAW
+from moejax.laws.mixtures.effective_params import EffectiveParams, compute_optimal
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS, GRID_EXPANSION
+from moejax.papers.documents import CHAPTER_002
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, figure
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, coloured
 from moejax.report.findings import frontier
+from moejax.report.plots import FromRuns
+from moejax.report.synthetic import NOISE, rng
+from moejax.report.synthetic import runs as synthetic_runs
 from moejax.run_table import DataFrame
 
 ACTIVES = np.geomspace(2e9, 4e11, 61)
@@ -22,6 +36,7 @@ SLIDER = np.geomspace(1e20, 1e26, 61)
 """Budgets of the widget's slider."""
 
 
+@CHAPTER_002.experiment("widget", where="the widget and its presets", law="effective_params", shows="loss by compute")
 def widget(inputs: FigureInputs) -> Figure:
     """Draw the widget's three presets: L against C at one N_act and G, over the dense curve of the same N_act."""
     panels = []
@@ -46,6 +61,7 @@ def widget(inputs: FigureInputs) -> Figure:
     )
 
 
+@CHAPTER_002.experiment("grid", where="Listing 2", law="effective_params", shows="loss of a grid of models")
 def grid(inputs: FigureInputs) -> Figure:
     """Draw Listing 2's grid as a heat map, and L*(C) at each expansion."""
     law = inputs.law
@@ -93,6 +109,66 @@ def _best_losses(inputs: FigureInputs, expansion: float) -> np.ndarray:
     return evaluate(inputs.law, params_active=active, params_total=active * expansion, tokens=tokens)
 
 
+INPUTS = EffectiveParams.inputs
+CELLS = 41, 31
+"""Grid points along active parameters and along G."""
+PARTS = ("part", "params_active", "expansion", "flops", "loss")
+
+
+def frontier_table(runs: Runs, held_out: Split | None = None, law: EffectiveParams | None = None) -> pd.DataFrame:
+    """Return every run with its compute 6·N_act·D (``part`` is ``run``), and the law's losses on a grid (``part`` is
+    ``law``).
+
+    The grid covers the runs' range of active parameters and G, at the largest run's compute.
+
+    Args:
+      law: the law; fitted to the runs that are not held out by default.
+
+    Raises:
+      UserError: the law cannot be fitted to these runs.
+    """
+    if law is None:
+        law = fit_law(EffectiveParams, runs if held_out is None else runs.only(~held_out.held_out)).law
+    assert law is not None
+    runs = runs.where(runs.weight > 0)
+    active = np.asarray(runs.design.params_active, np.float64)
+    expansion = np.asarray(runs.design.params_total, np.float64) / active
+    flops = _flops(active, runs.design.tokens)
+    budget = float(flops.max())
+    grid = np.meshgrid(
+        np.geomspace(active.min(), active.max(), CELLS[0]), np.geomspace(1.0, max(expansion.max(), 2.0), CELLS[1])
+    )
+    sizes, ratios = (each.ravel() for each in grid)
+    design = Design(params_active=sizes, params_total=sizes * ratios, tokens=budget / _flops(sizes, 1.0))
+    said = predict(law, runs_from(design, np.ones(len(sizes))))
+    trained = (active, expansion, flops, runs.loss)
+    by_law = (sizes, ratios, np.full(len(sizes), budget), said)
+    parts = [
+        pd.DataFrame({"part": part, **dict(zip(PARTS[1:], values, strict=True))})
+        for part, values in (("run", trained), ("law", by_law))
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _flops(active: Any, tokens: Any) -> np.ndarray:
+    return np.asarray(training_flops({"params_active": active, "tokens": tokens})["flops"], np.float64)
+
+
+def expansions() -> pd.DataFrame:
+    """Return runs of chapter 002's law with noise, and its grid at the largest of their budgets."""
+    runs = synthetic_runs(120)
+    design = Design(**{name: runs[name].to_numpy(float) for name in INPUTS})
+    return frontier_table(runs_from(design, runs["loss"].to_numpy(float)), law=LAW)
+
+
+@CHAPTER_002.experiment(
+    "runs",
+    where="Listing 2, of runs",
+    columns=PARTS,
+    from_runs=FromRuns(reads=INPUTS, table=frontier_table),
+    example=expansions,
+    shows="frontier of a run table",
+)
 def of_runs(inputs: FigureInputs) -> Figure:
     """Draw the frontier of runs, unbeaten by runs with less compute, and Listing 2's grid by the law of these runs."""
     runs, cells = (inputs.table[inputs.table["part"] == part] for part in ("run", "law"))
@@ -152,6 +228,45 @@ DATA_TERM = Axis("loss_left_to_tokens_nats_per_token", "loss that more tokens ta
 MISS = Axis("predicted_minus_measured_nats_per_token", "predicted minus measured, nats/token")
 
 
+def domain_losses() -> pd.DataFrame:
+    """Return losses of two domains of a mixture with different beta and noise, their aggregate, and one law for it."""
+    shares, betas, random = {"web": 0.7, "math": 0.3}, {"web": 0.22, "math": 0.4}, rng()
+    sizes, tokens = (each.ravel() for each in np.meshgrid(np.geomspace(3e7, 1e9, 5), np.geomspace(1e9, 6.4e10, 7)))
+    far = tokens > 2e10
+    known = {"params_active": sizes, "tokens": tokens}
+    parts = {}
+    for name, beta in betas.items():
+        law = dataclasses.replace(HOFFMANN_2022, tokens_exponent=beta, tokens_scale=0.5 * 1e9**beta)
+        predicted = evaluate(law, **known)
+        left = predicted - evaluate(law, params_active=sizes, tokens=np.inf)
+        parts[name] = (predicted + random.normal(0.0, NOISE, len(sizes)), predicted, left)
+    whole, together = (sum(shares[name] * parts[name][i] for name in shares) for i in (0, 1))
+    # A single exponent for the sum of two powers is right in the fitted range, and too high or too low beyond.
+    beta = sum(shares[name] * betas[name] for name in shares)
+    one = together + sum(shares[name] * (0.5 * (tokens / 1e9) ** -beta - parts[name][2]) for name in shares)
+    parts |= {ONE_LAW: (whole, one, np.nan), BY_DOMAIN: (whole, together, np.nan)}
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "domain": name,
+                "role": np.where(far, "held out", "fitted"),
+                "tokens": tokens,
+                "measured": measured,
+                "predicted": predicted,
+                "data_term": left,
+            }
+        )
+        for name, (measured, predicted, left) in parts.items()
+    )
+
+
+@CHAPTER_002.experiment(
+    "domains",
+    where="Engineering Reality, 3",
+    columns=("domain", "role", "tokens", "measured", "predicted", "data_term"),
+    example=domain_losses,
+    shows="beta of each domain",
+)
 def domains(inputs: FigureInputs) -> Figure:
     """Draw Engineering Reality, 3: beta of every domain, and the errors of one law for all domains.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from moejax.laws.budget.resources import active_ratio
+from moejax.papers.documents import LI
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import LOSS, Axis, Panel, Series, figure
@@ -31,6 +32,9 @@ SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts",
 """Columns of a run table for points by shape."""
 
 
+@LI.experiment(
+    "1a", where="Figure 1a and Eqs. 18 to 26", columns=RATE_COLUMNS, shows="compute and loss by activation rate"
+)
 def compute(inputs: FigureInputs) -> Figure:
     """Draw Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); with runs, also the
     loss.
@@ -109,6 +113,7 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
     return panels
 
 
+@LI.experiment("7", where="Figure 7 and Eq. 27", columns=SHAPE_COLUMNS, shows="shape ratios, and loss by them")
 def shapes(inputs: FigureInputs) -> Figure:
     """Draw Figure 7's variables: μ by aspect and size, and β by μ and r_a; with runs, also their losses."""
     aspect = np.geomspace(30, 250, 41)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.papers.abnar.records import shape_of
+from moejax.papers.documents import ABNAR
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import TOTAL, Axis, Panel, Series, figure
 from moejax.report.figures.style import coloured
@@ -13,6 +14,7 @@ WIDTHS = (512, 768, 1024, 1536, 2048, 3072, 4096)
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
+@ABNAR.experiment("7", law="", shows="FLOPs by Eq. 9 over 6·N_a")
 def estimator(inputs: FigureInputs) -> Figure:
     """Draw the ratio of Eq. 9 to 6·N_a per token against total parameters."""
     series = []

@@ -6,6 +6,7 @@ import numpy as np
 
 from moejax.papers.abnar.figures.surfaces import IDLE, best_sizes, best_sparsities, loss
 from moejax.papers.abnar.records import BUDGETS, SPARSITIES
+from moejax.papers.documents import ABNAR
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, figure
@@ -15,6 +16,7 @@ SHARES = np.geomspace(1.0, 0.02, 19)
 CAP = 0.99
 
 
+@ABNAR.experiment("3", shows="optimal sizes and loss by sparsity")
 def by_sparsity(inputs: FigureInputs) -> Figure:
     """Draw Figure 3: N*, N_a* and L* against sparsity."""
     totals, actives, losses = [], [], []
@@ -39,6 +41,7 @@ def by_sparsity(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment("4", shows="best sparsity by size and budget")
 def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
     """Draw Figure 4: S* against N, by budget."""
     sizes = np.geomspace(1e8, 3e10, 49)
@@ -63,6 +66,7 @@ def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment("11", shows="least loss by sparsity and by budget")
 def loss_by_sparsity(inputs: FigureInputs) -> Figure:
     """Draw Figure 11: L* against sparsity, and against the budget."""
     every = {flops: best_sizes(inputs, flops, 1 - SHARES) for flops in BUDGETS}
@@ -86,6 +90,7 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment("12", shows="optimal sizes by budget")
 def sizes_by_budget(inputs: FigureInputs) -> Figure:
     """Draw Figure 12: N* and N_a* against the budget, by sparsity."""
     totals, actives, ratios = [], [], []

@@ -16,6 +16,7 @@ import numpy as np
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.mixtures.sparsity import best_params_total, best_sparsity
 from moejax.papers.abnar.records import BUDGETS
+from moejax.papers.documents import ABNAR
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, figure
 from moejax.report.figures.style import INK, ORANGE, coloured
@@ -23,11 +24,13 @@ from moejax.result import size
 
 IDLE = replace(SPARSITY, scale="share")
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)
+READS = ("flops", "sparsity", "params_total", "params_active")
 SIZES = (5e8, 1e9, 2e9, 4e9)
 LEAST_TOKENS_PER_PARAM = 0.5
 """Tokens per active parameter below which designs are left blank: they are implausible, and the law diverges there."""
 
 
+@ABNAR.experiment("1", columns=READS, shows="IsoFLOP surface at 1e20 FLOPs")
 def surface(inputs: FigureInputs) -> Figure:
     """Draw Figure 1, at 1e20 FLOPs."""
     fields = _fields(inputs, 1e20)
@@ -41,6 +44,7 @@ def surface(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment("8", columns=READS, shows="IsoFLOP surfaces at five budgets")
 def surfaces(inputs: FigureInputs) -> Figure:
     """Draw Figure 8: five budgets."""
     fields = [_fields(inputs, budget)[0] for budget in BUDGETS]
@@ -54,11 +58,13 @@ def surfaces(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment("2", shows="its slices")
 def slices(inputs: FigureInputs) -> Figure:
     """Draw Figure 2, at 1e20 FLOPs."""
     return _slices(inputs, (1e20,), "IsoFLOP slices")
 
 
+@ABNAR.experiment("9", shows="their slices")
 def slices_by_budget(inputs: FigureInputs) -> Figure:
     """Draw Figure 9: a row per budget."""
     return _slices(inputs, BUDGETS, "IsoFLOP slices by budget")

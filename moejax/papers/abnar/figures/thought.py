@@ -7,10 +7,13 @@ The paper prints no scores. A row of the table is the score of a model in a task
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
+from moejax.papers.documents import ABNAR
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, ORANGE, coloured
+from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame
 
 COLUMNS = ("model", "params_active", "num_experts", "given_words", "answer_words", "score")
@@ -20,6 +23,25 @@ SCORE = Axis("score_percent", "score, %")
 SLOPE = Axis("score_percent_per_word", "score per generated word, %")
 
 
+def lengths_of_thought() -> pd.DataFrame:
+    """Return accuracies in a task with few-shot answers of varied length, for five dense models and a mixture."""
+    random, rows = rng(), []
+    sizes = {"0.5B": 0.46e9, "1.8B": 1.8e9, "2.7B of 14B": 2.7e9, "4B": 4e9, "7B": 7.7e9, "14B": 14.2e9}
+    for model, active in sizes.items():
+        mixture = " of " in model
+        slope = 0.11 * (active / 1e9) ** 0.75 * (1.5 if mixture else 1.0)
+        for words in (5, 10, 20, 30, 50, 70, 100):
+            answered = 4 + 0.75 * words + random.normal(0.0, 2.0)
+            score = np.clip(2.0 * (active / 1e9) ** 0.8 + slope * answered + random.normal(0.0, 0.8), 0.0, 100.0)
+            one = {"task": f"answers of {words} words", "given_words": words, "answer_words": answered}
+            shape = {"params_active": active, "num_experts": 60 if mixture else 0}
+            rows.append({"model": model, **shape, **one, "score": float(score)})
+    return pd.DataFrame(rows)
+
+
+@ABNAR.experiment(
+    "13", law="", columns=COLUMNS, example=lengths_of_thought, shows="lengths of given and of generated answers"
+)
 def lengths(inputs: FigureInputs) -> Figure:
     """Draw Figure 13b: the length of generated answers against that of the example answers."""
     series = [
@@ -39,6 +61,7 @@ def lengths(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment("14", law="", columns=COLUMNS, example=lengths_of_thought, shows="score by length of answers")
 def by_length(inputs: FigureInputs) -> Figure:
     """Draw Figure 14: the score against the length of answers, with a least-squares line per model."""
     series = []
@@ -58,6 +81,9 @@ def by_length(inputs: FigureInputs) -> Figure:
     )
 
 
+@ABNAR.experiment(
+    "15", law="", columns=COLUMNS, example=lengths_of_thought, shows="what a word of an answer is worth, by size"
+)
 def slopes(inputs: FigureInputs) -> Figure:
     """Draw Figure 15: the slopes of these lines against active parameters, for dense models and mixtures."""
     found = [

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
+import pandas as pd
 
 from moejax.errors import UserError
 from moejax.fit.runs import budgets
 from moejax.laws.law import outputs_of
 from moejax.laws.predict import published
+from moejax.papers.documents import TIAN
+from moejax.papers.tian.recipe import size_table
+from moejax.papers.tian.runs import from_runs
 from moejax.papers.tian.tables import GROUPS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, figure
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
+from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame
 
 BATCH = Axis("batch_tokens", "batch, tokens", "quantity")
@@ -20,21 +27,44 @@ SCALE = Axis("flops_per_token", "model scale M, FLOPs/token", "log")
 TOKENS = Axis("tokens", "training tokens", "quantity")
 BUDGETS = np.geomspace(3e17, 1e21, 41)
 SEQUENCE = 4096
+READS = ("flops", "learning_rate", "batch_tokens")
 NEAR = {"hyperparameters": 0.0025, "heads": 0.005}
 """Relative excess over the lowest loss within which a run is near-optimal: Appendix E.1, Appendix M."""
 
 
+def grids() -> pd.DataFrame:
+    """Return a grid of learning rates and batch sizes around the law at 6e19 FLOPs, for three activation ratios."""
+    random, law, flops = rng(), published("hyperparameters").law, 6e19
+    best = [float(evaluate(law, name, flops=flops)) for name in ("learning_rate", "batch_tokens")]
+    rows = []
+    for ratio, i, j in product((3 / 17, 3 / 65, 3 / 257), range(-3, 4), range(-3, 4)):
+        loss = 2.6 + 0.15 * ratio + 0.006 * (i**2 + 0.6 * j**2 - 0.6 * i * j) * 0.8 + abs(random.normal(0.0, 0.001))
+        rate, batch = best[0] * 2.0 ** (i / 1.5), best[1] * 2.0**j
+        rows.append(
+            {"activation_ratio": ratio, "flops": flops, "learning_rate": rate, "batch_tokens": batch, "loss": loss}
+        )
+    return pd.DataFrame(rows)
+
+
+@TIAN.experiment("2", law="hyperparameters", columns=READS, shows="learning rate, batch and allocation by compute")
 def all_four(inputs: FigureInputs) -> Figure:
     """Draw Figure 2."""
     panels = [*_hyperparameters(inputs), *_allocation(inputs)]
     return _picture(inputs, panels, 2, "Hyperparameters and allocation")
 
 
+@TIAN.experiment("7", law="hyperparameters", columns=READS, shows="best learning rate and batch by compute")
 def hyperparameters(inputs: FigureInputs) -> Figure:
     """Draw Figure 7."""
     return _picture(inputs, _hyperparameters(inputs), 2, "Best batch and learning rate")
 
 
+@TIAN.experiment(
+    "9",
+    columns=("part", "flops", "flops_per_token", "tokens"),
+    from_runs=from_runs(size_table, "tokens"),
+    shows="optimal size and tokens by compute",
+)
 def allocation(inputs: FigureInputs) -> Figure:
     """Draw Figure 9."""
     caption = (
@@ -44,6 +74,13 @@ def allocation(inputs: FigureInputs) -> Figure:
     return figure("Best model scale and tokens", caption + inputs.whose, _allocation(inputs), columns=2, height=2.8)
 
 
+@TIAN.experiment(
+    "8",
+    law="hyperparameters",
+    columns=("activation_ratio", *READS, "loss"),
+    example=grids,
+    shows="near-optimal learning rates and batches",
+)
 def near_optimal(inputs: FigureInputs) -> Figure:
     """Draw Figure 8: the loss over learning rate and batch size, a panel per activation ratio."""
     fields = []

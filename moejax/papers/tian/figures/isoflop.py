@@ -5,23 +5,29 @@ The paper's losses are not public: points are from a run table. Leverage curves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
+import pandas as pd
 
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, budgets
 from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS
 from moejax.fit.sweeps.leverages import leverage_of
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
+from moejax.papers.documents import TIAN
 from moejax.papers.record import short
 from moejax.papers.tian.figures.budgets import NEAR
+from moejax.papers.tian.runs import LAW
 from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
 from moejax.report.figures.style import ORANGE, RED, coloured
+from moejax.report.synthetic import NOISE, rng
 from moejax.result import size
 from moejax.run_table import DataFrame
 from moejax.wording import told
@@ -34,6 +40,75 @@ BALANCE = "balance_weight"
 COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 
+def architectures() -> pd.DataFrame:
+    """Return sweeps of A, G and S at four budgets: a dense law's frontier at EL times the budget, plus noise."""
+    random, dense = rng(), frontier(HOFFMANN_2022)
+    sweeps = {
+        "activation_ratio": [3 / (e + 1) for e in (2, 4, 8, 16, 32, 64, 128, 256)],
+        "granularity": [2.0, 4.0, 6.0, 8.0, 12.0, 16.0],
+        "shared_share": [0.0, 1 / 12, 1 / 3, 1 / 2, 2 / 3, 5 / 6],
+    }
+
+    def loss(at: Mapping[str, float], flops: float) -> float:
+        gain = float(leverage(LAW, at["activation_ratio"], at["granularity"], flops))
+        gain *= np.exp(-0.6 * (at["shared_share"] - 0.12) ** 2)
+        return float(dense(Design(flops=gain * flops))) + random.normal(0.0, NOISE / 4)
+
+    return _swept(sweeps, {"activation_ratio": 3 / 65, "granularity": 2.0, "shared_share": 1 / 3}, loss)
+
+
+def layers() -> pd.DataFrame:
+    """Return sweeps of dense layers and of attention's share at four budgets, which have small effects on the loss."""
+    random, dense = rng(), frontier(HOFFMANN_2022)
+    sweeps = {"num_dense_layers": (0, 1, 2, 3), "attention_share": (0.2, 0.28, 0.35, 0.42, 0.5)}
+
+    def loss(at: Mapping[str, float], flops: float) -> float:
+        miss = 0.004 * (at["num_dense_layers"] - np.log10(flops / 6e18)) ** 2 / 4
+        miss += 0.2 * (at["attention_share"] - 0.35) ** 2
+        return float(dense(Design(flops=3 * flops))) + miss + random.normal(0.0, NOISE / 8)
+
+    return _swept(sweeps, {"num_dense_layers": 0, "attention_share": 0.35}, loss)
+
+
+def _swept(
+    sweeps: Mapping[str, Sequence[float]],
+    usual: Mapping[str, float],
+    loss: Callable[[Mapping[str, float], float], float],
+) -> pd.DataFrame:
+    """Return sweeps of one variable each at four budgets, with the others at their usual values."""
+    rows = []
+    for (sweep, values), flops in product(sweeps.items(), (6e18, 2e19, 6e19, 2e20)):
+        for value in values:
+            at = {**usual, sweep: value}
+            rows.append({"sweep": sweep, "flops": flops, "loss": loss(at, flops), **at})
+    return pd.DataFrame(rows)
+
+
+def balances() -> pd.DataFrame:
+    """Return the granularity sweep with two balance weights; the loss of the weak one rises with granularity."""
+    usual = architectures().query("sweep == 'granularity'").assign(balance_weight=1.0)
+    weak = usual.assign(balance_weight=0.1, loss=usual["loss"] + 0.006 * np.log2(usual["granularity"]) ** 1.5)
+    return pd.concat([weak, usual])
+
+
+def sizes_by_heads() -> pd.DataFrame:
+    """Return the loss by the number of attention heads, for three sizes."""
+    random, rows = rng(), []
+    for total, middle in ((3e8, 8.0), (1e9, 12.0), (4e9, 16.0)):
+        for number in (2, 4, 8, 16, 32, 64):
+            loss = (
+                2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(number / middle) ** 2 + random.normal(0.0, 0.002)
+            )
+            rows.append({"params_total": total, "num_heads": number, "loss": loss})
+    return pd.DataFrame(rows)
+
+
+@TIAN.experiment(
+    "3",
+    columns=("flops", "activation_ratio", "granularity", "shared_share", "loss"),
+    example=architectures,
+    shows="loss by activation, granularity and sharing",
+)
 def all_three(inputs: FigureInputs) -> Figure:
     """Draw Figure 3: loss against A, G and S, a curve per budget."""
     panels = _those_of(lambda axis: [_isoflop(inputs.table, axis)], (RATIO, GRANULARITY, SHARED))
@@ -47,12 +122,22 @@ def all_three(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment(
+    "10",
+    law="leverage",
+    columns=("flops", "activation_ratio", "loss"),
+    example=architectures,
+    shows="loss by activation ratio",
+)
 def activation(inputs: FigureInputs) -> Figure:
     """Draw Figure 10."""
     curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in ROUTED_RATIOS]
     return _with_leverage(inputs, RATIO, curves, "G = 2", f" {OF_ROUTED}")
 
 
+@TIAN.experiment(
+    "11", law="leverage", columns=("flops", "granularity", "loss"), example=architectures, shows="loss by granularity"
+)
 def granularity(inputs: FigureInputs) -> Figure:
     """Draw Figure 11."""
     chosen = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
@@ -63,6 +148,12 @@ def granularity(inputs: FigureInputs) -> Figure:
     return _with_leverage(inputs, GRANULARITY, curves, f"A = {100 * held:.2g} %")
 
 
+@TIAN.experiment(
+    "12",
+    columns=("flops", "granularity", "balance_weight", "loss"),
+    example=balances,
+    shows="loss by granularity, weak balance loss",
+)
 def weak_balance(inputs: FigureInputs) -> Figure:
     """Draw Figure 12: granularity with the usual and with a weak balance loss."""
     panels = []
@@ -79,6 +170,7 @@ def weak_balance(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment("13", columns=("flops", "shared_share", "loss"), example=architectures, shows="loss by shared share")
 def shared(inputs: FigureInputs) -> Figure:
     """Draw Figure 13: loss against S, and against compute by S."""
     panels = [
@@ -95,6 +187,12 @@ def shared(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment(
+    "14",
+    columns=("flops", "num_dense_layers", "attention_share", "loss"),
+    example=layers,
+    shows="loss by dense layers and attention's share",
+)
 def layers_and_attention(inputs: FigureInputs) -> Figure:
     """Draw Figure 14: loss against dense layers and attention's share, by compute, and their leverage."""
     labels = {DENSE_LAYERS: "{:g} dense layers", ATTENTION: "attention {:.0%}"}
@@ -156,6 +254,9 @@ def _runs(table: DataFrame, axis: Axis, value: float) -> Runs:
     )
 
 
+@TIAN.experiment(
+    "16", columns=("params_total", "num_heads", "loss"), example=sizes_by_heads, shows="loss by attention heads"
+)
 def heads(inputs: FigureInputs) -> Figure:
     """Draw Figure 16: loss against attention heads, a curve per size, with stars for near-optimal runs."""
     # Key-value heads are as wide as heads, so sizes differ slightly with their number.

@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from moejax.errors import UserError
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.dense.loss_compute import LossCompute
+from moejax.laws.law import coefficients
 from moejax.laws.mixtures.leverage import leverage_between
+from moejax.papers.documents import TIAN
 from moejax.papers.record import short
+from moejax.papers.tian.recipe import curve_table, leverage_table
+from moejax.papers.tian.runs import LAW, from_runs
 from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, coloured
+from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame
 
 BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
 LARGEST_FITTED = 3e20
+ALGORITHM_1 = from_runs(leverage_table)
+READS = ("role", "measured_efficiency_leverage", "predicted_efficiency_leverage")
 
 
+def leverages() -> pd.DataFrame:
+    """Return noisy leverages of 120 mixtures by their law; those of 6 and more are the validation."""
+    random = rng()
+    ratio, granularity = np.exp(random.uniform(np.log(0.008), 0, 120)), random.uniform(2, 16, 120)
+    exact = leverage(LAW, ratio, granularity, np.exp(random.uniform(np.log(3e18), np.log(3e20), 120)))
+    measured = exact * np.exp(random.normal(0.0, 0.05, 120))
+    role = np.where(measured < 6, "fitted", "validation")
+    return pd.DataFrame(
+        {"role": role, "measured_efficiency_leverage": measured, "predicted_efficiency_leverage": exact}
+    )
+
+
+def loss_curves() -> pd.DataFrame:
+    """Return loss-compute curves of a dense group (the frontier of a law) and of mixtures of constant leverage."""
+    dense = coefficients(frontier(HOFFMANN_2022))
+    rows = []
+    for activation, gain in (("dense", 1.0), (3 / 17, 2.0), (3 / 65, 4.0)):
+        curve = {name: float(value) for name, value in dense.items()}
+        curve["scale"] *= gain ** curve["exponent"]
+        ends = {"least_flops": 2e18, "most_flops": 2e20}
+        rows.append({"activation": activation, "granularity": 2.0, "budgets": 5, **curve, **ends})
+    return pd.DataFrame(rows)
+
+
+@TIAN.experiment(
+    "1a",
+    columns=("activation", "granularity", "scale", "exponent", "irreducible", "least_flops", "most_flops"),
+    from_runs=from_runs(curve_table),
+    example=loss_curves,
+    shows="what efficiency leverage is",
+)
 def definition(inputs: FigureInputs) -> Figure:
     """Draw Figure 1a: the ratio of the dense model's compute to the mixture's at equal loss.
 
@@ -65,6 +105,7 @@ def definition(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment("1b", law="leverage", shows="landscape of efficiency leverage")
 def landscape(inputs: FigureInputs) -> Figure:
     """Draw Figure 1b: EL over A and G at 1e22 FLOPs."""
     mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
@@ -78,6 +119,13 @@ def landscape(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment(
+    "4",
+    law="leverage",
+    columns=("activation_ratio", "granularity", "flops", "measured_efficiency_leverage"),
+    from_runs=ALGORITHM_1,
+    shows="leverage by activation ratio, granularity and compute",
+)
 def one_by_one(inputs: FigureInputs) -> Figure:
     """Draw Figure 4: EL against A at G = 2, against G at A = 3.1 % (or the ratio of a table), and against C."""
     held = PRINTED_RATIO
@@ -131,6 +179,7 @@ def _measured(table: DataFrame, axis: Axis) -> DataFrame:
     return table[table[RATIO.column] == ratios.idxmax()]
 
 
+@TIAN.experiment("5", columns=READS, from_runs=ALGORITHM_1, example=leverages, shows="predicted and measured leverage")
 def validation(inputs: FigureInputs) -> Figure:
     """Draw Figure 5: predicted against measured EL, with the larger ones held out."""
     panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
@@ -143,6 +192,7 @@ def validation(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment("17", columns=READS, from_runs=ALGORITHM_1, example=leverages, shows="residuals of the leverage law")
 def residuals(inputs: FigureInputs) -> Figure:
     """Draw Figure 17: residuals of the joint law, over the prediction and as a histogram."""
     table = inputs.table

@@ -8,17 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moejax.papers.tian.tables import TASKS
+import numpy as np
+import pandas as pd
+
+from moejax.papers.documents import TIAN
+from moejax.papers.tian.tables import TABLE_7, TASKS
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, ORANGE, ramp
+from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame
 
 SCORE = Axis("mean_score_percent", "mean score, %")
 CATEGORIES: Mapping[str, str] = {task: category for category, tasks in TASKS.items() for task in tasks}
 """Categories of Table 7 by task."""
+READS = ("model", "tokens", "task", "score")
 
 
+def scores() -> pd.DataFrame:
+    """Return losses and scores of two models over training; final scores are near those of Tian's Table 7."""
+    random, rows = rng(), []
+    tokens = np.linspace(1e11, 1e12, 10)
+    for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
+        loss = 1.75 + (0.35 + 0.05 * which) * np.exp(-tokens / (3e11 - 3e10 * which))
+        for category, tasks in TASKS.items():
+            for task, last in zip(tasks, TABLE_7[category][2 + which], strict=True):
+                grown = last * (1 - 0.6 * np.exp(-tokens / 2.5e11)) + random.normal(0.0, 0.6, len(tokens))
+                rows += [
+                    {"model": model, "tokens": t, "task": task, "score": float(score), "loss": float(at)}
+                    for t, score, at in zip(tokens, grown, loss, strict=True)
+                ]
+    return pd.DataFrame(rows)
+
+
+@TIAN.experiment("6", columns=READS, example=scores, shows="loss and benchmarks over training")
 def over_training(inputs: FigureInputs) -> Figure:
     """Draw Figure 6: the loss, if the table has it, and the mean score."""
     panels = [_panel(inputs.table, SCORE, "score", "mean of all tasks")]
@@ -34,6 +57,7 @@ def over_training(inputs: FigureInputs) -> Figure:
     )
 
 
+@TIAN.experiment("15", columns=READS, example=scores, shows="benchmarks over training, by category")
 def by_category(inputs: FigureInputs) -> Figure:
     """Draw Figure 15: the mean score of all tasks and of every category."""
     table = inputs.table

@@ -16,11 +16,14 @@ from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.mixtures.fewer_factors import at_structure
 from moejax.laws.mixtures.marginal import margin_of_active, margin_of_shared
-from moejax.papers.zhao.margins import WITH_GAMMA
+from moejax.papers.documents import ZHAO
+from moejax.papers.zhao.margins import COLUMNS, INPUTS, WITH_GAMMA
+from moejax.papers.zhao.recipe import marginal_table
 from moejax.papers.zhao.table_6 import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered, structured
 from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, figure
 from moejax.report.figures.style import SERIES, coloured, ramp
+from moejax.report.plots import FromRuns
 from moejax.result import size
 
 N = replace(TOTAL, column="params_total_nonembedding")
@@ -28,6 +31,8 @@ EXPERTS = Axis("active_experts", "active experts G")
 SETTINGS = "settings of Table 6, by the law"
 OWN = "fits to groups of runs"
 POINTS = 61
+READS = ("equation", "symbol", "value", *COLUMNS.values())
+MARGINS = FromRuns(reads=INPUTS, table=lambda runs, _, law: marginal_table(runs, law))
 NEAR = 0.02
 """Relative tolerance within which a table's value equals a setting."""
 
@@ -59,6 +64,7 @@ class MarginalCurve:
             return np.broadcast_to(np.asarray(_coefficient(made, symbol), float), total.shape)
 
 
+@ZHAO.experiment("8", columns=READS, from_runs=MARGINS, shows="coefficients of Eq. 5 by sizes and tokens")
 def active(inputs: FigureInputs) -> Figure:
     """Draw Figure 8."""
     runs = [run for run in table_6() if 204 <= run.index < 268 and run.total > 300e6]
@@ -78,6 +84,7 @@ def active(inputs: FigureInputs) -> Figure:
     )
 
 
+@ZHAO.experiment("10", columns=READS, from_runs=MARGINS, shows="coefficients of Eq. 7 by active experts")
 def experts(inputs: FigureInputs) -> Figure:
     """Draw Figure 10."""
     runs = [run for run in table_6() if run.shared in (0.0, 0.2)]
@@ -110,6 +117,7 @@ def experts(inputs: FigureInputs) -> Figure:
     )
 
 
+@ZHAO.experiment("13", columns=READS, from_runs=MARGINS, shows="coefficients of Eq. 10 by sizes and tokens")
 def shared(inputs: FigureInputs) -> Figure:
     """Draw Figure 13."""
     runs = [run for run in table_6() if 81 <= run.index < 174 or 370 <= run.index < 394]

@@ -14,6 +14,7 @@ from moejax.laws.mixtures.five_factor import (
     optimal_active_at_compute,
     with_experts,
 )
+from moejax.papers.documents import ZHAO
 from moejax.papers.zhao.records import EQUATION_33
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
@@ -23,6 +24,7 @@ TOTAL, EXPERTS, SHARED = 1e12, 7.0, 0.31
 BUDGETS = np.geomspace(1e20, 1e27, 15)
 
 
+@ZHAO.experiment("16", shows="least loss by compute")
 def best_loss(inputs: FigureInputs) -> Figure:
     """Draw L*(C) at N = 1T, G = 7, S = 0.31; C is N_a·D, as in the paper."""
     law = inputs.law

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.papers.documents import ZHAO
 from moejax.papers.zhao.table_6 import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered, structured
 from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Panel, Series, figure
@@ -32,6 +33,14 @@ LOG_LOSS = replace(LOSS, scale="log")
 SETTINGS = "settings of Table 6, loss by the law"
 OWN = "runs of the table"
 POINTS = 61
+COLUMNS = {
+    "active": "params_active",
+    "total": "params_total",
+    "tokens": "tokens",
+    "experts": "active_experts",
+    "shared": "shared_share",
+}
+READS = ("params_active", "params_total", "tokens", "active_experts", "shared_share", "loss")
 FEWEST = 3
 """Minimum number of settings of a curve."""
 
@@ -47,6 +56,7 @@ class Slice:
     """Upper limit of the varied factor for runs of a table."""
 
 
+@ZHAO.experiment("1", columns=READS, shows="loss by sizes and tokens")
 def size_and_tokens(inputs: FigureInputs) -> Figure:
     """Draw Figure 1."""
     grown = [r for r in table_6() if (r.active, r.experts, r.shared) == (476e6, 10, 0.2)]
@@ -64,6 +74,7 @@ def size_and_tokens(inputs: FigureInputs) -> Figure:
     )
 
 
+@ZHAO.experiment("2", columns=READS, shows="loss by active parameters")
 def active(inputs: FigureInputs) -> Figure:
     """Draw Figure 2."""
     runs = [r for r in table_6() if (r.experts, r.shared) == (20, 0.2) and r.total == 2404e6]
@@ -81,6 +92,7 @@ def active(inputs: FigureInputs) -> Figure:
     )
 
 
+@ZHAO.experiment("3", columns=READS, shows="loss by active experts")
 def experts(inputs: FigureInputs) -> Figure:
     """Draw Figure 3."""
     sizes = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6))
@@ -88,6 +100,7 @@ def experts(inputs: FigureInputs) -> Figure:
     return _by_tokens(inputs, runs, "experts", "S = 0.2")
 
 
+@ZHAO.experiment("11", columns=READS, shows="loss by active experts, none shared")
 def experts_without_shared(inputs: FigureInputs) -> Figure:
     """Draw Figure 11."""
     runs = [r for r in table_6() if r.shared == 0 and r.experts in (1, 2, 3, 4, 8, 16) and r.active == 30e6]
@@ -112,6 +125,7 @@ def _by_tokens(inputs: FigureInputs, runs: Sequence[Run], vary: str, held: str) 
     )
 
 
+@ZHAO.experiment("4", columns=READS, shows="loss by shared share")
 def shared(inputs: FigureInputs) -> Figure:
     """Draw Figure 4."""
     panels = []
@@ -127,6 +141,7 @@ def shared(inputs: FigureInputs) -> Figure:
     )
 
 
+@ZHAO.experiment("14", shows="what the shared share changes, by size")
 def shared_by_size(inputs: FigureInputs) -> Figure:
     """Draw Figure 14: the effect of S, above its minimum, by model size at 50B tokens."""
     pairs = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))
@@ -162,6 +177,7 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
     )
 
 
+@ZHAO.experiment("15", columns=READS, shows="the larger models of the validation")
 def larger_models(inputs: FigureInputs) -> Figure:
     """Draw Figure 15: the validation settings."""
     runs = [r for r in table_6() if r.validation]
@@ -237,15 +253,6 @@ def _panel(
         )
         series += _own(inputs, own, slice_, colour)
     return Panel(x=AXES[slice_.vary], y=loss, series=series, title=title)
-
-
-COLUMNS = {
-    "active": "params_active",
-    "total": "params_total",
-    "tokens": "tokens",
-    "experts": "active_experts",
-    "shared": "shared_share",
-}
 
 
 def _own(inputs: FigureInputs, settings: Sequence[Run], slice_: Slice, colour: str) -> list[Series]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.laws.mixtures.five_factor import routed_experts_factor
+from moejax.papers.documents import ZHAO
 from moejax.papers.zhao.shapes import SHAPES, millions, model
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import BLUE, FAINT, ORANGE, PAPER, grid
@@ -18,6 +19,7 @@ SHAPE = "2.40B"
 COLOURS = {"shared": ORANGE, "routed, active": BLUE, "routed, idle": FAINT}
 
 
+@ZHAO.experiment("17", law="", shows="experts of a layer where G, S, N_a or N varies")
 def factors(inputs: FigureInputs) -> Figure:
     """Draw Figure 17, to scale."""
     width = SHAPES[SHAPE][3]
