@@ -44,7 +44,7 @@ from moejax.fit.search.objective import Huber, Penalty, Squared, outputs
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import bootstrap
-from moejax.fit.uncertainty.covariance import confidence_interval, with_uncertainty
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.estimands import Estimand, coefficient_estimands, decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.uncertainty.intervals import keeps_sign
@@ -174,7 +174,7 @@ def covered(setting: Setting, tables: int, resamples: int = 0) -> dict[str, floa
             intervals = bootstrap(fit, runs, resamples).interval(numbers)
             low, high = ([getattr(one, end) for one in intervals] for end in ("low", "high"))
         else:
-            low, high = confidence_interval(fit, runs, numbers, one_sign=one_sign)
+            low, high = with_uncertainty(fit, runs).spread(numbers).ends(0.9, one_sign)
         found.append((np.array(low, np.float64) <= wanted) & (wanted <= np.array(high, np.float64)))
     return dict(zip(estimands, np.mean(found, axis=0).tolist(), strict=True))
 
@@ -188,7 +188,7 @@ def few(architectures: int, tables: int, resamples: int = 200) -> dict[str, tupl
         runs = table(setting, seed)
         fit = with_uncertainty(fit_law(Chinchilla, runs, starts=WarmStart((HOFFMANN_2022,)), penalty=Huber()), runs)
         ways = {
-            "fit --decide": estimate(fit, runs, [estimand])[0].interval,
+            "fit --decide": estimate(fit, [estimand])[0].interval,
             "resamples": bootstrap(fit, runs, resamples).interval(estimand.functional),
             "design": design(fit, flops=1e22).intervals["params_active"],
         }

@@ -181,8 +181,8 @@ def propose(
 
 
 def _standard_errors(fit: FitResult, runs: Runs, answers: Sequence[Functional]) -> Float[np.ndarray, " answers"]:
-    spread, _ = uncertainty(fit, runs).spread(lambda law: [jnp.log(answer(law)) for answer in answers])
-    return spread.errors
+    known = replace(fit, uncertainty=uncertainty(fit, runs))
+    return known.spread(lambda law: [jnp.log(answer(law)) for answer in answers]).errors
 
 
 def _apart(

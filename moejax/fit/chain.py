@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from moejax.fit.fit_result import NO_COVARIANCE, FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.selection.metrics import metrics
 from moejax.fit.uncertainty.noise import outliers_in_words
-from moejax.fit.uncertainty.stored_uncertainty import StoredUncertainty
+from moejax.fit.uncertainty.uncertainty import Uncertainty
 from moejax.laws.scores.chained_law import chained_law
 
 
@@ -59,18 +58,16 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
         metrics=metrics(law, runs, score_fit.output),
         noise=score_fit.scatter,
         loss_scatter=loss_fit.scatter,
-        uncertainty=_both(loss_fit, score_fit),
+        uncertainty=_both(loss_fit, score_fit, (loss_fit.uncertainty, score_fit.uncertainty)),
     )
 
 
-def _both(loss_fit: FitResult, score_fit: FitResult) -> StoredUncertainty:
+def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Uncertainty]) -> Uncertainty:
     """Return the uncertainty of both fits as independent axes, concatenated."""
-    fits = (loss_fit, score_fit)
-    each: Sequence[Any] = [fit.uncertainty for fit in fits]
     known = all(one.axes for one in each)
     # A step along an axis is measured in units of its own fit's scatter. Scaling gives the residuals of both fits one
     # size.
-    sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in fits]
+    sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in (loss_fit, score_fit)]
     axes = [
         {name: step * size for name, step in axis.items()}
         for one, size in zip(each, sizes, strict=True)

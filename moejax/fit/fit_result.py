@@ -25,11 +25,11 @@ from moejax.fit import latex
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.objective import PENALTIES, Huber, Penalty, outputs
 from moejax.fit.selection.metrics import Metrics, predict
-from moejax.fit.uncertainty import stored_uncertainty
+from moejax.fit.uncertainty import uncertainty as uncertainties
 from moejax.fit.uncertainty.alternatives import apart
 from moejax.fit.uncertainty.intervals import PredictionIntervals, Spread, ends, keeps_sign, left_by, share_ends
 from moejax.fit.uncertainty.noise import Outlier, outliers_in_words
-from moejax.fit.uncertainty.stored_uncertainty import Drawn, StoredUncertainty
+from moejax.fit.uncertainty.uncertainty import COVARIANCES, Drawn, Uncertainty
 from moejax.fit.uncertainty.undetermined import Probes, coefficients_along, how_to_determine, moves
 from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
@@ -60,12 +60,6 @@ MEDIANS = 3.0
 """Ratio of noise to Huber's delta above which hardly any run is in the quadratic range."""
 EFFICIENT = 1.345
 """Huber's delta, in standard deviations of normal noise, at which it loses 5 % of the efficiency of least squares."""
-
-COVARIANCES = {
-    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
-    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
-}
-"""Descriptions of the covariances by name."""
 
 
 class CoefficientRow(NamedTuple):
@@ -116,7 +110,7 @@ class FitResult:
     data_hash: str
     seed: int
     versions: dict[str, str]
-    uncertainty: StoredUncertainty | None = None
+    uncertainty: Uncertainty | None = None
     """Ranges, covariance and omitted rows, so that the fit can be used without its runs; None if it was
     fitted without."""
     noise: float = math.nan
@@ -344,14 +338,14 @@ class FitResult:
         return apart(self.law, self.alternatives, functional, errors, self.scatter)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:
-        """Return the uncertainty of every number of a functional (flattened) from the fit's covariance; NaN where
-        undetermined.
+        """Return the uncertainty of every number of a functional (flattened) from the fit's covariance; NaN, with the
+        reason, where it is undetermined or the runs give no covariance.
 
         Raises:
-          UserError: the fit holds no covariance.
+          UserError: the fit was made without its uncertainty.
         """
-        if self.uncertainty is None or not self.uncertainty.axes:
-            raise UserError(self.why_no_covariance)
+        if self.uncertainty is None:
+            raise UserError(NO_COVARIANCE)
         found = self.uncertainty.spread(self.law, functional)
         return found.without(self.unknown(functional, len(found.middle), found.errors))
 
@@ -397,6 +391,8 @@ class FitResult:
         """
         import pandas as pd
 
+        if not self.has_covariance:
+            raise UserError(self.why_no_covariance)
         spread = self.spread(lambda law: [*coefficients(law).values()])
         spread = spread.without(["not determined" if n in self.without_error else "" for n in self.coefficients])
         low, high = spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
@@ -419,8 +415,8 @@ class FitResult:
 
         Args:
           design: fields with one entry per new run.
-          spread: function that returns the uncertainty of a functional due to the coefficients; by default from the
-            fit's covariance.
+          spread: function that returns the uncertainty of a functional due to the coefficients, such as
+            ``Bootstrap.spread``; by default from the fit's covariance.
           weight: number of runs that each measured number is the mean of, like the weights of fitted runs.
 
         Raises:
@@ -679,7 +675,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in entries["metrics"].items()}
     fields["metrics"] = Metrics(**metrics)
     if fields.get("uncertainty") is not None:
-        fields["uncertainty"] = stored_uncertainty.from_json(fields["uncertainty"], law.inputs)
+        fields["uncertainty"] = uncertainties.from_json(fields["uncertainty"], law.inputs)
     hints = typing.get_type_hints(FitResult)
     for key in (key for key, value in fields.items() if value is None and hints[key] is float):
         fields[key] = math.inf if key in ("condition_number", "aicc", "bic") else math.nan

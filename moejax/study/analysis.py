@@ -207,7 +207,7 @@ def _analyse_law(
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
     stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
-    interval = functools.partial(_intervals, fit, read.runs, resampled)
+    interval = functools.partial(_intervals, fit, resampled)
     fitted = _fitted(name, fit, resampled, read, _held_out(read.runs, split, tested), analysis)
     budget = analysis.decision_flops
     largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
@@ -221,7 +221,7 @@ def _analyse_law(
 
 
 def _intervals(
-    fit: FitResult, runs: Runs, resampled: Bootstrap, functional: Callable[[Any], dict[str, Any]]
+    fit: FitResult, resampled: Bootstrap, functional: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Interval]:
     """Return the confidence interval of every number that a function of a law returns.
 
@@ -238,7 +238,7 @@ def _intervals(
         Estimand(name=name, symbol="", given={}, functional=functools.partial(number, name=name))
         for name in functional(fit.law)
     ]
-    return {one.estimand.name: one.interval or UNKNOWN for one in estimate(fit, runs, estimands)}
+    return {one.estimand.name: one.interval or UNKNOWN for one in estimate(fit, estimands)}
 
 
 def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:

@@ -18,7 +18,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.selection.metrics import predict
-from moejax.fit.uncertainty.covariance import standard_errors
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.uncertainty.variance_components import variance_components
 from moejax.float64 import float64
@@ -138,7 +138,7 @@ def test_the_deviation_so_far_is_the_standard_error_of_fits_to_runs_that_share_l
             fit.law, runs, one_run, [LARGE.functional], noise=luck.noise, shared=luck.shared or 0.0
         )
         told.append(seen.deviations[0])
-        errors.append(float(standard_errors(fit, runs, log_of_it)))
+        errors.append(float(with_uncertainty(fit, runs).spread(log_of_it).errors[0]))
         found.append(luck.shared)
     # Taken for independent, runs that share 90 % of their variance would have half the error.
     assert np.median(told) == pytest.approx(np.median(errors), rel=0.2)

@@ -8,6 +8,7 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 
@@ -29,8 +30,8 @@ def known_runs(noise=0.002):
 
 @cache
 def known_fit():
-    """The chapter's law, fitted to them."""
-    return fit_law(EffectiveParams, known_runs())
+    """The chapter's law, fitted to them, with its uncertainty."""
+    return with_uncertainty(fit_law(EffectiveParams, known_runs()), known_runs())
 
 
 @cache

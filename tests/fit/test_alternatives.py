@@ -47,15 +47,13 @@ def test_losses_are_known_at_the_ratio_of_the_runs_and_nowhere_else(at_one_ratio
     assert found.low[0] < loss(4e9, 8e10) < found.high[0]
     assert found.unknown == ("", ALSO_FITS)
     assert np.isnan(found.low[1])
-    (one,) = estimate(
-        at_one_ratio, None, [prediction_estimand(at_one_ratio.law, {"params_active": 1e9, "tokens": 1e12})]
-    )
+    (one,) = estimate(at_one_ratio, [prediction_estimand(at_one_ratio.law, {"params_active": 1e9, "tokens": 1e12})])
     assert one.interval is None
     assert one.reason == ALSO_FITS
 
 
 def test_how_to_split_a_budget_is_not_known(at_one_ratio, tmp_path, capsys):
-    decided = estimate(at_one_ratio, None, decision_estimands(type(at_one_ratio.law), {"flops": 1e22}))
+    decided = estimate(at_one_ratio, decision_estimands(type(at_one_ratio.law), {"flops": 1e22}))
     assert not any(one.interval and not one.interval.uninformative for one in decided if one.estimand.symbol in "N*D*")
     path = str(at_one_ratio.save(tmp_path / "fit.json"))
     assert FitResult.load(path).alternatives == at_one_ratio.alternatives

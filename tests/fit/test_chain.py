@@ -109,7 +109,7 @@ def test_a_chained_fit_is_the_same_from_its_file(fitted, tmp_path):
 
 def test_what_the_law_of_the_loss_decides_is_decided_with_the_score(fitted):
     decided = {
-        one.estimand.name: one for one in estimate(fitted, None, decision_estimands(type(fitted.law), {"flops": 1e23}))
+        one.estimand.name: one for one in estimate(fitted, decision_estimands(type(fitted.law), {"flops": 1e23}))
     }
     best = optimal_split(fitted.law.loss_law, 1e23)
     assert decided["optimal_tokens"].value == pytest.approx(float(best["tokens"]), rel=1e-3)
@@ -119,10 +119,10 @@ def test_what_the_law_of_the_loss_decides_is_decided_with_the_score(fitted):
 
 
 def test_the_flops_of_a_score_are_those_of_its_loss(fitted):
-    (flops,) = estimate(fitted, None, decision_estimands(type(fitted.law), {"error": 0.42}))
+    (flops,) = estimate(fitted, decision_estimands(type(fitted.law), {"error": 0.42}))
     best = optimal_split(fitted.law.loss_law, flops.value)
     assert float(fitted.law(Design(**best))["error"]) == pytest.approx(0.42, rel=1e-3)
-    (never,) = estimate(fitted, None, decision_estimands(type(fitted.law), {"error": 0.9}))
+    (never,) = estimate(fitted, decision_estimands(type(fitted.law), {"error": 0.9}))
     assert "the error stays below 0.8" in never.reason
 
 

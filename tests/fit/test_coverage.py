@@ -18,7 +18,7 @@ from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import resampled, tables
 from moejax.fit.uncertainty import estimates
 from moejax.fit.uncertainty.bootstrap import bootstrap, to_json
-from moejax.fit.uncertainty.covariance import draws_at, uncertainty, with_uncertainty
+from moejax.fit.uncertainty.covariance import draws_at, with_uncertainty
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives, psi_and_stiffness
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.intervals import alone, satterthwaite, stretch
@@ -161,8 +161,7 @@ def lone(expansions):
 
 
 def freedom_of(result, runs, name):
-    found, _ = uncertainty(result, runs).spread(lambda law: getattr(law, name))
-    return float(found.degrees_of_freedom[0])
+    return float(with_uncertainty(result, runs).spread(lambda law: getattr(law, name)).degrees_of_freedom[0])
 
 
 def warnings(result, runs):
@@ -288,8 +287,9 @@ def shown(decided):
 def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_of_too_few_groups():
     result, runs = fitted(coverage.Setting(4, 8, 0.003, 0.003))
     estimands = decision_estimands(Chinchilla, {"flops": 1e21})
-    alone = estimates.estimate(result, runs, estimands)
-    few = estimates.estimate(result, runs, estimands, resampled=bootstrap(result, runs, 8))
+    known = with_uncertainty(result, runs)
+    alone = estimates.estimate(known, estimands)
+    few = estimates.estimate(known, estimands, resampled=bootstrap(result, runs, 8))
     assert [one.interval for one in few] == [one.interval for one in alone]
     said = shown(few)
     assert "! 4 groups cannot carry 5 coefficients: intervals by resamples" in said
@@ -300,7 +300,7 @@ def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_o
         assert f" {one.degrees_of_freedom:.2g} " in said
         assert plain["interval"]["by"] == "standard errors"
         assert plain["interval"]["degrees_of_freedom"] == one.degrees_of_freedom
-    by_run = estimates.estimate(result, runs, estimands, resampled=bootstrap(result, runs, 8, by="run"))
+    by_run = estimates.estimate(known, estimands, resampled=bootstrap(result, runs, 8, by="run"))
     assert {one.by for one in by_run} == {"resamples"}
     assert "degrees of freedom" not in shown(by_run)
 

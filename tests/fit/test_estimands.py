@@ -13,7 +13,6 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import tables
 from moejax.fit.uncertainty.bootstrap import bootstrap
-from moejax.fit.uncertainty.covariance import confidence_interval
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.uncertainty.estimates import beyond, beyond_each, estimate, reach, to_json
 from moejax.fit.uncertainty.extrapolation import outside, sentences, where_decided
@@ -224,8 +223,8 @@ def test_a_run_is_described_by_what_the_law_reads():
 def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_reaches():
     estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
     resampled = bootstrap(known_fit(), known_runs(), 200)
-    found = estimate(known_fit(), known_runs(), estimands, resampled=resampled)
-    for one, alone in zip(found, estimate(known_fit(), known_runs(), estimands), strict=True):
+    found = estimate(known_fit(), estimands, resampled=resampled)
+    for one, alone in zip(found, estimate(known_fit(), estimands), strict=True):
         assert one.interval.low < one.value < one.interval.high
         assert alone.error == pytest.approx(one.interval.deviation, rel=0.5)
         # One error of a number, that of its interval.
@@ -240,7 +239,7 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
 
 def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
     def times(given):
-        found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, given))
+        found = estimate(known_fit(), decision_estimands(EffectiveParams, given))
         return shown(found, known_runs()), beyond_each(found, known_runs())
 
     text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
@@ -264,14 +263,14 @@ def test_a_sparsity_and_a_predicted_run_are_held_to_the_ratios_of_the_runs():
 
 def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_its_own_degrees_of_freedom():
     estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
-    found = estimate(known_fit(), known_runs(), estimands, level=0.8)
+    found = estimate(known_fit(), estimands, level=0.8)
     for one in found:
-        low, high = confidence_interval(known_fit(), known_runs(), one.estimand.functional, 0.8, one_sign=True)
+        low, high = known_fit().spread(one.estimand.functional).ends(0.8, True)
         assert 0 < one.interval.low < one.value < one.interval.high
         if one.estimand.is_share:
             assert one.interval.high < 1
             continue
-        np.testing.assert_allclose([one.interval.low, one.interval.high], [low, high])
+        np.testing.assert_allclose([one.interval.low, one.interval.high], [low[0], high[0]])
     assert "80% interval by standard errors" in (text := shown(found, level=0.8))
     assert text.count("[") == len(found)
     assert {(one["interval"]["by"], one["interval"]["level"]) for one in to_json(found, 0.8)} == {
@@ -291,13 +290,13 @@ def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
 
 
 def test_a_loss_that_no_compute_reaches_has_no_cost():
-    found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
+    found = estimate(known_fit(), decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
     assert "no answer" in shown(found)
     assert to_json(found)[0]["value"] is None
     assert "under the fitted law the loss stays above" in shown(found)
     claim = decision_estimands(EffectiveParams, {"flops": 1e21, "expansion": 8.0})[0]
     nowhere = dataclasses.replace(claim, functional=lambda law: np.nan * law.irreducible)
-    assert "gives no finite number" in to_json(estimate(known_fit(), known_runs(), [nowhere]))[0]["reason"]
+    assert "gives no finite number" in to_json(estimate(known_fit(), [nowhere]))[0]["reason"]
 
 
 def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_has_an_interval():
@@ -307,7 +306,7 @@ def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_ha
     for ends, side in (((1.0, value), "upper"), ((value, 1e25), "lower")):
         rule = dataclasses.replace(size.rule, ends={size.name: ends})
         capped = [dataclasses.replace(one, rule=rule if one.rule is size.rule else one.rule) for one in (size, *others)]
-        found = estimate(known_fit(), known_runs(), capped)
+        found = estimate(known_fit(), capped)
         assert [one.interval is None for one in found] == [True, True, True, False, False]
         assert f"optimal_params_active is at its {side} bound" in " ".join(shown(found).split())
         assert all(one["at_a_bound"] for one in to_json(found)[:3])
@@ -317,7 +316,7 @@ def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
     estimand = dataclasses.replace(
         decision_estimands(FiveFactor)[0], functional=lambda law: 0.999 + 0 * law.irreducible
     )
-    (found,) = estimate(known_fit(), known_runs(), [estimand])
+    (found,) = estimate(known_fit(), [estimand])
     assert "at a bound" in shown([found])
     assert to_json([found])[0]["standard_error"] is None
 

@@ -13,7 +13,7 @@ from moejax.fit.search.objective import Huber, Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import bootstrap
-from moejax.fit.uncertainty.covariance import standard_errors
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.influence import influence
 from moejax.float64 import float64
@@ -95,11 +95,11 @@ def test_standard_errors_agree_with_the_bootstrap():
     result = fit_law(LAWS["effective_params"], known_runs(), penalty=Squared())
     resampled = bootstrap(result, known_runs(), 400).coefficients()
     for kind in ("sandwich", "gauss_newton"):
-        errors = coefficients(standard_errors(result, known_runs(), lambda law: law, kind=kind))
+        errors = with_uncertainty(result, known_runs(), covariance=kind).conf_int()["std_err"]
         for name, found in resampled.items():
             assert float(errors[name]) == pytest.approx(found.deviation, rel=0.35), (kind, name)
 
 
 def test_unknown_kinds_of_errors_are_a_sentence():
     with pytest.raises(ValueError, match="sandwich or gauss_newton"):
-        standard_errors(known_fit(), known_runs(), lambda law: law, kind="jackknife")
+        with_uncertainty(known_fit(), known_runs(), covariance="jackknife")

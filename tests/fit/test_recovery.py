@@ -16,7 +16,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import metrics, predict
-from moejax.fit.uncertainty.covariance import standard_errors
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.profile import profile
 from moejax.float64 import float64
@@ -55,7 +55,7 @@ def by_errors(result, runs, decision):
     """Ends of each number's interval, from its standard error."""
     with float64():
         middle = np.asarray(decision(result.law), float)
-    spread = WIDTH * np.asarray(standard_errors(result, runs, decision, by="run"), float)
+    spread = WIDTH * with_uncertainty(result, runs, by="run").spread(decision).errors
     return middle - spread, middle + spread
 
 

@@ -17,15 +17,14 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection import metrics
-from moejax.fit.uncertainty.covariance import confidence_interval, standard_errors, uncertainty, with_uncertainty
+from moejax.fit.uncertainty.covariance import draws_at, gauss_newton, with_uncertainty
+from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
-from moejax.fit.uncertainty.intervals import keeps_sign
-from moejax.fit.uncertainty.prediction import predict_runs, range_in_words, range_of
+from moejax.fit.uncertainty.prediction import range_in_words, range_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
-from moejax.laws.mixtures.effective_params import EffectiveParams
 from moejax.laws.mixtures.routed import Routed
 from moejax.laws.predict import predict, published
 from moejax.report import render
@@ -58,24 +57,15 @@ def file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("covariance", ["sandwich", "gauss_newton"])
-def test_errors_from_the_file_are_those_from_the_runs(covariance):
-    fit = from_json(
-        json.loads(json.dumps(with_uncertainty(known_fit(), known_runs(), covariance=covariance).to_json()))
-    )
-
-    def loss(law):
-        return law(Design(**SIZES))
-
-    for decision in (loss, lambda law: law):
-        wanted = standard_errors(known_fit(), known_runs(), decision, kind=covariance)
-        wanted = list(coefficients(wanted).values()) if dataclasses.is_dataclass(wanted) else [wanted]
-        np.testing.assert_allclose(fit.uncertainty.spread(fit.law, decision).errors, wanted, rtol=1e-6)
-
-
-def test_a_range_from_the_file_is_the_one_from_the_runs(file):
-    design = Design(**SIZES)
-    here, there = predict_runs(known_fit(), known_runs(), None, design), range_of(load(file), design)
-    assert there.interval == pytest.approx({"low": here.low[0], "high": here.high[0], "level": 0.9}, rel=1e-6)
+def test_errors_from_the_file_are_those_of_the_covariance_in_the_coordinates_of_the_search(covariance):
+    fit, runs = with_uncertainty(known_fit(), known_runs(), covariance=covariance), known_runs()
+    at = derivatives(fit, runs, past_zero=True)
+    wanted = draws_at(at, runs.group).covariance if covariance == "sandwich" else gauss_newton(at)
+    stored = from_json(json.loads(json.dumps(fit.to_json())))
+    for functional in (lambda law: law(Design(**SIZES)), lambda law: law):
+        slopes = at.slopes(functional)
+        errors = np.sqrt(np.einsum("af,fg,ag->a", slopes, wanted, slopes))
+        np.testing.assert_allclose(stored.spread(functional).errors, errors, rtol=1e-6)
 
 
 def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
@@ -166,7 +156,7 @@ def test_a_design_has_the_interval_of_decide_however_few_the_groups():
     fit = with_uncertainty(fit_law(Chinchilla, runs, starts=WarmStart((HOFFMANN_2022,))), runs)
     # Four groups move five coefficients along four ways: of the fifth rounding is no luck.
     assert [one > 0 for one in fit.uncertainty.deviations] == [False, True, True, True, True]
-    decided = estimate(fit, runs, decision_estimands(Chinchilla, {"flops": 1e20})[:1])[0].interval
+    decided = estimate(fit, decision_estimands(Chinchilla, {"flops": 1e20})[:1])[0].interval
     designed = design(fit, flops=1e20).intervals["params_active"]
     assert np.log(designed.factor) == pytest.approx(np.log(decided.factor), rel=0.25)
 
@@ -198,15 +188,10 @@ def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
         load(tmp_path / "fit.json")
 
 
-@pytest.mark.parametrize("law", [Routed, EffectiveParams], ids=lambda law: law.__name__)
-def test_a_fit_has_by_what_it_stores_the_intervals_that_its_runs_give(law):
-    fit, runs = (routed()[0], routed()[1]) if law is Routed else (stored_fit(), known_runs())
-    signs = np.asarray([*keeps_sign(fit.law).values()])
-    low, high = map(coefficients, confidence_interval(fit, runs, lambda law: law, one_sign=signs))
-    table = fit.conf_int()
-    for name in set(fit.coefficients) - fit.without_error:
-        np.testing.assert_allclose(table.loc[name, ["low", "high"]], [low[name], high[name]], rtol=1e-6)
-        assert table.loc[name, "low"] < fit.coefficients[name] < table.loc[name, "high"]
+def test_intervals_of_coefficients_hold_the_fit():
+    for fit in (routed()[0], stored_fit()):
+        table = fit.conf_int().drop(index=list(fit.without_error))
+        assert ((table["low"] < table["value"]) & (table["value"] < table["high"])).all()
 
 
 def test_a_coefficient_of_either_sign_that_runs_do_not_tell_from_nothing_has_an_interval_that_holds_0():
@@ -235,7 +220,7 @@ def lone_group():
 @pytest.mark.slow
 def test_of_a_table_with_a_lone_group_intervals_from_the_file_are_those_from_the_runs():
     back = from_json(json.loads(json.dumps(lone_group()[0].to_json())))
-    here, _ = uncertainty(lone_group()[0], lone_group()[1]).spread(lambda law: law)
+    here = lone_group()[0].spread(lambda law: law)
     there = back.uncertainty.spread(back.law, lambda law: law)
     np.testing.assert_allclose(there.degrees_of_freedom, here.degrees_of_freedom, rtol=1e-3)
     np.testing.assert_allclose(there.ends(0.9, True), here.ends(0.9, True), rtol=1e-4)

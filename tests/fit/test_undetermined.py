@@ -19,11 +19,11 @@ from moejax.fit.tables.column_names import law_of_formula
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.bootstrap import to_json as bootstrap_json
-from moejax.fit.uncertainty.covariance import COVARIANCES, standard_errors, with_uncertainty
+from moejax.fit.uncertainty.covariance import COVARIANCES, with_uncertainty
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands
 from moejax.fit.uncertainty.estimates import estimate, to_json
 from moejax.fit.uncertainty.influence import deciding
-from moejax.fit.uncertainty.prediction import predict_runs, range_in_words, range_of
+from moejax.fit.uncertainty.prediction import range_in_words, range_of
 from moejax.fit.uncertainty.undetermined import how_to_determine
 from moejax.interval import Interval
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
@@ -85,9 +85,9 @@ def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_rea
     assert range_of(fit, away).interval is None
     assert "irreducible" in range_in_words(fit, range_of(fit, away), beyond=True)
     sizes = Design(params_active=np.full(2, 1e9), tokens=np.array([1e11, 1e12]))
-    np.testing.assert_array_equal(np.isnan(predict_runs(fit, runs, None, sizes).low), [False, True])
-    assert np.isfinite(standard_errors(fit, runs, lambda law: law(at)))
-    decided = estimate(fit, runs, BUDGET)
+    np.testing.assert_array_equal(np.isnan(fit.prediction_intervals(sizes).low), [False, True])
+    assert np.isfinite(fit.spread(lambda law: law(at)).errors)
+    decided = estimate(fit, BUDGET)
     assert all(np.isfinite(one.value) and one.interval is None and "tokens" in one.reason for one in decided)
     text = " ".join(render.text(Result(tables=tables({"decisions": to_json(decided)}))).split())
     assert (
@@ -98,11 +98,11 @@ def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_rea
 
 
 def test_a_fit_that_did_not_converge_gives_numbers_and_no_errors():
-    fit, runs = one_budget()
+    fit, _ = one_budget()
     fit = dataclasses.replace(fit, converged=False, undetermined=())
     assert fit.conf_int()["std_err"].isna().all()
     assert fit.drawn() is None
-    (one,) = estimate(fit, runs, coefficient_estimands(Chinchilla)[:1])
+    (one,) = estimate(fit, coefficient_estimands(Chinchilla)[:1])
     assert np.isfinite(one.value)
     assert "did not converge" in to_json([one])[0]["reason"]
     assert "Standard errors: none, as the search did not converge" in render.text(fit.summary())

@@ -28,7 +28,6 @@ from moejax.json_text import finite
 from moejax.laws.design import value_of
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import without_effect
-from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.quantities import format, parse
 from moejax.wording import told
 
@@ -83,16 +82,13 @@ def answer(
 ) -> dict[str, Any]:
     """Return all requested answers of a fit as plain data."""
     answers: dict[str, Any] = {}
-    # A score chained to the loss has the covariance of both fits, which the runs alone do not give.
     far, runs = [], read.runs
-    own = None if isinstance(result.law, ChainedLaw) else runs
-    options = {"covariance": asked.covariance, "by": by}
     if asked.decisions:
-        decided = estimates.estimate(result, own, asked.decisions, **options, resampled=resampled, level=level)
+        decided = estimates.estimate(result, asked.decisions, resampled=resampled, level=level)
         answers["decisions"] = estimates.to_json(decided, level)
         far = estimates.beyond_each(decided, runs)
     if asked.predictions:
-        predicted = [predict_run(result, own, one, resampled, level, **options) for one in asked.predictions]
+        predicted = [predict_run(result, one, resampled, level) for one in asked.predictions]
         answers["predictions"] = [one.to_json() for one in predicted]
         reads = type(result.law).inputs
         times = [

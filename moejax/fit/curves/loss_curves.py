@@ -21,7 +21,6 @@ from moejax.fit.search.objective import outputs
 from moejax.fit.selection.metrics import errors as errors_of
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.extrapolation import outside
-from moejax.fit.uncertainty.prediction import predict_runs
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
 from moejax.laws.curves.schedule_sums import reach_at
 from moejax.laws.design import Design
@@ -129,7 +128,7 @@ def predict_curve(
         raise UserError(f"Steps lie between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
     falls = bool((np.diff(rates) < 0).any())
     known = knows_drops(result)
-    found = predict_runs(result, None, None, Design(columns=columns_at(rates, steps, known or falls)), level)
+    found = result.prediction_intervals(Design(columns=columns_at(rates, steps, known or falls)), level)
     # If no fitted learning rate falls, the scale of drops is only its initial guess, whatever its spread.
     ranged = known or not falls
     reasons = list(found.unknown) if ranged else [NO_DROPS] * len(steps)

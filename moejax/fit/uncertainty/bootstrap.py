@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
@@ -19,6 +20,7 @@ from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.search.objective import data_of, laws_at
+from moejax.fit.uncertainty.intervals import Spread, left_by
 from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
@@ -61,6 +63,22 @@ class Bootstrap:
             return tree.unflatten(found)
         unknown = self.fit.unknown(functional, len(found), np.array([one.deviation for one in found]))
         return tree.unflatten([OPEN if why else one for one, why in zip(found, unknown, strict=True)])
+
+    @property
+    def few(self) -> str:
+        """Clause stating that there are no more draws than coefficients, so intervals are too small; else empty."""
+        return "" if self.fit is None else too_few(self.fit, self.draws, self.by)
+
+    def spread(self, functional: Callable[[Any], Any]) -> Spread:
+        """Return the spread of every number of a functional (flattened) over the resampled laws."""
+        assert self.fit is not None
+        answers = self.evaluate(lambda law: ravel_pytree(functional(law))[0])
+        # Laws without a finite number are left out; the interval of an answer counts them.
+        known = np.where(np.isfinite(answers), answers, np.nan)
+        errors = np.nanstd(known, axis=0)
+        degrees_of_freedom = np.full(len(errors), float(left_by(self.draws, self.fit.free)))
+        found = Spread(middle=np.nanmean(known, axis=0), errors=errors, degrees_of_freedom=degrees_of_freedom)
+        return found.without(self.fit.unknown(functional, len(errors), errors))
 
     @property
     def probes(self) -> Probes | None:
@@ -212,7 +230,6 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
         for name, interval in resampled.coefficients(level).items()
         if name not in {*result.fixed, *result.without_effect}
     }
-    few = too_few(result, resampled.draws, resampled.by)
     return {
         "resamples": len(resampled.values),
         "by": resampled.by,
@@ -220,5 +237,5 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
         "level": level,
         "unfinished": resampled.unfinished,
         "coefficients": intervals,
-        **({"few": few} if few else {}),
+        **({"few": resampled.few} if resampled.few else {}),
     }

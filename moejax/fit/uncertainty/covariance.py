@@ -1,10 +1,10 @@
-"""Compute standard errors of coefficients and decisions from the curvature at the optimum, without resampling."""
+"""Compute the covariance of a fit from the curvature at its optimum, without resampling."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,19 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import RESAMPLED, draws_of, too_few
-from moejax.fit.uncertainty.derivatives import FitDerivatives, Functional, derivatives
+from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.fit.uncertainty.extrapolation import ranges, where_decided
 from moejax.fit.uncertainty.intervals import (
     WHOLE,
     Leverages,
-    Spread,
     alone,
     left_by,
     parts,
-    satterthwaite,
     set_alone,
     stretch,
 )
 from moejax.fit.uncertainty.noise import log_residuals, noise
-from moejax.fit.uncertainty.stored_uncertainty import StoredUncertainty
+from moejax.fit.uncertainty.uncertainty import COVARIANCES, Uncertainty
 from moejax.fit.uncertainty.undetermined import FLAT, undetermined
 from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
@@ -145,46 +143,6 @@ def _hidden(result: FitResult, runs: Runs, at: FitDerivatives) -> Any:
     return hidden_share(result, runs) * (at.stiffness * runs.resolution * size) ** 2
 
 
-CLUSTERED = ("sandwich",)
-"""Covariances that treat the runs of a group as one draw."""
-
-COVARIANCES = (*CLUSTERED, "gauss_newton")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uncertainty:
-    """The covariance of a fit's coordinates, with degrees of freedom of the estimates."""
-
-    result: FitResult
-    at: FitDerivatives
-    covariance: Matrix
-    """NaN if there is one draw, or no residual to estimate the variance between draws."""
-    draws: Draws | None
-    """None if the covariance does not group runs into draws, or is unknown."""
-    degrees_of_freedom: int
-    """Degrees of freedom without draws: runs minus coefficients, at least 1."""
-    why_none: str = ""
-    """Reason for a missing covariance, as a clause; empty if there is one."""
-
-    def spread(self, functional: Functional) -> tuple[Spread, Callable[[Any], Any]]:
-        """Return the uncertainty of a functional's numbers (flattened) by the delta method, and the function that
-        restores its pytree.
-
-        A number has no standard error if ``FitResult.unknown`` gives a reason.
-        """
-        slopes = self.at.slopes(functional)
-        variance = np.einsum("af,fg,ag->a", slopes, self.covariance, slopes)
-        degrees_of_freedom = (
-            np.full(len(slopes), float(self.degrees_of_freedom))
-            if self.draws is None
-            else satterthwaite(self.draws.leverages, slopes @ self.draws.axes.T)
-        )
-        middle, unravel = self.at.evaluate(functional)
-        found = Spread(middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), degrees_of_freedom=degrees_of_freedom)
-        unknown = self.result.unknown(functional, len(middle), found.errors)
-        return found.without([why or self.why_none for why in unknown]), unravel
-
-
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
     """Estimate the covariance of a fit, from which standard errors and intervals follow.
 
@@ -195,38 +153,72 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         raise UserError(
             f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
         )
-    at, labels = derivatives(result, runs, past_zero=True), RESAMPLED[by](runs)
-    count = draws_of(runs, "run")
-    # A law that overflows at some run has non-finite slopes, and so no standard errors.
-    finite = bool(np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all())
+    at = derivatives(result, runs, past_zero=True)
+    count, draw_count = draws_of(runs, "run"), draws_of(runs, by)
     hidden = _hidden(result, runs, at)
-    draws, why_none = None, ""
-    covariance = np.full((len(at.point),) * 2, np.nan)
-    if not finite:
+    axes, deviations, leverages, why_none = np.zeros((0, len(at.point))), np.zeros(0), (), ""
+    if not (np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all()):
+        # The law overflows at some run.
         why_none = "the law's slopes are not finite at some run"
     elif not at.jacobian[at.weight > 0].any():
         why_none = "the law's slopes are 0 at every run, so that no run determines a coefficient"
-    elif kind not in CLUSTERED:
-        if count > len(at.point):
-            covariance = gauss_newton(at, hidden)
-        else:
-            why_none = _few_draws(result, count, "run")
-    elif draws_of(runs, by) == 1:
+    elif kind == "gauss_newton" and count <= len(at.point):
+        why_none = _few_draws(result, count, "run")
+    elif kind == "gauss_newton":
+        covariance = gauss_newton(at, hidden)
+        variances, ways = np.linalg.eigh((covariance + covariance.T) / 2)
+        axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
+    elif draw_count == 1:
         why_none = f"all {count} runs are one {by}, and no other shows how {by}s differ{_apart(by, count > 1)}"
     else:
-        draws = draws_at(at, labels, hidden)
+        draws = draws_at(at, RESAMPLED[by](runs), hidden)
         if draws.seen > WHOLE:
-            covariance = draws.covariance
+            axes, deviations, leverages = draws.axes, draws.deviations, draws.leverages
         else:
-            draws, why_none = None, _few_draws(result, draws_of(runs, by), by, _apart(by, count > draws_of(runs, by)))
+            why_none = _few_draws(result, draw_count, by, _apart(by, count > draw_count))
+    moved = _shares(result.law, coefficient_slopes(at), axes)
+    finite = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
+    spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
     return Uncertainty(
-        result=result,
-        at=at,
-        covariance=covariance,
-        draws=draws,
+        ranges=spent | ranges(runs, dict.fromkeys((*type(result.law).inputs, *REACH))),
+        covariance=kind,
+        by=by,
         degrees_of_freedom=left_by(count, len(at.point)),
+        axes=tuple(moved[number] for number in finite),
+        deviations=tuple(float(deviations[number]) for number in finite),
+        # Not rounded, because a leverage of 1 must stay exactly 1.
+        leverages=tuple(tuple(tuple(map(float, row[finite])) for row in rows) for rows in leverages),
+        draw_count=draw_count if kind == "sandwich" else 0,
         why_none=why_none,
     )
+
+
+def with_uncertainty(
+    result: FitResult, runs: Runs, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
+) -> FitResult:
+    """Return the fit with its uncertainty and warnings, so that its file can be used without the runs.
+
+    Raises:
+      UserError: the runs are not those of the fit.
+    """
+    known = uncertainty(result, runs, kind=covariance, by=by)
+    fit = replace(result, uncertainty=known)
+    warnings = (
+        *_few_warnings(fit, runs, known),
+        *grid_warnings(fit, runs),
+        *sign_warnings(fit),
+        *leverage_warnings(fit, runs, known),
+    )
+    return replace(result, uncertainty=replace(known, warnings=warnings, dropped=tuple(dropped)))
+
+
+def _few_warnings(fit: FitResult, runs: Runs, known: Uncertainty) -> tuple[str, ...]:
+    """Return a warning if no more draws than coefficients give the sandwich."""
+    said = too_few(fit, known.draw_count, known.by) if known.draw_count and not known.why_none else ""
+    if not said:
+        return ()
+    several = draws_of(runs, "run") > known.draw_count
+    return (f"{said}: standard errors are too small, and so may be every interval{_apart(known.by, several)}.",)
 
 
 def _few_draws(result: FitResult, count: int, by: str, remedy: str = "") -> str:
@@ -254,56 +246,31 @@ def coefficient_slopes(at: FitDerivatives) -> dict[str, np.ndarray]:
     return {name: slopes[names.index(name)] for name in at.objective.free}
 
 
-def confidence_interval(
-    result: FitResult,
-    runs: Runs,
-    functional: Functional,
-    level: float = 0.9,
-    *,
-    one_sign: bool | Bool[np.ndarray, " answers"] = False,
-    kind: str = "sandwich",
-    by: str = "group",
-) -> tuple[Any, Any]:
-    """Return both ends of every number's confidence interval, in the functional's pytree.
-
-    Intervals are from Student's t with each number's own degrees of freedom.
-
-    Args:
-      one_sign: True if the numbers keep their sign, as sizes, tokens and losses do (see ``intervals.ends``); one value
-        for all, or one per number in the order of the pytree's leaves.
-
-    Raises:
-      UserError: as ``standard_errors``, or the level is not between 0 and 1.
-    """
-    spread, unravel = uncertainty(result, runs, kind=kind, by=by).spread(functional)
-    low, high = spread.ends(level, one_sign)
-    return unravel(low), unravel(high)
-
-
 FEW = 2.0
 """Degrees of freedom below which a coefficient's standard error depends on little more than one draw."""
 UNSEEN = 0.01
 """Share of a coefficient's variance, determined by one draw alone, above which a warning is given."""
 
 
-def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by: str) -> tuple[str, ...]:
+def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tuple[str, ...]:
     """Return warnings about coefficients whose standard errors depend on one draw, grouped by draw."""
-    if estimated.why_none:
-        return (f"Standard errors are not known: {estimated.why_none}.",)
-    if estimated.draws is None:
+    if known.why_none:
+        return (f"Standard errors are not known: {known.why_none}.",)
+    if not known.leverages:
         return ()
-    spread, _ = estimated.spread(_itself)
-    contrasts = estimated.at.slopes(_itself) @ estimated.draws.axes.T
+    by, spread = known.by, result.spread(_itself)
+    leverages = [np.reshape(rows, (-1, len(known.axes))) for rows in known.leverages]
+    contrasts = np.array([[axis.get(name, 0.0) for axis in known.axes] for name in result.coefficients])
     size = np.maximum(np.sum(contrasts**2, axis=1, keepdims=True), 1e-300)
-    lost = parts(set_alone(estimated.draws.leverages), contrasts) / size
+    lost = parts(set_alone(leverages), contrasts) / size
     own = lost.sum(axis=1)
-    most = np.where(own > UNSEEN, lost.argmax(axis=1), parts(estimated.draws.leverages, contrasts).argmax(axis=1))
+    most = np.where(own > UNSEEN, lost.argmax(axis=1), parts(leverages, contrasts).argmax(axis=1))
     labels = RESAMPLED[by](runs)
     present = np.unique(labels[runs.weight > 0])
     told: dict[tuple[int, bool], list[int]] = {}
     for number, name in enumerate(result.coefficients):
-        known = own[number] <= UNSEEN and spread.degrees_of_freedom[number] >= FEW
-        if not (known or name in result.without_error):
+        shared = own[number] <= UNSEEN and spread.degrees_of_freedom[number] >= FEW
+        if not (shared or name in result.without_error):
             told.setdefault((int(most[number]), bool(own[number] > UNSEEN)), []).append(number)
     sentences = []
     for (draw, unseen), numbers in told.items():
@@ -345,7 +312,7 @@ FAR_FROM_0 = 2.5
 """Distance from 0, in standard errors, below which a coefficient with an assumed sign gets a warning."""
 
 
-def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
+def sign_warnings(result: FitResult) -> tuple[str, ...]:
     """Return warnings about coefficients near 0 whose sign the formula only suggests.
 
     The other sign may fit better, and an interval that keeps the sign cannot contain 0.
@@ -353,7 +320,7 @@ def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
     described = {field.name: field.metadata for field in dataclasses.fields(result.law)}
     if not isinstance(result.law, FormulaLaw):
         return ()
-    errors = dict(zip(result.coefficients, estimated.spread(_itself)[0].errors, strict=True))
+    errors = dict(zip(result.coefficients, result.spread(_itself).errors, strict=True))
     assumed = assumed_signs(type(result.law))
     at_the_end = tuple(
         f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where it has no more effect: "
@@ -371,64 +338,6 @@ def sign_warnings(result: FitResult, estimated: Uncertainty) -> tuple[str, ...]:
         and name not in result.without_error
         and abs(result.coefficients[name]) < FAR_FROM_0 * errors[name]
     )
-
-
-def standard_errors(
-    result: FitResult, runs: Runs, functional: Functional, *, kind: str = "sandwich", by: str = "group"
-) -> Any:
-    """Return the standard error of every number of a functional, in its pytree, by the delta method; NaN with one draw.
-
-    Raises:
-      UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
-    """
-    spread, unravel = uncertainty(result, runs, kind=kind, by=by).spread(functional)
-    return unravel(spread.errors)
-
-
-def with_uncertainty(
-    result: FitResult, runs: Runs, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
-) -> FitResult:
-    """Return the fit with stored uncertainty, so that its file can be used without the runs.
-
-    Raises:
-      UserError: the runs are not those of the fit.
-    """
-    estimated = uncertainty(result, runs, kind=covariance, by=by)
-    at, draws, axes, deviations, leverages = estimated.at, estimated.draws, np.zeros((0, 0)), np.zeros(0), ()
-    if draws is not None:
-        axes, deviations, leverages = draws.axes, draws.deviations, draws.leverages
-    elif np.isfinite(estimated.covariance).all():
-        variances, ways = np.linalg.eigh((estimated.covariance + estimated.covariance.T) / 2)
-        axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
-    known = bool(np.isfinite(estimated.covariance).all())
-    said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
-    several = draws_of(runs, "run") > draws_of(runs, by)
-    few = (
-        (f"{said}: standard errors are too small, and so may be every interval{_apart(by, several)}.",) if said else ()
-    )
-    spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
-    moved = _shares(result.law, coefficient_slopes(at), axes)
-    told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
-    stored = StoredUncertainty(
-        ranges=spent | ranges(runs, dict.fromkeys((*type(result.law).inputs, *REACH))),
-        covariance=covariance,
-        by=by,
-        degrees_of_freedom=estimated.degrees_of_freedom,
-        axes=tuple(moved[number] for number in told),
-        deviations=tuple(float(deviations[number]) for number in told),
-        # Not rounded, because a leverage of 1 must stay exactly 1.
-        leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
-        draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
-        why_none=estimated.why_none,
-        warnings=(
-            *few,
-            *grid_warnings(result, runs),
-            *sign_warnings(result, estimated),
-            *leverage_warnings(result, runs, estimated, by),
-        ),
-        dropped=tuple(dropped),
-    )
-    return dataclasses.replace(result, uncertainty=stored)
 
 
 def _shares(law: Any, slopes: Mapping[str, np.ndarray], axes: Any) -> list[dict[str, float]]:

@@ -83,11 +83,10 @@ class FitDerivatives:
         square, stiffness = (float(np.average(part, weights=self.weight)) for part in (self.psi**2, self.stiffness))
         return square / stiffness / degrees_of_freedom
 
-    def evaluate(self, functional: Functional) -> tuple[np.ndarray, Any]:
-        """Return a functional's values at the optimum, flattened, and the function that restores its pytree."""
+    def evaluate(self, functional: Functional) -> Float[np.ndarray, " answers"]:
+        """Return a functional's values at the optimum, flattened."""
         with float64():
-            numbers = functional(law_at(self.objective, self.point, self.data))
-            return ravelled(numbers)
+            return np.asarray(ravel_pytree(functional(law_at(self.objective, self.point, self.data)))[0])
 
     def slopes(self, functional: Functional) -> Float[np.ndarray, "answers free"]:
         """Return the derivative of a functional in the coordinates."""
@@ -175,20 +174,6 @@ def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -
         slopes[rows] = (each[:, 1:] - each[:, :1]) @ NODES / (width * np.sum(NODES**2))
     # Residuals so far beyond delta that even the kernel's tails do not reach it get a lower bound.
     return psi, np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
-
-
-def ravelled(numbers: Any) -> tuple[Float[np.ndarray, " answers"], Callable[[Any], Any]]:
-    """Return the numbers of a pytree as a flat array, and the function that restores the pytree, without
-    compilation."""
-    leaves, tree = jax.tree.flatten(numbers)
-    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
-    ends = np.cumsum([array.size for array in arrays])
-
-    def unravel(flat: Any) -> Any:
-        parts = np.split(np.asarray(flat), ends[:-1])
-        return tree.unflatten([part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)])
-
-    return np.concatenate([array.ravel() for array in arrays]), unravel
 
 
 @functools.partial(jax.jit, static_argnums=0)

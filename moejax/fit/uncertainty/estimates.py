@@ -11,10 +11,10 @@ import numpy as np
 
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
-from moejax.fit.uncertainty.bootstrap import Bootstrap, too_few
-from moejax.fit.uncertainty.covariance import uncertainty
+from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.estimands import Estimand
 from moejax.fit.uncertainty.extrapolation import RATIOS, outside, where_decided
+from moejax.fit.uncertainty.intervals import Spread
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
@@ -45,14 +45,7 @@ class Estimate:
 
 
 def estimate(
-    result: FitResult,
-    runs: Runs | None,
-    estimands: Iterable[Estimand],
-    *,
-    covariance: str = "sandwich",
-    by: str = "group",
-    resampled: Bootstrap | None = None,
-    level: float = 0.9,
+    result: FitResult, estimands: Sequence[Estimand], *, resampled: Bootstrap | None = None, level: float = 0.9
 ) -> list[Estimate]:
     """Return every estimand under the fitted law, with its standard error and its interval.
 
@@ -62,55 +55,48 @@ def estimate(
     Intervals from resamples are too small if there are no more draws than coefficients. Intervals from standard errors
     are then used, whose Student's t accounts for the number of draws.
 
-    Args:
-      runs: the runs of the fit; None to use the fit's stored covariance.
-
     Raises:
-      UserError: the runs are not those of the fit, the fit holds no covariance, or an option is invalid.
+      UserError: the fit holds no covariance, or ``level`` is not between 0 and 1.
     """
-    known, estimates = None if runs is None else uncertainty(result, runs, kind=covariance, by=by), []
-    few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)
-    estimands = list(estimands)
-    values = [
-        float((result.spread(one.functional).middle if known is None else known.at.evaluate(one.functional)[0])[0])
-        for one in estimands
+    spreads = [result.spread(one.functional) for one in estimands]
+    bounds = _bounds(estimands, [float(spread.middle[0]) for spread in spreads])
+    return [
+        _estimate(result, one, spread, bounds.get(number, ""), resampled, level)
+        for number, (one, spread) in enumerate(zip(estimands, spreads, strict=True))
     ]
-    bounds = _bounds(estimands, values)
-    for number, (estimand, value) in enumerate(zip(estimands, values, strict=True)):
-        error, interval, where, degrees_of_freedom = math.nan, None, STANDARD, math.nan
-        reason, spread = _reason(result, estimand, value), None
-        if not reason:
-            of_it = estimand.functional
-            spread = result.spread(of_it) if known is None else known.spread(of_it)[0]
-            reason = spread.unknown[0] or bounds.get(number, "")
-        if spread is not None and not reason:
-            error = float(spread.errors[0])
-            # Decisions are positive: sizes, costs, losses or shares.
-            is_share = estimand.is_share or (result.is_share and estimand.answers(result.output))
-            (low,), (high,) = spread.share_ends(level) if is_share else spread.ends(level, True)
-            if error > 0:
-                degrees_of_freedom = float(spread.degrees_of_freedom[0])
-                interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
-            elif error == 0:
-                reason = "no coefficient that was fitted moves it"
-        if resampled is not None and not few and not reason:
-            where, degrees_of_freedom, interval = RESAMPLES, math.nan, resampled.interval(estimand.functional, level)
-        at_a_bound = error == 0 or number in bounds
-        if interval is not None and np.isfinite(interval.deviation):
-            error = interval.deviation
-        one = Estimate(
-            estimand=estimand,
-            value=value if spread is not None else math.nan,
-            error=error,
-            interval=interval,
-            by=where,
-            degrees_of_freedom=degrees_of_freedom,
-            few=few,
-            reason=reason,
-            at_a_bound=at_a_bound,
-        )
-        estimates.append(one)
-    return estimates
+
+
+def _estimate(
+    result: FitResult, estimand: Estimand, spread: Spread, bound: str, resampled: Bootstrap | None, level: float
+) -> Estimate:
+    value = float(spread.middle[0])
+    if reason := _reason(result, estimand, value):
+        return Estimate(estimand=estimand, value=math.nan, error=math.nan, interval=None, by=STANDARD, reason=reason)
+    reason = spread.unknown[0] or bound
+    error = math.nan if reason else float(spread.errors[0])
+    if error == 0:
+        reason = "no coefficient that was fitted moves it"
+    few = "" if resampled is None else resampled.few
+    where, degrees_of_freedom, interval = STANDARD, math.nan, None
+    if not reason and resampled is not None and not few:
+        where, interval = RESAMPLES, resampled.interval(estimand.functional, level)
+    elif not reason and error > 0:
+        degrees_of_freedom = float(spread.degrees_of_freedom[0])
+        # Decisions are positive: sizes, costs, losses or shares.
+        is_share = estimand.is_share or (result.is_share and estimand.answers(result.output))
+        (low,), (high,) = spread.share_ends(level) if is_share else spread.ends(level, True)
+        interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
+    return Estimate(
+        estimand=estimand,
+        value=value,
+        error=interval.deviation if interval is not None and np.isfinite(interval.deviation) else error,
+        interval=interval,
+        by=where,
+        degrees_of_freedom=degrees_of_freedom,
+        few=few,
+        reason=reason,
+        at_a_bound=bool(bound) or error == 0,
+    )
 
 
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:

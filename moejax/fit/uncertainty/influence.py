@@ -101,7 +101,7 @@ def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Inf
     du/dL = -H⁻¹ · ∂²F/∂u∂L for the losses, and du/dw = -H⁻¹ · ∂F_i/∂u for the weights.
     """
     at = derivatives(result, runs)
-    values, _ = at.evaluate(functional)
+    values = at.evaluate(functional)
     slopes = at.slopes(functional)
     per_nat = -slopes @ at.solve((at.weight[:, None] * at.bends).T)
     if_removed = slopes @ at.solve((at.weight[:, None] * at.scores).T)

@@ -75,9 +75,10 @@ class Spread:
     """Reason why each number has no error (``FitResult.unknown``), empty if it has one; no entries if all have one."""
 
     def without(self, unknown: Sequence[str]) -> Spread:
-        """Return a copy without the errors of numbers for which a reason is given."""
-        errors = np.where([bool(why) for why in unknown], np.nan, self.errors)
-        return dataclasses.replace(self, errors=errors, unknown=tuple(unknown))
+        """Return a copy without the errors of numbers for which a reason is given, in addition to earlier ones."""
+        reasons = tuple(why or before for why, before in zip(unknown, self.unknown or unknown, strict=True))
+        errors = np.where([bool(why) for why in reasons], np.nan, self.errors)
+        return dataclasses.replace(self, errors=errors, unknown=reasons)
 
     def ends(self, level: float, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
         """Return both ends of each number's interval.

@@ -8,68 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moejax.fit.fit_result import FitResult
-from moejax.fit.runs import Runs
-from moejax.fit.uncertainty.bootstrap import Bootstrap, too_few
-from moejax.fit.uncertainty.covariance import uncertainty
-from moejax.fit.uncertainty.derivatives import Functional
+from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.estimands import Estimand
-from moejax.fit.uncertainty.intervals import PredictionIntervals, Spread, left_by
+from moejax.fit.uncertainty.intervals import PredictionIntervals
 from moejax.interval import in_percent
 from moejax.json_text import finite
 from moejax.laws.design import Design, design_from
-
-
-def predict_runs(
-    result: FitResult,
-    runs: Runs | None,
-    resampled: Bootstrap | None,
-    design: Design,
-    level: float = 0.9,
-    *,
-    covariance: str = "sandwich",
-    by: str = "group",
-    weight: Any = 1.0,
-) -> PredictionIntervals:
-    """Return prediction intervals for the measured losses of new runs, valid if the form of the law holds there.
-
-    The variance of log loss is the sum of two parts. One is that of the coefficients, from resampled laws, or by the
-    delta method without them. The other is the residual variance of the fitted runs: lack of fit and noise between
-    seeds, which more resamples do not reduce. With few runs the interval is Student's t. Resamples of no more draws
-    than coefficients are replaced by the delta method.
-
-    Args:
-      runs: runs of the fit; None for a fit from a file, whose stored covariance is used.
-      design: fields with one entry per new run.
-      weight: number of runs of which each measured number is the mean.
-
-    Raises:
-      UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
-    """
-    if (resampled := enough(result, resampled)) is not None:
-        return result.prediction_intervals(
-            design, level, lambda functional: _over(resampled, functional, result), weight=weight
-        )
-    if runs is None:
-        return result.prediction_intervals(design, level, weight=weight)
-    uncertain = uncertainty(result, runs, kind=covariance, by=by)
-    return result.prediction_intervals(design, level, lambda functional: uncertain.spread(functional)[0], weight=weight)
-
-
-def enough(result: FitResult, resampled: Bootstrap | None) -> Bootstrap | None:
-    """Return the resamples if they have more draws than the law has coefficients, else None."""
-    few = resampled is None or too_few(result, resampled.draws, resampled.by)
-    return None if few else resampled
-
-
-def _over(resampled: Bootstrap, functional: Functional, result: FitResult) -> Spread:
-    """Return the spread of every number of a functional over the resamples of a fit."""
-    answers = resampled.evaluate(functional)
-    # Laws without a finite number are left out; the interval of an answer counts them.
-    known = np.where(np.isfinite(answers), answers, np.nan)
-    degrees_of_freedom = np.full(known.shape[1], float(left_by(resampled.draws, result.free)))
-    errors = np.nanstd(known, axis=0)
-    found = Spread(middle=np.nanmean(known, axis=0), errors=errors, degrees_of_freedom=degrees_of_freedom)
-    return found.without(result.unknown(functional, len(errors), errors))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,24 +43,20 @@ class RunPrediction:
 
 
 def predict_run(
-    result: FitResult,
-    runs: Runs | None,
-    estimand: Estimand,
-    resampled: Bootstrap | None = None,
-    level: float = 0.9,
-    *,
-    covariance: str = "sandwich",
-    by: str = "group",
+    result: FitResult, estimand: Estimand, resampled: Bootstrap | None = None, level: float = 0.9
 ) -> RunPrediction:
     """Return the prediction interval of one run, described by the inputs of an estimand.
 
+    The coefficients' share of the variance is that of the resampled laws, or follows from the fit's covariance. The
+    covariance also replaces resamples of no more draws than coefficients.
+
     Raises:
-      UserError: as in ``predict_runs``.
+      UserError: ``level`` is not between 0 and 1, or there are neither resamples nor a covariance in the fit.
     """
-    design = design_from(estimand.given)
-    by_resamples = enough(result, resampled) is not None
-    predicted = predict_runs(result, runs, resampled, design, level, covariance=covariance, by=by)
-    return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=by_resamples)
+    used = None if resampled is None or resampled.few else resampled
+    spread = None if used is None else used.spread
+    predicted = result.prediction_intervals(design_from(estimand.given), level, spread)
+    return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=used is not None)
 
 
 class RunRange(NamedTuple):
@@ -136,7 +76,7 @@ def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
     if not fit.uncertainty.axes:
         # The fit's warnings give the reason.
         return RunRange(None, "The fit has no covariance, and so no range of new runs.")
-    predicted = predict_runs(fit, None, None, design, level)
+    predicted = fit.prediction_intervals(design, level)
     if predicted.unknown[0]:
         return RunRange(None, f"Of this run there is no range: {predicted.unknown[0]}.")
     low, high = float(predicted.low[0]), float(predicted.high[0])

@@ -236,7 +236,7 @@ class _Walk:
 
 def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -> _Walk:
     at = derivatives(result, runs)
-    numbers, _ = at.evaluate(functional)
+    numbers = at.evaluate(functional)
     if numbers.size != 1 or not np.isfinite(numbers).all():
         raise UserError(f"A profile is of one finite number; the estimand gave {numbers}.")
     slope = at.slopes(functional)[0]

@@ -1,13 +1,14 @@
-"""Store the uncertainty of a fit in its file: ranges of the runs, covariance of the coefficients, dropped rows."""
+"""Represent the uncertainty of a fit, as its file stores it: covariance of the coefficients, ranges, dropped rows."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.special
 from jax.flatten_util import ravel_pytree
@@ -25,6 +26,12 @@ from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.design import FIELDS, KINDS
 from moejax.laws.law import coefficients, in_units
 
+COVARIANCES = {
+    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
+    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
+}
+"""Descriptions of the covariances by name. The sandwich treats the runs of a group as one draw."""
+
 LARGEST_FOLDS = 50.0
 """Limit on the e-folds of a drawn coefficient from its fitted value, to avoid float overflow."""
 MOST_LINEAR = 2.0
@@ -34,13 +41,13 @@ MOST_ROUNDS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredUncertainty:
-    """Ranges, covariance and dropped rows of a fit."""
+class Uncertainty:
+    """The covariance of a fit's coefficients, with the ranges of its runs and the dropped rows."""
 
     ranges: Mapping[str, tuple[float, float]]
     """Smallest and largest value among the fitted runs, of FLOPs, every input of the law, and their ratios."""
     covariance: str
-    """Method of the covariance: ``sandwich`` or ``gauss_newton``."""
+    """Method of the covariance, from ``COVARIANCES``."""
     by: str
     """Unit of one independent draw: ``group`` or ``run``."""
     degrees_of_freedom: int
@@ -53,7 +60,7 @@ class StoredUncertainty:
     deviations: tuple[float, ...]
     """Standard deviation along each axis."""
     leverages: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    """Leverage of every draw along the axes (``degrees_of_freedom.Leverages``).
+    """Leverage of every draw along the axes (``intervals.Leverages``).
 
     Empty if the unit of a draw does not matter to the covariance.
     """
@@ -66,24 +73,33 @@ class StoredUncertainty:
     dropped: tuple[str, ...] = ()
     """Rows of the table that were left out, with reasons."""
 
-    def spread(self, law: Any, functional: Any) -> Spread:
+    def spread(self, law: Any, functional: Callable[[Any], Any]) -> Spread:
         """Return the standard errors of a flattened functional by the delta method; NaN without a covariance."""
-
-        def numbers(one: Any) -> Any:
-            return ravel_pytree(functional(one))[0]
-
-        with float64():
-            exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
-            middle, values = np.asarray(numbers(exact)), coefficients(exact)
-            steps = [
-                dataclasses.replace(exact, **{n: np.float64(axis.get(n, 0.0)) * value for n, value in values.items()})
-                for axis in self.axes
-            ]
-            contrasts = np.array([jax.jvp(numbers, (exact,), (step,))[1] for step in steps]).T
-        if not steps:
-            return Spread(middle=middle, errors=np.full(len(middle), np.nan), degrees_of_freedom=np.ones(len(middle)))
+        middle, contrasts = self._along_axes(law, lambda one: ravel_pytree(functional(one))[0])
+        if not self.axes:
+            nothing = Spread(
+                middle=middle, errors=np.full(len(middle), np.nan), degrees_of_freedom=np.ones(len(middle))
+            )
+            return nothing.without([self.why_none] * len(middle))
         errors = np.linalg.norm(contrasts * np.asarray(self.deviations), axis=1)
         return Spread(middle=middle, errors=errors, degrees_of_freedom=self._degrees_of_freedom(contrasts))
+
+    def _along_axes(
+        self, law: Any, numbers: Callable[[Any], Any]
+    ) -> tuple[Float[np.ndarray, " answers"], Float[np.ndarray, "answers axes"]]:
+        """Return some numbers of a law, and their changes per unit of each axis, to first order."""
+        with float64():
+            exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
+            if not self.axes:
+                middle = np.asarray(numbers(exact))
+                return middle, np.zeros((len(middle), 0))
+            steps = {
+                name: np.asarray([axis.get(name, 0.0) for axis in self.axes]) * value
+                for name, value in coefficients(exact).items()
+            }
+            moved = jax.vmap(lambda step: jax.jvp(numbers, (exact,), (step,)), out_axes=(None, 1))
+            middle, contrasts = moved(dataclasses.replace(exact, **steps))
+        return np.asarray(middle), np.asarray(contrasts)
 
     def _degrees_of_freedom(self, contrasts: Float[np.ndarray, "answers axes"]) -> Float[np.ndarray, " answers"]:
         if not self.leverages:
@@ -106,18 +122,8 @@ class StoredUncertainty:
             raise UserError(f"The fit holds no covariance to draw from: {why}.")
         random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
         units, signed = self._units(law), keeps_sign(law)
-        with float64():
-            exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
-            values, raw = coefficients(in_units(exact, units)), coefficients(exact)
-            steps = [
-                dataclasses.replace(exact, **{n: np.float64(axis.get(n, 0.0)) * value for n, value in raw.items()})
-                for axis in self.axes
-            ]
-            tangents = [coefficients(jax.jvp(lambda one: in_units(one, units), (exact,), (s,))[1]) for s in steps]
-        moved = {
-            name: np.asarray([float(tangent[name]) for tangent in tangents]) / (float(value) or 1.0)
-            for name, value in values.items()
-        }
+        values, tangents = self._along_axes(law, lambda one: jnp.stack([*coefficients(in_units(one, units)).values()]))
+        moved = dict(zip(coefficients(law), tangents / np.where(values, values, 1.0)[:, None], strict=True))
         errors = {name: float(np.linalg.norm(along * deviations)) for name, along in moved.items()}
         # One that was fitted as nearly 0 has an error without a scale of its own, and is drawn linearly too.
         by_logarithm = {name for name, sign in signed.items() if sign and MOST_LINEAR < errors[name] <= LARGEST_FOLDS}
@@ -136,7 +142,7 @@ class StoredUncertainty:
         }
         with float64():
             centred = dataclasses.replace(
-                exact, **{name: float(value) * shares[name] for name, value in values.items()}
+                law, **{name: value * shares[name] for name, value in zip(moved, values, strict=True)}
             )
             back = {kind: 1.0 / unit for kind, unit in units.items()}
             laws = jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centred))
@@ -168,7 +174,7 @@ class Drawn:
     """One law whose coefficients have an entry per draw."""
     steps: Float[np.ndarray, "draws axes"]
     """Step of each draw along the axes of the covariance."""
-    uncertainty: StoredUncertainty
+    uncertainty: Uncertainty
     probes: Probes | None = None
     """Laws that probe directions which the runs do not determine; None if they determine everything."""
 
@@ -195,13 +201,13 @@ class Drawn:
         return dataclasses.replace(normal, low=low, high=high)
 
 
-def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
-    """Return the inverse of ``StoredUncertainty.to_json``; ``inputs`` are the inputs of the law.
+def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> Uncertainty:
+    """Return the inverse of ``Uncertainty.to_json``; ``inputs`` are the inputs of the law.
 
     Raises:
       UserError: an entry is missing or of another type.
     """
-    stored = build(StoredUncertainty, convert(dict, plain, "uncertainty"), "uncertainty")
+    stored = build(Uncertainty, convert(dict, plain, "uncertainty"), "uncertainty")
     for name, (low, high) in stored.ranges.items():
         if name not in {*FIELDS, *inputs, *RATIOS, *REACH} or not 0 <= low <= high or not 0 < high < np.inf:
             raise UserError(
