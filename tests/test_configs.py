@@ -42,6 +42,7 @@ STUDIES = sorted((CONFIGS / "studies").glob("*.py"))
 
 ARGUMENTS = {
     "quickstart": ("",),
+    "staged": ("",),
     "zhao": (
         *("all", "G", "N", "S", "N_a", "small-G", "validation"),
         *("table-1", "cosine", "tiny", "tiny-cosine"),
@@ -460,7 +461,7 @@ def test_tians_shared_shares_have_the_two_that_appendix_f_3_compares():
 
 @pytest.mark.parametrize(("name", "argument"), CASES)
 def test_a_papers_full_size_study_computes_in_bfloat16_as_its_hours_assume(name, argument):
-    tiny = name == "quickstart" or argument.startswith("tiny")
+    tiny = name in ("quickstart", "staged") or argument.startswith("tiny")
     kinds = {training.recipe.runtime.compute_dtype for training in study(name, argument).trainings()}
     assert kinds == {"float32" if tiny else "bfloat16"}
 

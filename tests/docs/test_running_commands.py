@@ -68,7 +68,7 @@ LESS = {
     COMPILED: [f"--config.architecture.{size}" for size in ("num_layers=4", "model_dim=256", "vocab_size=1024")],
     r"plan .*--search": ["--compile", "1"],
     r"^moejax explore": ["--no-browser"],
-    r"=staged.py": ["--config.recipe.budgets_tokens=32768,65536"],
+    r"studies/staged.py": ["--config.recipe.budgets_tokens=32768,65536"],
     r"--config.vmap": ["--config.recipe.budgets_tokens=4096", "--config.recipe.optimizer.warmup_tokens=1024"],
 }
 """What is added to a command that would take long, or a port that may be in use."""
