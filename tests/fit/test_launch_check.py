@@ -7,8 +7,6 @@ import pytest
 from known_fit import sweep
 
 from moejax.errors import UserError
-from moejax.fit.correction import correct
-from moejax.fit.launch_check import launch_check
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
@@ -16,6 +14,8 @@ from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
+from moejax.papers.chapter_002.correction import correct
+from moejax.papers.chapter_002.launch_check import launch_check
 from moejax.papers.chapter_002.runs import chapter_002_runs
 from moejax.report import render
 

@@ -18,7 +18,6 @@ from moejax.errors import UserError
 from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
 from moejax.fit.expert_signs import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.fit_result import FitResult
-from moejax.fit.launch_check import LaunchCheck, launch_check
 from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.stored_structure import with_structure
@@ -28,6 +27,7 @@ from moejax.fit.tables.column_names import with_derived, with_our_names
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import write_text
 from moejax.papers.abnar.recipe import RESAMPLES, abnar
+from moejax.papers.chapter_002.launch_check import LaunchCheck, launch_check
 from moejax.papers.plots import ALL
 from moejax.papers.tian import recipe as recipe_tian
 from moejax.papers.zhao import margins as zhao_margins

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.correction import Correction, correct, worst_miss
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
@@ -24,6 +23,7 @@ from moejax.fit.uncertainty.bootstrap import draws_of
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.design import known
+from moejax.papers.chapter_002.correction import Correction, correct, worst_miss
 from moejax.result import Column, Result, Table
 from moejax.wording import counted, some
 
