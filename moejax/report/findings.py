@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def is_mixture(runs: run_table.DataFrame) -> np.ndarray | None:
     return mixture if (np.isfinite(experts) | np.isfinite(np.asarray(total) * active)).all() else None
 
 
-def experts(run: Any) -> str:
+def experts(run: Mapping[str, Any]) -> str:
     """The feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
     number = run.get("num_experts")
     if number is None or number != number:
@@ -122,7 +123,7 @@ def experts(run: Any) -> str:
     )
 
 
-def layer_loads(run: Any) -> dict[int, list[float]]:
+def layer_loads(run: Mapping[str, Any]) -> dict[int, list[float]]:
     """Return the load of every expert on the validation set (1 where balanced) by layer number; empty if dense.
 
     Layers are counted from the input, from 0, as ``moejax status --layers`` counts them.

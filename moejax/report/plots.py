@@ -13,6 +13,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import Split
 from moejax.fit.stored_structure import with_structure
 from moejax.fit.tables.column_names import with_derived
+from moejax.laws.law import Law
 from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
@@ -190,7 +191,7 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
     return list(named.values())
 
 
-def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:
+def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:
     """Return the inputs of a figure: its law's published constants, unless another law of the class is given.
 
     Raises:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from moejax import run_table
 from moejax.errors import UserError
@@ -31,6 +32,7 @@ from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
+from moejax.laws.law import Law
 from moejax.progress import ProgressCallback
 from moejax.result import Result
 from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
@@ -125,13 +127,14 @@ def analyse(
             update((3 * number + part) / stages, text)
 
         try:
-            law, tested, reach, decided = _analyse_law(name, table, frame, analysis, stage)
+            one = _analyse_law(name, table, frame, analysis, stage)
         except ValueError as error:
             left_out.append(f"{name} was not fitted: {told(error)}")
             continue
-        fitted.append(law)
-        compared.append(tested)
-        decisions += decided
+        fitted.append(one.fitted)
+        compared.append(one.compared)
+        decisions += one.decisions
+        reach = one.reach
     followed = None
     if analysis.recipe:
         update(1.0, f"following {analysis.recipe}")
@@ -177,7 +180,7 @@ def warnings(study: Study) -> list[str]:
     ]
 
 
-def tuning(frame: Any, analysis: Analysis) -> tuple[str, ...]:
+def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
     """Return notes on the runs of a sweep to which the laws are fitted; empty if the study sweeps no settings."""
     sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
     if not analysis.laws:
@@ -188,11 +191,19 @@ def tuning(frame: Any, analysis: Analysis) -> tuple[str, ...]:
     return (table_checks.sentence(frame, sizes, settings, "--config.analysis.best_by="),) if settings else ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LawAnalysis:
+    fitted: FittedLaw
+    compared: Compared
+    reach: dict[str, float]
+    """Range of the held-out runs beyond the fitted ones."""
+    decisions: list[ComputeOptimum]
+
+
 def _analyse_law(
-    name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
-) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
-    """Return one law fitted to the table, its held-out comparison, the extrapolation range of the held-out runs, and
-    its decisions.
+    name: str, table: Path, frame: run_table.DataFrame, analysis: Analysis, stage: Callable[[int, str], None]
+) -> _LawAnalysis:
+    """Fit one law to the table, test it on the held-out runs, and make its decisions.
 
     Raises:
       UserError: the runs do not determine the law.
@@ -216,8 +227,12 @@ def _analyse_law(
         decide(name, fit.law, interval, expansion, claim_of, budget, largest)
         for expansion, claim_of in claims(name, budget, expansions)
     ]
-    compared = Compared(name=name, fit=fit, held_out=(tested,))
-    return fitted, compared, holdout.beyond(read.runs, [split]), decided
+    return _LawAnalysis(
+        fitted=fitted,
+        compared=Compared(name=name, fit=fit, held_out=(tested,)),
+        reach=holdout.beyond(read.runs, [split]),
+        decisions=decided,
+    )
 
 
 def _intervals(
@@ -231,7 +246,7 @@ def _intervals(
     if not too_few(fit, resampled.draws, resampled.by):
         return resampled.interval(functional)
 
-    def number(law: Any, name: str) -> Any:
+    def number(law: Law, name: str) -> Array:
         return functional(law)[name]
 
     estimands = [
@@ -241,7 +256,7 @@ def _intervals(
     return {one.estimand.name: one.interval or UNKNOWN for one in estimate(fit, estimands)}
 
 
-def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
+def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
     """Return the limits of these runs, derived from their range and from the intervals."""
     sizes = {"params_active": "active parameters", "tokens": "tokens"}
     span = [

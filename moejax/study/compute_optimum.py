@@ -9,12 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.laws import DECISIONS, LAWS
 from moejax.laws.claim import Checked, Claim, check
 from moejax.laws.decision import DecisionRule
+from moejax.laws.law import Law
 
 ClaimOf = Callable[[Any], Claim]
 """A function from a law to the claim about its optimum at one budget."""
@@ -65,13 +67,13 @@ def _split_rule(law_name: str) -> DecisionRule | None:
     return None
 
 
-def _optimum(rule: DecisionRule, law: Any, *, flops: Any, expansion: Any) -> Claim:
+def _optimum(rule: DecisionRule, law: Law, *, flops: float | Array, expansion: float | Array) -> Claim:
     assert rule.claim is not None
     return rule.claim(law, **{name: {"flops": flops, "expansion": expansion}[name] for name in rule.given})
 
 
 def decide(
-    law_name: str, law: Any, interval: IntervalOf, expansion: float, claim_of: ClaimOf, flops: float, largest: float
+    law_name: str, law: Law, interval: IntervalOf, expansion: float, claim_of: ClaimOf, flops: float, largest: float
 ) -> ComputeOptimum:
     """Check one optimum of a fitted law, and compute its confidence intervals from the runs."""
 
@@ -100,7 +102,7 @@ def family(decision: ComputeOptimum) -> str:
     return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
 
 
-def prices(law_name: str, law: Any, flops: float, expansion: float) -> dict[str, float]:
+def prices(law_name: str, law: Law, flops: float, expansion: float) -> dict[str, float]:
     """Return the shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
     rule = _split_rule(law_name)
     if rule is None:

@@ -14,7 +14,6 @@ from moejax.laws import LAWS
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report.figures.compared_laws import draw
-from moejax.report.figures.figure import write_figure
 from moejax.report.figures.style import RC
 
 ACTIVE, TOKENS = np.array([(n, d) for n in (1e7, 3e7, 1e8, 3e8) for d in (1e9, 3e9, 1e10, 3e10)]).T
@@ -61,13 +60,3 @@ def test_a_prediction_beyond_the_frame_is_a_triangle_at_its_edge(found):
     (edge,) = [line for line in drawn.lines if line.get_marker() == "^"]
     assert len(np.asarray(edge.get_xdata())) == 15
     assert set(np.asarray(edge.get_ydata())) == {drawn.get_ylim()[1]}
-
-
-@pytest.mark.slow
-def test_the_same_picture_is_the_same_files(tmp_path, found):
-    names = write_figure(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
-    assert names == ("picture.png", "picture.svg", "picture.csv")
-    before = [(tmp_path / name).read_bytes() for name in names]
-    write_figure(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
-    assert [(tmp_path / name).read_bytes() for name in names] == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

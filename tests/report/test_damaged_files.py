@@ -14,13 +14,8 @@ from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.data.prepare import prepare
 from moejax.errors import UserError
-from moejax.fit.fit_result import load
-from moejax.fit.uncertainty.prediction import range_of
-from moejax.laws.design import Design
-from moejax.laws.predict import predict
 from moejax.model import transformer
-from moejax.report import fit_report
-from moejax.stored import Damaged, read_json, write_json
+from moejax.stored import Damaged, write_json
 from moejax.study.storage import LAUNCHES, launched, write_launch
 from moejax.weights.folder import save_weights
 
@@ -176,48 +171,3 @@ def test_a_damaged_table_of_text_is_read_or_a_sentence_that_names_it(whole, tmp_
         # Text keeps no hash: what is whole by the rules of its format is taken as it stands.
         said = "" if len(read) > len(frame) else f"{file} is read"
     assert str(file) in said
-
-
-def _places(value, place=()):
-    """Every entry of nested data, of lists the first alone."""
-    if place:
-        yield place
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from _places(one, (*place, key))
-
-
-def _with(value, place, put):
-    first, *rest = place
-    found = value.copy()
-    if rest:
-        found[first] = _with(value[first], rest, put)
-    elif put is None:
-        del found[first]
-    else:
-        found[first] = put[0]
-    return found
-
-
-WRONG = {"none": None, "null": [None], "a word": ["x"], "a list": [[[1]]], "a group": [{"a": [1]}]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", WRONG)
-def test_a_fit_whose_entries_are_of_another_kind_under_a_right_seal_is_a_sentence_or_read(
-    whole, tmp_path, monkeypatch, how
-):
-    monkeypatch.setattr(fit_report, "_figures", lambda *anything: {})
-    plain = read_json(whole / "fit" / "fit.json", dict, remedy="")
-    file = tmp_path / "fit.json"
-    refused = {}
-    for place in _places(plain):
-        write_json(file, _with(plain, place, WRONG[how]))
-        try:
-            fit = load(file)
-            predict(fit, Design(params_active=1e9, tokens=1e10))
-            range_of(fit, Design(params_active=1e9, tokens=1e10))
-            fit_report.write_fit_report(fit, file, tmp_path)
-        except ValueError as error:
-            refused[place] = (isinstance(error, UserError) and str(file) in str(error), error)
-    assert {place: error for place, (is_good, error) in refused.items() if not is_good} == {}

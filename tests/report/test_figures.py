@@ -1,8 +1,6 @@
 """Figures: one for each name, its data beside it, nothing lost."""
 
-import csv
 import dataclasses
-import io
 import json
 import re
 from types import SimpleNamespace
@@ -43,11 +41,6 @@ def test_a_study_of_dense_models_has_no_expert_loads(tmp_path):
 def test_a_study_without_logs_has_no_training_curves(concluded):
     found = read(concluded)
     assert FIGURES["training_curves"](type(found)(concluded, found.runs, {name: [] for name in found.logs})) is None
-
-
-def test_the_csv_holds_every_row(figures):
-    for figure in figures.values():
-        assert len(list(csv.DictReader(io.StringIO(figure.csv())))) == len(figure.rows) > 0
 
 
 def test_every_run_and_every_load_is_in_the_data(figures, concluded):

@@ -31,24 +31,12 @@ from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.report import evidence, figures, gallery, synthetic
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
 from moejax.report.figures.panels import log_ticks
-from moejax.report.findings import frontier
 from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
-
-PAPERS = {
-    "zhao": tuple(str(number) for number in range(1, 18)),
-    "abnar": tuple(str(number) for number in range(1, 16)),
-    "tian": ("1a", "1b", *(str(number) for number in range(2, 18))),
-}
 
 
 @pytest.fixture(scope="module")
 def drawn():
     return {name: draw(plot, example_of(plot)) for name, plot in ALL.items()}
-
-
-def test_the_papers_figures_are_in_the_table_under_their_numbers():
-    named = {f"{paper}-{number}" for paper, numbers in PAPERS.items() for number in numbers}
-    assert named | {"chapter-002-widget", "chapter-002-grid", "li-1a", "li-7"} <= set(ALL)
 
 
 def test_every_function_that_draws_a_named_figure_is_in_the_table():
@@ -234,20 +222,6 @@ def test_figures_that_show_none_of_the_runs_say_so(tmp_path, capsys):
     assert {"not_drawn"} == every["runs"].keys() - {"number"}
 
 
-@pytest.mark.slow
-def test_of_tian_s_seventeen_figures_some_need_a_table(tmp_path, capsys):
-    words = ["plot", "--paper", "tian", "--out", str(tmp_path), "--format", "svg", "--json"]
-    assert main(words) == DONE
-    said = {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
-    assert list(said)[:3] == ["1a", "1b", "2"]
-    assert "or a run table" in said["1a"]["not_drawn"]
-    assert "give one with --runs" in said["16"]["not_drawn"]
-    assert said["4"]["files"]
-    assert main([*words, "--synthetic"]) == DONE
-    said = {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
-    assert (said["16"]["synthetic"], said["4"]["synthetic"]) == (True, False)
-
-
 def test_a_figure_of_made_up_points_is_said_to_be_one(tmp_path, capsys):
     assert main(["plot", "starts", "chinchilla", "--synthetic", "--format", "svg", "--out", str(tmp_path)]) == DONE
     starts, chinchilla, *_ = sorted(capsys.readouterr().out.splitlines(), reverse=True)
@@ -335,20 +309,6 @@ def test_a_profile_curve_crosses_its_limit_where_the_interval_ends(fitted):
     assert found.rises.min() == 0.0
     assert below == pytest.approx(found.limit, rel=0.1)
     assert above == pytest.approx(found.limit, rel=0.1)
-
-
-def test_evidence_of_a_fit_draws(fitted):
-    result, runs = fitted
-    answers = evidence.coefficients(result)
-    one = {"irreducible": answers["irreducible"]}
-    tables = {
-        "profile": evidence.profile_table(result, runs, one),
-        "influence": evidence.influence_table(
-            result, runs, "irreducible", one["irreducible"], [f"{i}" for i in range(12)]
-        ),
-    }
-    for name, table in tables.items():
-        assert draw(ALL[name], inputs_of(ALL[name], table=table)).rows
 
 
 def test_the_explainers_figures_draw_the_longest_run_of_each_model_of_a_table():
@@ -447,11 +407,6 @@ def test_the_gallery_page_shows_every_figure_and_says_which_are_synthetic():
     assert images == [f"gallery/{name}.png" for name in ALL]
     folder = gallery.Path(__file__).parents[2] / "docs"
     assert all((folder / image).stat().st_size < 60_000 for image in images)
-
-
-def test_of_runs_of_one_budget_the_frontier_has_the_best():
-    table = pd.DataFrame({"flops": [1e20] * 3 + [2e20] * 2, "loss": [3.2, 3.0, 3.1, 3.05, 2.9]})
-    assert frontier(table, "flops")["loss"].tolist() == [3.0, 2.9]
 
 
 def test_the_list_has_a_short_line_for_every_figure_by_paper(capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
+from numpy.typing import ArrayLike
 
 from moejax.fit.search.objective import compiled_outputs
 from moejax.float64 import float64
 from moejax.folder import atomic_write, one_set, write_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
+from moejax.laws.law import Law
 from moejax.report.figures.style import PAPER, RC
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
@@ -104,7 +106,7 @@ class FigureInputs:
         return self.table is not None and all(column in self.table for column in columns)
 
 
-def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
+def evaluate(law: Law, output: str = "loss", /, **fields: ArrayLike) -> np.ndarray:
     """Return a law's predictions for designs of numbers or arrays that broadcast, in float64."""
     shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
     flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
@@ -112,10 +114,11 @@ def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
         return np.asarray(compiled_outputs(law, design_from(flat), output), np.float64).reshape(shape)
 
 
-def structured(active_experts: Any, shared_share: Any, **sizes: Any) -> dict[str, Any]:
+def structured(active_experts: ArrayLike, shared_share: ArrayLike, **sizes: ArrayLike) -> dict[str, Any]:
     """Fields of designs with G and S given as numbers, for ``evaluate``."""
-    shared = np.asarray(active_experts, float) * shared_share
-    return {"top_k": active_experts - shared, "num_shared_experts": shared, **sizes}
+    active = np.asarray(active_experts, float)
+    shared = active * shared_share
+    return {"top_k": active - shared, "num_shared_experts": shared, **sizes}
 
 
 def column(table: DataFrame, name: str) -> np.ndarray:
@@ -123,6 +126,6 @@ def column(table: DataFrame, name: str) -> np.ndarray:
     return table[name].to_numpy(dtype=np.float64)
 
 
-def ordered(values: Any) -> list[float]:
+def ordered(values: Iterable[float]) -> list[float]:
     """The different values, ascending."""
     return sorted({float(value) for value in values})

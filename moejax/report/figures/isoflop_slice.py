@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
+from moejax.laws.law import Law
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis
 from moejax.report.findings import Findings
@@ -61,7 +62,7 @@ def draw(findings: Findings) -> Figure | None:
     )
 
 
-def along(law: Any, flops: float, expansion: float, active: np.ndarray) -> np.ndarray:
+def along(law: Law, flops: float, expansion: float, active: np.ndarray) -> np.ndarray:
     """Loss of a law at every number of active parameters, tokens set by the budget, in float64."""
     with float64():
         tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)

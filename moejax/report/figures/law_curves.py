@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure as Drawing
 
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.predict import published
@@ -191,7 +192,7 @@ def _size_and_tokens(inputs: FigureInputs, law: str, params: Axis) -> Figure:
     )
 
 
-def _by_experts(inputs: FigureInputs, law: str, **held: Any) -> tuple[Any, Any]:
+def _by_experts(inputs: FigureInputs, law: str, **held: float) -> tuple[Drawing, list[dict[str, Any]]]:
     fitted = published(law).fitted
     return _curves(
         inputs,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from moejax.laws.law import Law
 from moejax.laws.mixtures.leverage import optimal_granularity
 from moejax.report.figures.figure import evaluate
 from moejax.report.figures.panels import Axis, Field, Series
@@ -17,7 +19,7 @@ GRANULARITY = Axis("granularity", "granularity G", "log")
 LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
 
 
-def leverage(law: Any, ratio: Any, granularity: Any, flops: Any) -> np.ndarray:
+def leverage(law: Law, ratio: ArrayLike, granularity: ArrayLike, flops: ArrayLike) -> np.ndarray:
     """EL of mixtures with A and G given as numbers."""
     return evaluate(
         law,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from moejax.design.schedule import BestSchedule
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.panels import Axis, Panel, Series
 from moejax.report.figures.panels import draw as draw_panels
 from moejax.report.figures.style import MUTED, SERIES
+from moejax.run_table import DataFrame
 
 LOSS = Axis("loss_nats_per_token", "loss, nats/token")
 STEP = Axis("step", "step")
@@ -22,7 +22,7 @@ STEEP = 0.7
 """Share of the losses that is in view: the first steps of a training would leave no room for the others."""
 
 
-def draw(table: Any, best: Any = None, level: float = 0.9) -> Figure:
+def draw(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9) -> Figure:
     """Measured losses as points and predicted ones as lines, dashed where a curve was not fitted.
 
     Args:
@@ -64,7 +64,7 @@ def draw(table: Any, best: Any = None, level: float = 0.9) -> Figure:
     )
 
 
-def _view(table: Any) -> tuple[float, float]:
+def _view(table: DataFrame) -> tuple[float, float]:
     """The lowest losses, and those of the steep beginning left out."""
     both = np.concatenate([table["measured"], table["loss"]])
     low, high = float(both.min()), float(np.quantile(both, STEEP))

@@ -12,6 +12,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike
 
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, grid
@@ -58,11 +59,11 @@ class Series:
 
     label: str
     """Its name in the legend and in the table."""
-    x: Any
-    y: Any
+    x: ArrayLike
+    y: ArrayLike
     mark: str = "line"
     colour: str = BLUE
-    tokens: Any = None
+    tokens: ArrayLike | None = None
     """Tokens of every point, whose areas are proportional to them."""
     in_legend: bool = True
     width: float = 1.6
@@ -94,16 +95,16 @@ class Field:
     x: Axis
     y: Axis
     z: Axis
-    xs: Any
-    ys: Any
-    zs: Any
+    xs: ArrayLike
+    ys: ArrayLike
+    zs: ArrayLike
     """Rows go with ``ys``, columns with ``xs``; NaN is left blank."""
     title: str = ""
     marks: Sequence[Series] = ()
     middle: float | None = None
     """Value at which two colours meet; None for a scale with two ends."""
     high_is_good: bool = False
-    contours: Any = 8
+    contours: ArrayLike = 8
     """Number of contours, or their levels."""
 
 
@@ -225,7 +226,7 @@ def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
 
 def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D]) -> list[dict[str, Any]]:
     xs, ys, zs = (np.asarray(v, float) for v in (field.xs, field.ys, field.zs))
-    norm: Any = None
+    norm: TwoSlopeNorm | None = None
     if field.middle is not None:
         far = max(float(np.nanmax(np.abs(zs - field.middle))), 1e-12)
         norm = TwoSlopeNorm(field.middle, field.middle - far, field.middle + far)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -122,7 +123,7 @@ def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> t
     return drawing, axes[:count]
 
 
-def quantity_axis(axis: Any, values: Any, *, most: int = 6) -> None:
+def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> None:
     """Log axis with ticks as people write numbers: 100K, 2M. At most about ``most`` of them."""
     low, high = min(values), max(values)
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
