@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
 from moejax import run_table
 from moejax.errors import UserError
@@ -246,7 +245,7 @@ def _intervals(
     if not too_few(fit, resampled.draws, resampled.by):
         return resampled.interval(functional)
 
-    def number(law: Law, name: str) -> Array:
+    def number(law: Law, name: str) -> jax.Array:
         return functional(law)[name]
 
     estimands = [

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from moejax.float64 import float64
 from moejax.interval import Interval
@@ -67,7 +66,7 @@ def _split_rule(law_name: str) -> DecisionRule | None:
     return None
 
 
-def _optimum(rule: DecisionRule, law: Law, *, flops: float | Array, expansion: float | Array) -> Claim:
+def _optimum(rule: DecisionRule, law: Law, *, flops: float | jax.Array, expansion: float | jax.Array) -> Claim:
     assert rule.claim is not None
     return rule.claim(law, **{name: {"flops": flops, "expansion": expansion}[name] for name in rule.given})
 
