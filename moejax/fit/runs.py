@@ -67,7 +67,7 @@ class Runs:
     resolution: Float[np.ndarray, " runs"] | None = None
     """Standard deviation of log ``loss`` from the spacing of the grid, if it is the best of a sweep.
 
-    See ``tables.checks.resolution``.
+    See ``sweeps.settings.resolution``.
     """
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection import holdout
 from moejax.fit.selection.metrics import predict
 from moejax.fit.selection.model_selection import Compared, ModelSelection, choose
-from moejax.fit.tables import checks as table_checks
+from moejax.fit.sweeps import settings as swept_settings
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap, too_few
 from moejax.fit.uncertainty.covariance import with_uncertainty
@@ -185,9 +185,9 @@ def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
     if not analysis.laws:
         return ()
     if analysis.best_by:
-        return table_checks.best_by(frame, sizes, "loss", analysis.best_by, "The run table")[1]
-    settings = table_checks.swept(frame, sizes)
-    return (table_checks.sentence(frame, sizes, settings, "--config.analysis.best_by="),) if settings else ()
+        return swept_settings.best_by(frame, sizes, "loss", analysis.best_by, "The run table")[1]
+    settings = swept_settings.swept(frame, sizes)
+    return (swept_settings.sweep_note(frame, sizes, settings, "--config.analysis.best_by="),) if settings else ()
 
 
 @dataclass(frozen=True, kw_only=True)

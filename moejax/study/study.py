@@ -11,7 +11,7 @@ from moejax.config import build, check_fields, check_name, dump, unknown
 from moejax.errors import UserError
 from moejax.evaluation.suites import suite_of
 from moejax.fit.score_links import LINKS
-from moejax.fit.tables.checks import SETTINGS
+from moejax.fit.sweeps.settings import SETTINGS
 from moejax.laws import LAWS
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS

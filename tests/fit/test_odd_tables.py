@@ -50,7 +50,7 @@ def test_a_letter_that_the_table_has_no_column_for_is_no_coefficient(name, meant
         ([1, 2], "Runs are read from a file or a pandas DataFrame"),
         (pd.Series([1.0]), "Runs are read from a file or a pandas DataFrame"),
         (pd.concat([table(), table()[["loss"]]], axis=1), "several columns called loss"),
-        (table().assign(loss=True), "loss is no number .it holds True"),
+        (table().assign(loss=True), "loss is not a number .it holds True"),
     ],
 )
 def test_what_is_no_table_of_numbers_is_a_sentence(given, words):

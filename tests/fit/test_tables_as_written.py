@@ -96,7 +96,7 @@ def test_text_is_called_text_and_empty_cells_empty():
     table = MIXED.astype({"tokens": object})
     table.loc[0, "tokens"], table.loc[1, "tokens"] = "lots", np.nan
     with pytest.raises(
-        ValueError, match=r"tokens is text \(it holds 'lots' in row 1\) in 1 of 12 rows \(row 1\)"
+        ValueError, match=r"tokens is not a number \(it holds 'lots' in row 1\) in 1 of 12 rows \(row 1\)"
     ) as error:
         read_runs(table, "chinchilla")
     assert "tokens is empty or not finite in 1 of 12 rows (row 2)" in str(error.value)
@@ -130,10 +130,10 @@ def test_sizes_and_tokens_that_are_exchanged_are_said_with_the_remedy():
 def test_a_law_of_repetition_without_a_repeated_token_is_said():
     table = MIXED.assign(unique_tokens=4e10)
     law = ("params_active", "tokens", "unique_tokens")
-    (said,) = [note for note in read_runs(table, law).notes if "repeats a token" in note]
+    (said,) = [note for note in read_runs(table, law).notes if "repeated tokens" in note]
     assert "--map tokens=unique_tokens --map unique_tokens=tokens" in said
     mended = read_runs(table, law, mapping={"tokens": "unique_tokens", "unique_tokens": "tokens"})
-    assert not [note for note in mended.notes if "repeats a token" in note]
+    assert not [note for note in mended.notes if "repeated tokens" in note]
 
 
 @pytest.mark.parametrize(("cells", "count"), [(["30M", "60M", "120 m"], 3), (["30M", 60, "120"], 1)])

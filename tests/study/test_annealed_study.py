@@ -150,7 +150,7 @@ def test_predicted_losses_stand_in_a_table_of_their_own_beside_measured_rows(tra
 def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_errors(trained):
     conclude(trained)
     read = read_runs(trained / TABLE, Chinchilla, trust_units=True)
-    assert any("4 of 12 losses were not measured but predicted" in note for note in read.notes)
+    assert any("4 of 12 losses were predicted, not measured" in note for note in read.notes)
     guessed = read.frame["is_predicted"].to_numpy() == 1
     assert len(set(read.runs.weight[~guessed])) == 1
     assert (read.runs.weight[guessed] < read.runs.weight[~guessed][0]).all()

@@ -16,7 +16,6 @@ from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.errors import UserError
 from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
-from moejax.fit.expert_signs import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import split_by
@@ -24,6 +23,7 @@ from moejax.fit.stored_structure import with_structure
 from moejax.fit.sweeps import isoflop_curves, recipe_isoflop
 from moejax.fit.sweeps.budget_losses import MIXTURES
 from moejax.fit.tables.column_names import with_derived, with_our_names
+from moejax.fit.tables.dense_models import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import write_text
 from moejax.papers.abnar.recipe import RESAMPLES, abnar

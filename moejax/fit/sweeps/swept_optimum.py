@@ -1,6 +1,6 @@
 """Find the optimum of a sweep over settings from a least-squares quadratic, with standard errors.
 
-The run of the lowest loss in a sweep (``tables.checks.best_by``) is on its grid. Its loss is biased low, as
+The run of the lowest loss in a sweep (``settings.best_by``) is on its grid. Its loss is biased low, as
 the minimum of several noisy losses. Near the optimum the loss is a quadratic in the logarithms of the settings; its
 minimum uses every run around the best one.
 """

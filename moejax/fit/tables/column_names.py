@@ -19,7 +19,7 @@ import pandas as pd
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import evaluate
-from moejax.fit.expert_signs import MORE_THAN_DENSE, ExpertSign, sign_of_experts
+from moejax.fit.tables.dense_models import MORE_THAN_DENSE, ExpertSign, sign_of_experts
 from moejax.float64 import float64
 from moejax.laws import LAWS
 from moejax.laws.dense.chinchilla import training_flops
@@ -295,8 +295,8 @@ def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dic
         expressions["batch_tokens"] = f"{quoted(column)} * {expressions.get('sequence_length', 'sequence_length')}"
     else:
         notes.append(
-            f"{lies(column, np.nanmin(values), np.nanmax(values))}: these are sequences, not tokens; "
-            f"if it is to be read, write {map_option('batch_tokens', f'{quoted(column)} * SEQUENCE_LENGTH')}."
+            f"{lies(column, np.nanmin(values), np.nanmax(values))}: it counts sequences, not tokens; "
+            f"to read it, pass {map_option('batch_tokens', f'{quoted(column)} * SEQUENCE_LENGTH')}."
         )
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from moejax.errors import UserError
 from moejax.fit.tables.column_names import as_factor, map_option, said_unit, written
+from moejax.fit.tables.table import rows_in_words
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, POSSIBLE, THOUSAND, WORDS, kind_of
 from moejax.quantities import format
+from moejax.run_table import DataFrame
 from moejax.wording import lies, listed
 
 Values = Float[np.ndarray, " rows"]
@@ -39,13 +42,18 @@ class Source:
     """Factor for its numbers, if the name of a single column gives a unit."""
 
 
-def wrong_units(frame: Any, read_from: Mapping[str, str], rows_in_words: Any) -> dict[str, str]:
-    """Return a sentence with the remedy for each column with impossible counts; empty if there are none.
+def check_units(
+    frame: DataFrame, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the columns with wrong units, with the reason; all columns count if no ``inputs`` are given.
+
+    FLOPs that contradict sizes and tokens raise an error whichever of the three the law reads: any may be wrong.
 
     Args:
-      frame: table with finite positive numbers in its columns of ``COUNTED``.
       read_from: expressions of columns that the file has under another name or that are computed.
-      rows_in_words: function that names rows of the index.
+
+    Raises:
+      UserError: a column that the law reads has wrong units.
     """
     values = {name: frame[name].to_numpy(np.float64) for name in COUNTED if name in frame.columns}
     values = {name: column for name, column in values.items() if np.isfinite(column).all() and (column > 0).all()}
@@ -53,15 +61,17 @@ def wrong_units(frame: Any, read_from: Mapping[str, str], rows_in_words: Any) ->
     for name in values:
         expression, source = as_factor(read_from.get(name, name), map(str, frame.columns))
         sources[name] = Source(expression, None if source is None else said_unit(source))
-    sentences = {}
+    wrong = {}
     for name, column in values.items():
         low, high = POSSIBLE[kind_of(name)]
-        wrong = (column < low) | (column > high)
-        if wrong.any():
-            sentences[name] = _out_of_range(name, column, wrong, frame.index, values, sources, rows_in_words)
-    if not sentences:
-        sentences |= _contradicted(values, frame.index, sources, rows_in_words) or _per_param(values, sources)
-    return sentences
+        rows = (column < low) | (column > high)
+        if rows.any():
+            wrong[name] = _out_of_range(name, column, rows, frame.index, values, sources)
+    contradicted = {} if wrong else _contradicted(values, frame.index, sources)
+    wrong |= contradicted or ({} if wrong else _per_param(values, sources))
+    if reasons := [why for name, why in wrong.items() if name in (inputs or wrong) or name in contradicted]:
+        raise UserError(f"{named}: {'; '.join(reasons)}. If the numbers are correct, pass --trust-units.")
+    return wrong
 
 
 def _out_of_range(
@@ -71,7 +81,6 @@ def _out_of_range(
     index: Any,
     values: Mapping[str, Values],
     sources: Mapping[str, Source],
-    rows_in_words: Any,
 ) -> str:
     kind = kind_of(name)
     low, high = POSSIBLE[kind]
@@ -80,14 +89,14 @@ def _out_of_range(
     shown = column[wrong] if some_only else column
     where = f"{int(wrong.sum())} of {len(column)} rows ({rows_in_words(index[wrong])})" if some_only else "all rows"
     limit = f"below {format(low)}" if few.any() else f"above {format(high)}"
-    said = f"{lies(name, shown.min(), shown.max(), where)}, and nobody trains {limit} {WORDS[kind]}"
+    said = f"{lies(name, shown.min(), shown.max(), where)}, but runs do not have {limit} {WORDS[kind]}"
     factors = _factors(name, shown, wrong if some_only else None, values, sources) if few.any() else []
     if not factors:
-        return f"{said}; write it in plain {WORDS[kind]} (--map {name}='… * FACTOR')"
+        return f"{said}; give plain {WORDS[kind]} (--map {name}='… * FACTOR')"
     units = listed([_word(kind, factor) for factor in factors], "or")
-    named = f", as {sources[name].expression} says" if factors == [sources[name].unit] else ""
+    named = f", as its name {sources[name].expression} suggests" if factors == [sources[name].unit] else ""
     remedies = [_remedy(name, factor, sources, low if some_only else None) for factor in factors]
-    return f"{said}: are these {units}{named}? Write {', or '.join(remedies)}"
+    return f"{said}. Are these {units}{named}? Pass {', or '.join(remedies)}"
 
 
 def _word(kind: str, factor: float) -> str:
@@ -179,9 +188,7 @@ def _counted(values: Mapping[str, Values]) -> Values:
     return values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * values["params_active"] * values["tokens"])
 
 
-def _contradicted(
-    values: Mapping[str, Values], index: Any, sources: Mapping[str, Source], rows_in_words: Any
-) -> dict[str, str]:
+def _contradicted(values: Mapping[str, Values], index: Any, sources: Mapping[str, Source]) -> dict[str, str]:
     """Return a sentence if the FLOPs of rows are closer to 10³·6·N·D or 10⁻³·6·N·D (or beyond) than to 6·N·D."""
     if not {"params_active", "tokens", "flops"} <= set(values):
         return {}
@@ -208,7 +215,7 @@ def _contradicted(
                 f"{name} in {_word(kind_of(name), f)}" for name, f in _every_size(both[0], values).items()
             )
             maps = " ".join(_remedy(name, f, sources, None) for name, f in _every_size(both[0], values).items())
-            return {"flops": f"{said.rpartition(':')[0]}, as with {units}. Write {maps}"}
+            return {"flops": f"{said.rpartition(':')[0]}, as with {units}. Pass {maps}"}
         by = {"tokens": factor, "params_active": factor, "flops": 1 / factor}
         by = {name: f for name, f in by.items() if sources[name].unit == f} or by
         said += f". Write {', or '.join(_remedy(name, f, sources, None) for name, f in by.items())}"
@@ -240,13 +247,13 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
         return {}
     likely = next(iter(_together(size, values, sources)), None)
     if likely is None:
-        return {} if tiny else {"tokens": f"tokens are {ratio:.3g} times {size} at the median, and nobody trains so"}
-    why = "toys, or in another unit" if tiny else f"{ratio:.3g} tokens per parameter at the median, as nobody trains"
+        return {} if tiny else {"tokens": f"tokens are {ratio:.3g} times {size} at the median, which is not plausible"}
+    why = "toy models, or another unit" if tiny else f"{ratio:.3g} tokens per parameter at the median is not plausible"
     seen = " and ".join(lies(name, values[name].min(), values[name].max()) for name in (size, "tokens")) + f": {why}"
     return {
-        name: f"{seen}. Are {name} {_word(kind_of(name), factor)}? Write {_remedy(name, factor, sources, None)}"
+        name: f"{seen}. Are {name} {_word(kind_of(name), factor)}? Pass {_remedy(name, factor, sources, None)}"
         if number == 0
-        else f"are {name} {_word(kind_of(name), factor)} too? Write {_remedy(name, factor, sources, None)}"
+        else f"are {name} {_word(kind_of(name), factor)} too? Pass {_remedy(name, factor, sources, None)}"
         for number, (name, factor) in enumerate(_every_size(likely, values).items())
     }
 
@@ -281,7 +288,7 @@ def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Sou
     return [changed for _, changed in sorted(together, key=lambda one: one[0])]
 
 
-def gaps(frame: Any, names: Sequence[str]) -> tuple[str, ...]:
+def gaps(frame: DataFrame, names: Sequence[str]) -> tuple[str, ...]:
     """Return sentences about columns with a gap of a factor of 1,000 or more, perhaps due to two units."""
     notes = []
     for name in names:
@@ -302,17 +309,17 @@ FEW_PER_PARAM = 1.0
 """Tokens per parameter of the median run below which sizes and tokens may be swapped."""
 
 
-def exchanged(frame: Any, inputs: Sequence[str], read_from: Mapping[str, str]) -> tuple[str, ...]:
+def swapped(frame: DataFrame, inputs: Sequence[str], read_from: Mapping[str, str]) -> tuple[str, ...]:
     """Return sentences about two columns that may be swapped.
 
     Args:
       inputs: inputs of the law.
-      read_from: as in ``wrong_units``.
+      read_from: as in ``check_units``.
     """
 
     def if_they_are(one: str, other: str) -> str:
         first, second = (read_from.get(name, name) for name in (one, other))
-        return f"If the two are exchanged, pass {map_option(one, second)} {map_option(other, first)}."
+        return f"If the two columns are swapped, pass {map_option(one, second)} {map_option(other, first)}."
 
     notes = []
     size = next((name for name in ("params_active", "params_total") if name in inputs), None)
@@ -320,13 +327,13 @@ def exchanged(frame: Any, inputs: Sequence[str], read_from: Mapping[str, str]) -
         ratio = float(np.median(frame["tokens"] / frame[size]))
         if ratio < FEW_PER_PARAM:
             notes.append(
-                f"The median run has {ratio:.2g} tokens per parameter ({size}); models are trained on 1 to 10,000. "
+                f"The median run has {ratio:.2g} tokens per parameter ({size}); usual are 1 to 10,000. "
                 + if_they_are(size, "tokens")
             )
     if {"tokens", "unique_tokens"} <= {*inputs} and (frame["tokens"] <= frame["unique_tokens"]).all():
         more = (frame["tokens"] < frame["unique_tokens"]).any()
         notes.append(
-            "No row has more tokens than unique_tokens: no run repeats a token, and the runs do not tell what "
-            "repetition does." + f" {if_they_are('tokens', 'unique_tokens')}" * bool(more)
+            "No row has more tokens than unique_tokens, so the effect of repeated tokens cannot be determined."
+            + f" {if_they_are('tokens', 'unique_tokens')}" * bool(more)
         )
     return tuple(notes)
