@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from moejax import run_table
 from moejax.errors import UserError
@@ -26,6 +26,7 @@ from moejax.fit.tables.select import mapped, select
 from moejax.laws.curves.schedule_sums import Points, sums_of_curve
 from moejax.laws.design import Design
 from moejax.run_sources import source as run_source
+from moejax.run_table import DataFrame, Series
 from moejax.storage import is_remote, open_storage, reaching
 from moejax.wording import counted, did_you_mean, listed, shown, some, told
 
@@ -118,14 +119,14 @@ class Curves:
         Raises:
           UserError: a pattern matches no name.
         """
-        found = set()
+        matched: set[str] = set()
         for pattern in patterns:
             # A name may itself contain brackets or stars.
-            met = {name for name in self.names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
-            if not met:
+            names = {name for name in self.names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+            if not names:
                 raise UserError(f"No curve is called {pattern!r}; {did_you_mean(pattern, self.names)}")
-            found |= met
-        return tuple(name for name in self.names if name in found)
+            matched |= names
+        return tuple(name for name in self.names if name in matched)
 
     def only(self, names: Iterable[str]) -> Curves:
         """Return the curves with these names."""
@@ -166,28 +167,24 @@ def read_curves(
       UserError: a file or column is missing, or a column has invalid numbers; the message gives the position.
     """
     mapping = dict(mapping or {}) | ({} if loss is None else {"loss": loss})
-    found: list[LossCurve] = []
+    curves: list[LossCurve] = []
     notes: list[str] = []
     for source in sources if isinstance(sources, list | tuple) else [sources]:
-        for name, place, frame in _tables(source, notes):
-            flat = run_table.with_flat_cells(frame)
-            found += _curves_of(
-                name, place, _chosen(flat, mapping, where, place, notes), warmup, notes, loss is not None
-            )
-    twice = [name for name in dict.fromkeys(c.name for c in found) if sum(c.name == name for c in found) > 1]
-    if twice:
+        for name, place, table in _tables(source, notes):
+            frame = run_table.with_flat_cells(table)
+            chosen, said = select(mapped(frame, mapping, place), where, place)
+            chosen.attrs = dict(frame.attrs)
+            notes += said
+            if where:
+                chosen = chosen.reset_index(drop=True)
+            rows = _rows_of_curves(name, place, chosen, notes, sparse=loss is not None)
+            curves += [_curve(one, warmup, notes) for one in rows]
+    names = [curve.name for curve in curves]
+    if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"Two curves are called {twice[0]!r}; give them other names, or put them in other files.")
-    _check_lengths(found)
-    read = Curves(curves=tuple(found), notes=tuple(dict.fromkeys(notes)))
+    _check_lengths(curves)
+    read = Curves(curves=tuple(curves), notes=tuple(dict.fromkeys(notes)))
     return read.only(read.matching(only)) if only else read
-
-
-def _chosen(frame: Any, mapping: Mapping[str, str], where: Sequence[str], place: str, notes: list[str]) -> Any:
-    """Return the rows that meet all conditions, with our columns."""
-    chosen, said = select(mapped(frame, mapping, place), where, place)
-    chosen.attrs = dict(frame.attrs)
-    notes += said
-    return chosen.reset_index(drop=True) if where else chosen
 
 
 def _check_lengths(curves: Sequence[LossCurve]) -> None:
@@ -201,26 +198,30 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
                 )
 
 
-def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, Any]]:
+def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
     """Return name, location and rows of each table of a source."""
     if not isinstance(source, str | Path):
-        return [("", "The table", run_table.with_flat_cells(source).reset_index(drop=True))]
+        return [("", "The table", source.reset_index(drop=True))]
     source = run_source.source(str(source))
     if tracker := _tracker(source, notes):
         return [(name, f"{source}, run {name}", frame) for name, frame in tracker]
     if is_remote(source):
         return _stored_tables(str(source).rstrip("/"), notes)
     path = Path(source)
-    if not path.is_dir():
-        name = path.parent.name if path.name == METRICS else path.name.partition(".")[0]
-        return [(name, str(path), run_table.read_as_it_is(path).reset_index(drop=True))]
-    logs = sorted(path.rglob(METRICS))
+    logs = sorted(path.rglob(METRICS)) if path.is_dir() else [path]
     if not logs:
         raise UserError(f"{path} has no {METRICS} below it; name a training's folder, a study's, or tables of curves.")
-    return [(log.parent.name, str(log), run_table.read_as_it_is(log).reset_index(drop=True)) for log in logs]
+    return [
+        (
+            log.parent.name if log.name == METRICS else log.name.partition(".")[0],
+            str(log),
+            run_table.read_as_it_is(log).reset_index(drop=True),
+        )
+        for log in logs
+    ]
 
 
-def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, Any]]:
+def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, DataFrame]]:
     """Return the runs of a tracker's directory or database with their metrics by step; none for a run directory."""
     path = Path(str(source).partition("#")[0])
     if not run_source.has_prefix(source):
@@ -229,14 +230,14 @@ def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, Any]]:
         own = path.is_dir() and next(path.rglob(METRICS), None) is not None
         if own or not path.exists() or not run_source.kind_of(source):
             return []
-    found = run_source.histories(source)
-    notes += [f"{source}, {note}" for _, frame in found for note in frame.attrs.get("notes", ())]
-    if not found:
+    runs = run_source.histories(source)
+    if not runs:
         raise UserError(f"{source} has no run with metrics by step.")
-    return found
+    notes += [f"{source}, {note}" for _, frame in runs for note in frame.attrs.get("notes", ())]
+    return runs
 
 
-def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, Any]]:
+def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
     """Return the tables of curves in an object store; they are copied to a temporary directory."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
@@ -255,154 +256,146 @@ def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, Any]]:
             raise UserError(told(error).replace(str(here), url)) from error
 
 
-def _curves_of(
-    name: str, place: str, frame: Any, warmup: int | None, notes: list[str], sparse: bool
-) -> list[LossCurve]:
-    """Return the curves of a table; ``sparse`` if a row with a learning rate may have no loss."""
-    frame, columns = frame.copy(), {}
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The rows of one curve in a table, in order."""
+
+    name: str
+    place: str
+    cells: DataFrame
+    """Our columns, with the cells of the table, indexed from 0 by its rows."""
+    measured: Bool[np.ndarray, " rows"]
+    """True for rows whose loss is a point of the curve; all rows give the schedule."""
+
+
+def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *, sparse: bool) -> list[_Rows]:
+    """Return the rows of each curve of a table; ``sparse`` if a row with a learning rate may have no loss."""
     # A dot in a column name stands for a nested metric: train.loss.
     named = {str(column).replace(".", "/"): column for column in frame.columns}
-    for ours, theirs in NAMES.items():
-        columns[ours] = next((named[column] for column in theirs if column in named), None)
-    if columns["lr"] is None:
+    every = {ours: [named[one] for one in theirs if one in named] for ours, theirs in NAMES.items()}
+    columns = {ours: theirs[0] for ours, theirs in every.items() if theirs}
+    known = f"its columns are {listed([str(column) for column in frame.columns])}"
+    if "lr" not in columns:
         raise UserError(
-            f"{place} has no column of learning rates (lr or learning_rate); its columns are "
-            f"{listed([str(column) for column in frame.columns])}. A law of curves reads the schedule: add it, or name "
-            f"it (--map lr=COLUMN)."
+            f"{place} has no column of learning rates (lr or learning_rate); {known}. A law of curves reads the "
+            f"schedule: add it, or name it (--map lr=COLUMN)."
         )
-    if columns["loss"] is None or (columns["step"] is None and columns["tokens"] is None):
-        missing = "losses (loss)" if columns["loss"] is None else "steps (step, or tokens)"
-        raise UserError(
-            f"{place} has no column of {missing}; its columns are "
-            f"{listed([str(column) for column in frame.columns])}. Name it (--map COLUMN_OF_OURS=COLUMN)."
+    if "loss" not in columns or not {"step", "tokens"} & {*columns}:
+        missing = "steps (step, or tokens)" if "loss" in columns else "losses (loss)"
+        raise UserError(f"{place} has no column of {missing}; {known}. Name it (--map COLUMN_OF_OURS=COLUMN).")
+    cells = pd.DataFrame({ours: frame[column] for ours, column in columns.items()})
+    if {"phase", "steps_done"} <= {*frame.columns}:
+        return _phases(name, place, cells, frame["phase"], notes, sparse)
+    if not sparse and len(every["loss"]) > 1:
+        notes.append(
+            f"{place} has {listed(map(str, every['loss']))}: the curve is of {columns['loss']}; --loss names another."
         )
-    if "phase" in frame.columns and "steps_done" in frame.columns:
-        return _of_phases(name, place, frame, columns, warmup, notes)
-    if not sparse and len(several := [named[one] for one in NAMES["loss"] if one in named]) > 1:
-        notes.append(f"{place} has {listed(map(str, several))}: the curve is of {several[0]}; --loss names another.")
-    missing = frame.attrs.get(run_source.NOT_FINITE, {} if sparse else None)
+    tracked = frame.attrs.get(run_source.NOT_FINITE)
+    parts = [(name or "curve", place, cells)]
+    if tracked is None and "run" in cells:
+        if (nameless := cells["run"].isna().to_numpy()).any():
+            raise UserError(
+                f"{place}: {columns['run']} is empty in row {np.argmax(nameless) + 1} "
+                f"({counted(int(nameless.sum()), 'such row')}); name the run of every row."
+            )
+        parts = [(str(run), f"{place}, run {run}", part) for run, part in cells.groupby("run", sort=False)]
+    if tracked is None and not sparse:
+        return [_full_rows(*part, notes) for part in parts]
+    diverged = (tracked or {}).get(columns["loss"], 0)
+    return [_sparse_rows(*part, columns, diverged, notes) for part in parts]
 
-    def curve(called: str, where: str, rows: Any) -> LossCurve:
-        rows, own = _points_of_the_curve(where, rows, columns, missing, notes)
-        return _curve(called, where, rows, columns, warmup, notes, own=own)
 
-    if (
-        frame.attrs.get(run_source.NOT_FINITE) is not None
-        or columns["run"] is None
-        or columns["run"] == columns["loss"]
-    ):
-        return [curve(name or "curve", place, frame)]
-    nameless = np.flatnonzero(frame[columns["run"]].isna())
-    if len(nameless):
-        raise UserError(
-            f"{place}: {columns['run']} is empty in row {nameless[0] + 1} ({counted(len(nameless), 'such row')}); name "
-            f"the run of every row."
+def _phases(name: str, place: str, cells: DataFrame, phase: Series, notes: list[str], sparse: bool) -> list[_Rows]:
+    """Return the trunk of a training run and its branches, whose schedules begin with the trunk's."""
+    parts = []
+    for called, own in cells.groupby(phase, sort=False):
+        trunk = cells[phase == TRUNK]
+        whole = own if called == TRUNK else pd.concat([trunk[trunk["step"] < own["step"].min()], own])
+        skipped = own["loss"].isin(NOT_FINITE)
+        if skipped.any():
+            notes.append(f"{place}, {called}: {counted(int(skipped.sum()), 'step')} without a finite loss left out.")
+        measured = own.index[~skipped & (own["loss"].notna() | (not sparse))]
+        parts.append(
+            _Rows(
+                name=f"{name}/{called}",
+                place=f"{place}, {called}",
+                cells=whole,
+                measured=whole.index.isin(measured),
+            )
         )
-    parts = frame.groupby(columns["run"], sort=False)
-    return [curve(str(run), f"{place}, run {run}", part) for run, part in parts]
+    return parts
 
 
-def _points_of_the_curve(
-    place: str, frame: Any, columns: Mapping[str, Any], missing: Mapping[str, int] | None, notes: list[str]
-) -> tuple[Any, Any]:
-    """Return the rows that belong to the curve, and the index of rows with a loss (None if every row needs one).
+def _full_rows(name: str, place: str, cells: DataFrame, notes: list[str]) -> _Rows:
+    """Return the rows with a loss or a learning rate; rows of other metrics, such as evaluations, have neither."""
+    empty = cells["lr"].isna() & cells["loss"].isna()
+    if empty.any():
+        notes.append(f"{place}: {counted(int(empty.sum()), 'row')} with neither loss nor rate left out.")
+    cells = cells[~empty]
+    return _Rows(name=name, place=place, cells=cells, measured=np.ones(len(cells), bool))
 
-    Rows of other metrics, such as evaluations, have neither loss nor learning rate. A tracker logs each metric at its
-    own steps, and evaluations named by ``--loss`` are fewer than steps. A loss without a learning rate gets the
-    interpolated one of the logged schedule.
 
-    Args:
-      missing: number of non-finite values of each metric, if rows may have no loss.
+def _sparse_rows(
+    name: str, place: str, cells: DataFrame, columns: Mapping[str, Any], diverged: int, notes: list[str]
+) -> _Rows:
+    """Return rows of metrics with their own steps, as a tracker logs them; evaluations are fewer than steps.
+
+    A loss without a learning rate gets the interpolated one of the logged schedule.
     """
-    rate, loss = (pd.notna(frame[columns[name]]) for name in ("lr", "loss"))
-    steps = None if columns["step"] is None else _numbers(frame[columns["step"]])
-    if missing is None or steps is None or not np.isfinite(steps).all():
-        if empty := int((~rate & ~loss).sum()):
-            notes.append(f"{place}: {counted(empty, 'row')} with neither loss nor rate left out.")
-        return frame[rate | loss], None
-    if diverged := missing.get(columns["loss"], 0):
+    steps = _numbers(cells["step"]) if "step" in cells else np.array([np.nan])
+    if not np.isfinite(steps).all():
+        return _full_rows(name, place, cells, notes)
+    if diverged:
         notes.append(f"{place}: {counted(diverged, 'step')} without a finite loss left out.")
+    rate, loss = (cells[column].notna().to_numpy() for column in ("lr", "loss"))
     step = steps.astype(np.int64)
-    known = rate.to_numpy() & (step > 0)
+    known = rate & (step > 0)
     if known.sum() < 2 or not loss.any():
-        few = columns["loss"] if not loss.any() else columns["lr"]
+        few = columns["lr" if loss.any() else "loss"]
         raise UserError(
             f"{place} has {counted(int(min(known.sum(), loss.sum())), 'step')} with {few}; a curve is losses, and a "
             f"schedule that was logged at two steps or more."
         )
-    logged = _numbers(frame[columns["lr"]])
+    logged = _numbers(cells["lr"])
     schedule, first, last = _rates(place, step[known], logged[known], None, []), step[known][0], step[known][-1]
     within = (step >= first) & (step <= last)
-    if outside := int((loss.to_numpy() & ~within).sum()):
+    if outside := int((loss & ~within).sum()):
         notes.append(
             f"{place}: {outside:,} of {int(loss.sum()):,} losses, before the first rate that was logged (step "
             f"{first:,}) or after the last ({last:,}), left out."
         )
-    measured = step[loss.to_numpy() & within]
+    measured = step[loss & within]
     apart, near = (np.median(np.diff(one)) if len(one) > 1 else np.inf for one in (step[known], measured))
     if apart > 4 * near and np.ptp(logged[known]) > 0:
         notes.append(
             f"{place} logs a rate every {apart:,.0f} steps and a loss every {near:,.0f}: the rate between is taken as "
             f"linear, or as one jump, which may be wrong. Log it as often."
         )
-    filled = np.where(rate, logged, schedule[np.clip(step, 1, last) - 1])
-    kept = frame.assign(**{columns["lr"]: filled})[within & (rate | loss)]
-    return kept, kept.index[loss[kept.index]]
+    kept = within & (rate | loss)
+    filled = cells.assign(lr=np.where(rate, logged, schedule[np.clip(step, 1, last) - 1]))
+    return _Rows(name=name, place=place, cells=filled[kept], measured=loss[kept])
 
 
-def _of_phases(
-    name: str, place: str, frame: Any, columns: Mapping[str, Any], warmup: int | None, notes: list[str]
-) -> list[LossCurve]:
-    """Return the trunk of a training run and its branches, whose schedules begin with the trunk's."""
-    trunk, curves = frame[frame["phase"] == TRUNK], []
-    for phase, own in frame.groupby("phase", sort=False):
-        before = trunk[trunk[columns["step"]] < own[columns["step"]].min()]
-        whole = own if phase == TRUNK else pd.concat([before, own])
-        called = f"{name}/{phase}"
-        skipped = own[columns["loss"]].isin(NOT_FINITE)
-        if skipped.any():
-            notes.append(f"{place}, {phase}: {counted(int(skipped.sum()), 'step')} without a finite loss left out.")
-        curve = _curve(called, f"{place}, {phase}", whole, columns, warmup, notes, own=own.index[~skipped])
-        curves.append(curve)
-    return curves
-
-
-def _curve(
-    name: str,
-    place: str,
-    frame: Any,
-    columns: Mapping[str, Any],
-    warmup: int | None,
-    notes: list[str],
-    own: Any = None,
-) -> LossCurve:
-    """Return one curve of rows in order; losses are read from the rows in ``own``, learning rates from all rows."""
-    numbers: dict[str, Any] = {
-        ours: _numbers(frame[column]) for ours, column in columns.items() if column is not None and ours != "run"
-    }
-    # A metric that is not measured at every step leaves its other rows empty.
-    if own is not None and columns["loss"] not in NAMES["loss"]:
-        own = own[pd.notna(frame.loc[own, columns["loss"]])]
-    rows = frame.index.to_numpy() + 1
-    mine = np.ones(len(frame), bool) if own is None else np.isin(frame.index, own)
-    _check(place, rows, numbers, mine, {ours: frame[column] for ours, column in columns.items() if column is not None})
-    step, tokens_per_step = _steps(place, rows, numbers, notes)
+def _curve(rows: _Rows, warmup: int | None, notes: list[str]) -> LossCurve:
+    """Return the curve of some rows."""
+    numbers = {column: _numbers(rows.cells[column]) for column in rows.cells if column != "run"}
+    _check(rows, numbers)
+    step, tokens_per_step = _steps(rows, numbers, notes)
     later = step > 0
     if not later.all():
-        notes.append(f"{place}: step 0 is before the first update, and is left out.")
-    step, rates, losses, mine = step[later], numbers["lr"][later], numbers["loss"][later], mine[later]
-    schedule = _rates(place, step, rates, warmup, notes)
+        notes.append(f"{rows.place}: step 0 is before the first update, and is left out.")
+    measured = later & rows.measured
     return LossCurve(
-        name=name,
-        rates=schedule,
-        steps=step[mine],
-        loss=losses[mine],
+        name=rows.name,
+        rates=_rates(rows.place, step[later], numbers["lr"][later], warmup, notes),
+        steps=step[measured],
+        loss=numbers["loss"][measured],
         tokens_per_step=tokens_per_step,
         is_cut="step" not in numbers,
     )
 
 
-def _numbers(column: Any) -> Any:
+def _numbers(column: Series) -> Float[np.ndarray, " rows"]:
     """Return the numbers of a column, NaN for other cells."""
     if column.dtype != object:
         return np.asarray(pd.to_numeric(column, errors="coerce"), np.float64)
@@ -416,61 +409,59 @@ def _numbers(column: Any) -> Any:
     return np.array([number(cell) for cell in column], np.float64)
 
 
-def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any, cells: Mapping[str, Any]) -> None:
+def _check(rows: _Rows, numbers: Mapping[str, np.ndarray]) -> None:
+    """Raise ``UserError`` for the first row with an invalid step, learning rate or loss."""
+    place, index = rows.place, rows.cells.index + 1
     axis = "step" if "step" in numbers else "tokens"
-    # The error names the first row that breaks a rule.
-    for name, broken, rule in (
-        (axis, ~np.isfinite(numbers[axis]) | (numbers[axis] < 0), "not a number from 0 on"),
-        (
-            "lr",
-            ~((numbers["lr"] >= 0) & (numbers["lr"] <= LARGEST_RATE)),
-            f"not a learning rate from 0 to {LARGEST_RATE:g}",
-        ),
+    at, rate, loss = (numbers[name] for name in (axis, "lr", "loss"))
+    for name, valid, rule in (
+        (axis, np.isfinite(at) & (at >= 0), "not a number from 0 on"),
+        ("lr", (rate >= 0) & (rate <= LARGEST_RATE), f"not a learning rate from 0 to {LARGEST_RATE:g}"),
         (
             "loss",
-            mine & ~((numbers["loss"] > 0) & (numbers["loss"] <= LARGEST_LOSS)),
+            ~rows.measured | ((loss > 0) & (loss <= LARGEST_LOSS)),
             f"not a loss above 0 and at most {LARGEST_LOSS:g}",
         ),
     ):
-        if broken.any():
-            first = int(np.flatnonzero(broken)[0])
+        if not valid.all():
+            first = int(np.argmin(valid))
             raise UserError(
-                f"{place}: {name} is {_shown(cells[name].iloc[first])} in row {rows[first]}, {rule} "
-                f"({counted(int(broken.sum()), 'such row')}); remove them, or cut the curve before."
+                f"{place}: {name} is {_shown(rows.cells[name].iloc[first], numbers[name][first])} in row "
+                f"{index[first]}, {rule} ({counted(int((~valid).sum()), 'such row')}); remove them, or cut the curve "
+                f"before."
             )
-    back = np.flatnonzero(np.diff(numbers[axis]) <= 0)
-    if len(back):
-        at = int(back[0]) + 1
+    if (back := np.diff(at) <= 0).any():
+        later = int(np.argmax(back)) + 1
         raise UserError(
-            f"{place}: {axis} {numbers[axis][at]:g} in row {rows[at]} comes after {numbers[axis][at - 1]:g}; a curve's "
-            f"{axis}s ascend. If the table holds several runs, name them in a column run; else keep one row a step."
+            f"{place}: {axis} {at[later]:g} in row {index[later]} comes after {at[later - 1]:g}; a curve's {axis}s "
+            f"ascend. If the table holds several runs, name them in a column run; else keep one row a step."
         )
-    if int(mine.sum()) < 3:
-        raise UserError(f"{place} has {counted(int(mine.sum()), 'point')}; give 3 or more.")
-    if not numbers["lr"].max() > 0:
+    if (points := int(rows.measured.sum())) < 3:
+        raise UserError(f"{place} has {counted(points, 'point')}; give 3 or more.")
+    if not rate.max() > 0:
         raise UserError(f"{place}: every learning rate is 0; nothing was trained.")
 
 
-def _shown(cell: Any) -> str:
-    """Return the content of a cell for a message: text as written, a number with six digits."""
-    if isinstance(cell, str):
-        return shown(cell)
-    try:
-        return shown(cell) if isinstance(cell, bool) else "empty" if pd.isna(cell) else f"{float(cell):g}"
-    except (TypeError, ValueError, OverflowError):
-        return shown(cell)
+def _shown(cell: Any, number: float) -> str:
+    """Return a cell for a message: a number with six digits, other content as written."""
+    if np.isfinite(number) and not isinstance(cell, str):
+        return f"{number:g}"
+    return "empty" if pd.api.types.is_scalar(cell) and pd.isna(cell) else shown(cell)
 
 
-def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) -> tuple[Any, float]:
+def _steps(rows: _Rows, numbers: Mapping[str, np.ndarray], notes: list[str]) -> tuple[Int[np.ndarray, " rows"], float]:
     """Return integer steps, and the tokens per step if known."""
+    place = rows.place
     if "step" in numbers:
         step = numbers["step"]
-        if (step != np.round(step)).any():
-            first = int(np.flatnonzero(step != np.round(step))[0])
-            raise UserError(f"{place}: step is {step[first]:g} in row {rows[first]}; steps are whole numbers.")
-        tokens = numbers["tokens"][-1] / step[-1] if "tokens" in numbers else float("nan")
+        if (broken := step != np.round(step)).any():
+            first = int(np.argmax(broken))
+            raise UserError(
+                f"{place}: step is {step[first]:g} in row {rows.cells.index[first] + 1}; steps are whole numbers."
+            )
+        tokens = numbers["tokens"][-1] / step[-1] if "tokens" in numbers else math.nan
     else:
-        tokens = float(numbers["tokens"][-1]) / VIRTUAL_STEPS
+        tokens = numbers["tokens"][-1] / VIRTUAL_STEPS
         step = np.round(numbers["tokens"] / tokens)
         notes.append(
             f"{place} has tokens and no steps: its rates are summed over {VIRTUAL_STEPS:,} steps of {tokens:.4g} "
@@ -524,22 +515,26 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
       drops: True to include changes of the learning rate; default: if it falls in any curve. If it falls in none, the
         effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
     """
-    counts = curves.falls if drops is None else drops
-    parts = [_points(curve, blocks, most_points, counts) for curve in curves.curves]
-    if not parts:
+    if not curves.curves:
         raise UserError("There are no curves; give some.")
-    width = max(part[0]["drop"].shape[1] for part in parts)
-    columns = {name: np.concatenate([_wide(part[0][name], width, name) for part in parts]) for name in parts[0][0]}
-    group = [f"{curve.name}, {block}" for curve, part in zip(curves.curves, parts, strict=True) for block in part[3]]
-    loss = np.concatenate([part[2] for part in parts])
-    names = [curve.name for curve, part in zip(curves.curves, parts, strict=True) for _ in part[1]]
-    steps = np.concatenate([part[1] for part in parts])
-    labels = tuple(f"{name} at step {step}" for name, step in zip(names, steps, strict=True))
-    return replace(runs_from(Design(columns=columns), loss, group=group), labels=labels, models=tuple(names))
+    counts = curves.falls if drops is None else drops
+    parts, models, labels, groups, losses = [], [], [], [], []
+    for curve in curves.curves:
+        steps, loss = _points(curve, most_points)
+        block = np.arange(len(steps)) * min(blocks, most_blocks(curve, most_points)) // len(steps)
+        parts.append(columns_at(curve.rates, steps, counts))
+        losses.append(loss)
+        models += [curve.name] * len(steps)
+        labels += [f"{curve.name} at step {step}" for step in steps]
+        groups += [f"{curve.name}, {number}" for number in block]
+    width = max(part["drop"].shape[1] for part in parts)
+    columns = {name: np.concatenate([_wide(part[name], width, name) for part in parts]) for name in parts[0]}
+    runs = runs_from(Design(columns=columns), np.concatenate(losses), group=groups)
+    return replace(runs, labels=tuple(labels), models=tuple(models))
 
 
-def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
-    """Return the inputs of the law, steps, losses and the block of every point."""
+def _points(curve: LossCurve, most: int) -> tuple[Int[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    """Return the steps and losses of a curve after its warm-up, averaged over blocks if there are too many."""
     after = curve.steps >= curve.warmup_steps
     if not after.any():
         raise UserError(
@@ -547,12 +542,10 @@ def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Poin
             f"long it was warmed up (--warmup)."
         )
     steps, loss = curve.steps[after], curve.loss[after]
-    if len(steps) > most:
-        cuts = np.array_split(np.arange(len(steps)), most)
-        steps = np.array([steps[cut[len(cut) // 2]] for cut in cuts])
-        loss = np.array([loss[cut].mean() for cut in cuts])
-    block = np.arange(len(steps)) * min(blocks, most_blocks(curve, most)) // len(steps)
-    return columns_at(curve.rates, steps, drops), steps, loss, block
+    if len(steps) <= most:
+        return steps, loss
+    cuts = np.array_split(np.arange(len(steps)), most)
+    return np.array([steps[cut[len(cut) // 2]] for cut in cuts]), np.array([loss[cut].mean() for cut in cuts])
 
 
 def most_blocks(curve: LossCurve, most_points: int = MOST_POINTS) -> int:
@@ -566,15 +559,12 @@ def columns_at(rates: Any, steps: Any, drops: bool = True) -> Points:
     return points if drops else {**points, "drop": np.zeros_like(points["drop"])}
 
 
-_FILLING = {"drop": 0.0}
-
-
-def _wide(values: Any, width: int, name: str) -> Any:
+def _wide(values: np.ndarray, width: int, name: str) -> np.ndarray:
     """Pad a column to a number of drops, with drops of zero size."""
     if values.ndim == 1 or values.shape[1] == width:
         return values
     last = np.repeat(values[:, -1:], width - values.shape[1], axis=1)
-    return np.concatenate([values, last * _FILLING.get(name, 1.0)], axis=1)
+    return np.concatenate([values, last * (name != "drop")], axis=1)
 
 
 def constant_only(curves: Curves) -> str:
