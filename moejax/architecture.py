@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
 
-from moejax.config import check_fields
-from moejax.errors import UserError
+from moejax.config import Rule, check_fields
 from moejax.pytree import pytree
 from moejax.ranges import (
     MOST_LAYERS,
@@ -174,7 +173,7 @@ class Architecture:
     """True to scale the shared experts' output by a learned sigmoid gate (Qwen2-MoE)."""
 
     positions: str = _static("rope")
-    """A key of ``moejax.model.attention.POSITIONS``: rotary, ALiBi, or none."""
+    """A key of ``moejax.model.positions.POSITIONS``: rotary, ALiBi, or none."""
     rope_theta: Annotated[float, NumberRange(1, 1e12, without_low=True)] = _static(10_000.0)
     rotary_fraction: Share = _static(1.0)
     """Rotated share of each head (GLM-4.5: 0.5); multi-head latent attention uses ``rope_head_dim``."""
@@ -196,6 +195,84 @@ class Architecture:
     norm_epsilon: Epsilon = _static(1e-6)
     tied_embeddings: bool = _static(True)
     """True if the unembedding is the transposed embedding."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda a: a.num_heads % a.num_kv_heads == 0,
+            "num_heads is {self.num_heads} and num_kv_heads is {self.num_kv_heads}; every key-value head serves the "
+            "same number of query heads, so num_kv_heads must divide num_heads.",
+        ),
+        Rule(
+            lambda a: not a.kv_latent_dim or a.num_kv_heads == a.num_heads,
+            "num_kv_heads is {self.num_kv_heads} and num_heads is {self.num_heads}; latent attention gives every "
+            "query head its own key and value: make them equal.",
+        ),
+        Rule(
+            lambda a: not a.kv_latent_dim or not (a.qk_norm or a.rotary_fraction != 1),
+            "Latent attention supports neither qk_norm nor rotary_fraction; leave them out.",
+        ),
+        Rule(
+            lambda a: a.kv_latent_dim or not (a.query_latent_dim or a.rope_head_dim),
+            "query_latent_dim is {self.query_latent_dim} and rope_head_dim {self.rope_head_dim}, but kv_latent_dim is "
+            "0; set it for latent attention, or leave all of them 0.",
+        ),
+        Rule(
+            lambda a: a.positions != "rope" or a.rotary_dim % 2 == 0,
+            "Rotary positions rotate pairs, so {self.rotary_dim} channels cannot be rotated: head_dim (with "
+            "rotary_fraction), or rope_head_dim of latent attention, must be even.",
+        ),
+        Rule(
+            lambda a: a.qk_norm or not a.qk_norm_all_heads,
+            "qk_norm_all_heads is set without qk_norm; set both or neither.",
+        ),
+        Rule(
+            lambda a: a.num_dense_layers + a.num_last_dense_layers <= a.num_layers,
+            "num_dense_layers is {self.num_dense_layers} and num_last_dense_layers {self.num_last_dense_layers}, but "
+            "the model has num_layers = {self.num_layers}; lower them.",
+        ),
+        Rule(
+            lambda a: a.layer_pattern and not set(a.layer_pattern) - set("ED"),
+            "layer_pattern is {self.layer_pattern!r}; write it with the letters E and D.",
+        ),
+        Rule(
+            lambda a: a.window_pattern and not set(a.window_pattern) - set("WF"),
+            "window_pattern is {self.window_pattern!r}; write it with the letters W and F.",
+        ),
+        Rule(
+            lambda a: not a.is_moe or 1 <= a.top_k <= a.num_experts,
+            "top_k is {self.top_k} and num_experts is {self.num_experts}; a token uses at least one and at most all "
+            "routed experts: lower top_k or raise num_experts.",
+        ),
+        Rule(
+            lambda a: not a.is_moe or a.expert_hidden,
+            "num_experts is set but expert_hidden is 0; set the width of one expert.",
+        ),
+        Rule(
+            lambda a: not a.is_moe or any(a.has_experts),
+            "num_dense_layers is {self.num_dense_layers}, num_last_dense_layers {self.num_last_dense_layers} and "
+            "layer_pattern {self.layer_pattern!r}, so no layer of {self.num_layers} has the {self.num_experts} "
+            "experts; lower the dense layers or set num_experts to 0.",
+        ),
+        Rule(
+            lambda a: a.is_moe or not (a.top_k or a.num_shared_experts),
+            "top_k is {self.top_k} and num_shared_experts is {self.num_shared_experts}, but num_experts is 0; a dense "
+            "model has neither: set num_experts, or set both to 0.",
+        ),
+        Rule(
+            lambda a: a.num_shared_experts or not a.shared_expert_gate,
+            "shared_expert_gate is set but num_shared_experts is 0; set num_shared_experts or leave the gate out.",
+        ),
+        Rule(
+            lambda a: a.num_shared_experts or not a.shared_hidden,
+            "shared_hidden is {self.shared_hidden}, but num_shared_experts is 0; set num_shared_experts or leave "
+            "shared_hidden out.",
+        ),
+        Rule(
+            lambda a: all(a.has_experts) or a.dense_hidden,
+            "The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.",
+        ),
+    )
+    """Rules of a model that can be built."""
 
     @property
     def is_moe(self) -> bool:
@@ -320,74 +397,6 @@ class Architecture:
     def check(self) -> None:
         """Raise ``UserError`` with field, value, rule and remedy if no such model can be built."""
         check_fields(self)
-        if self.num_heads % self.num_kv_heads:
-            raise UserError(
-                f"num_heads is {self.num_heads} and num_kv_heads is {self.num_kv_heads}; every key-value head serves "
-                f"the same number of query heads, so num_kv_heads must divide num_heads."
-            )
-        self._check_attention()
-        if self.num_dense_layers + self.num_last_dense_layers > self.num_layers:
-            raise UserError(
-                f"num_dense_layers is {self.num_dense_layers} and num_last_dense_layers {self.num_last_dense_layers}, "
-                f"but the model has num_layers = {self.num_layers}; lower them."
-            )
-        for name, letters in (("layer_pattern", "ED"), ("window_pattern", "WF")):
-            pattern = getattr(self, name)
-            if not pattern or set(pattern) - set(letters):
-                raise UserError(f"{name} is {pattern!r}; write it with the letters {' and '.join(letters)}.")
-        if self.is_moe:
-            self._check_experts()
-        elif self.top_k or self.num_shared_experts:
-            raise UserError(
-                f"top_k is {self.top_k} and num_shared_experts is {self.num_shared_experts}, but num_experts is 0; "
-                f"a dense model has neither: set num_experts, or set both to 0."
-            )
-        if self.shared_hidden and not self.num_shared_experts:
-            raise UserError(
-                f"shared_hidden is {self.shared_hidden}, but num_shared_experts is 0; set how many there are, or leave "
-                f"shared_hidden out."
-            )
-        if not all(self.has_experts) and self.dense_hidden < 1:
-            raise UserError("The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.")
-
-    def _check_attention(self) -> None:
-        if self.kv_latent_dim:
-            if self.num_kv_heads != self.num_heads:
-                raise UserError(
-                    f"num_kv_heads is {self.num_kv_heads} and num_heads is {self.num_heads}; latent attention gives "
-                    f"every query head its own key and value: make them equal."
-                )
-            if self.qk_norm or self.rotary_fraction != 1:
-                raise UserError("Latent attention has neither qk_norm nor a rotary_fraction; leave them out.")
-        elif self.query_latent_dim or self.rope_head_dim:
-            raise UserError(
-                f"query_latent_dim is {self.query_latent_dim} and rope_head_dim {self.rope_head_dim}, but "
-                f"kv_latent_dim is 0; set it for latent attention, or leave all of them 0."
-            )
-        if self.positions == "rope" and self.rotary_dim % 2:
-            raise UserError(
-                f"Rotary positions rotate pairs, so {self.rotary_dim} channels cannot be rotated: head_dim (with "
-                f"rotary_fraction), or rope_head_dim of latent attention, must be even."
-            )
-        if self.qk_norm_all_heads and not self.qk_norm:
-            raise UserError("qk_norm_all_heads is set without qk_norm; set both or neither.")
-
-    def _check_experts(self) -> None:
-        if not 1 <= self.top_k <= self.num_experts:
-            raise UserError(
-                f"top_k is {self.top_k} and num_experts is {self.num_experts}; a token is served by at least one and "
-                f"at most all routed experts: lower top_k or raise num_experts."
-            )
-        if self.expert_hidden < 1:
-            raise UserError("num_experts is set but expert_hidden is 0; set the width of one expert.")
-        if not any(self.has_experts):
-            raise UserError(
-                f"num_dense_layers is {self.num_dense_layers}, num_last_dense_layers {self.num_last_dense_layers} and "
-                f"layer_pattern {self.layer_pattern!r}, so no layer of {self.num_layers} has the {self.num_experts} "
-                f"experts; lower the dense layers or set num_experts to 0."
-            )
-        if self.shared_expert_gate and not self.num_shared_experts:
-            raise UserError("shared_expert_gate is set but num_shared_experts is 0; there is nothing to gate.")
 
 
 def _repeated(pattern: str, length: int) -> str:

@@ -8,7 +8,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from moejax.errors import UserError
@@ -48,11 +48,24 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule between the fields of a dataclass. The class lists its rules in ``RULES``."""
+
+    holds: Callable[[Any], Any]
+    """Return a true value for an instance that obeys the rule."""
+    otherwise: str
+    """Sentence for the user with values, rule and remedy; ``{self.NAME}`` stands for a field of the instance."""
+
+
 def check_fields(value: Any, where: str = "") -> None:
-    """Raise ``UserError`` if a dataclass made in Python, or one nested in it, violates the types or ranges that
-    ``build`` checks.
+    """Raise ``UserError`` if a dataclass violates one of its rules, or if it or a nested one violates the types or
+    ranges that ``build`` checks.
     """
     build(type(value), dump(value), where)
+    for rule in getattr(value, "RULES", ()):
+        if not rule.holds(value):
+            raise UserError(rule.otherwise.format(self=value))
 
 
 def check_name(name: str, where: str = "name") -> None:
@@ -97,7 +110,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         kind, allowed = typing.get_args(hint)
         value = convert(kind, value, where)
         if value not in allowed:
-            raise UserError(f"{where} is {_shown(value)}; give {allowed}.")
+            raise UserError(f"{where} is {_shown(value)}; {allowed.advice(value)}")
         return value
     if isinstance(hint, Mapping):
         found = convert(dict, value, where)

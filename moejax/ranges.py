@@ -1,13 +1,16 @@
-"""Define the range of every number in a config as the type of its field: ``beta1: BelowOne``.
+"""Declare the allowed values of a config's field in its type: ``beta1: BelowOne``.
 
-``moejax.config`` refuses values outside, by the field's path, before any computation. Bounds are far beyond trained
+``moejax.config`` refuses others, by the field's path, before any computation. Bounds of numbers are far beyond trained
 models, and within what int32 indices and float32 numbers hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
+
+from moejax.wording import did_you_mean, some
 
 Number = Any
 """An int when a model is built; a float or a traced array when a design is optimized."""
@@ -37,6 +40,32 @@ class NumberRange:
         return f"{kind} {'above' if self.without_low else 'of at least'} {low} and " + (
             f"below {high}" if self.without_high else f"at most {high}"
         )
+
+    def advice(self, value: object) -> str:
+        """Return the end of a sentence about a value outside."""
+        return f"give {self}."
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Names that a field may have."""
+
+    names: tuple[str, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.names
+
+    def __str__(self) -> str:
+        return some([f"`{name}`" for name in self.names if name], 20)
+
+    def advice(self, value: object) -> str:
+        """Return the end of a sentence about another name: the most similar ones, or all."""
+        return did_you_mean(str(value), self.names)
+
+
+def one_of(names: Iterable[str]) -> Choices:
+    """Return these names, such as the keys of a registry."""
+    return Choices(tuple(names))
 
 
 def whole(low: int, high: int) -> NumberRange:

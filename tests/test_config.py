@@ -68,7 +68,8 @@ def test_a_value_that_does_not_fit_is_named_by_its_path(values, sentence):
 def _numbers(hint, path="", within=()):
     """Every number below a type: its path, and the NumberRange of its Annotated or None."""
     if typing.get_origin(hint) is typing.Annotated:
-        yield path, typing.get_args(hint)[1]
+        kind, limits = typing.get_args(hint)
+        yield from [] if kind is str else [(path, limits)]
     elif hint in (int, float):
         yield path, None
     elif is_dataclass(hint):

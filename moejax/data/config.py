@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from moejax.config import check_fields, check_name, unknown
+from moejax.config import Rule, check_fields, check_name, unknown
 from moejax.data.interleaving import pattern
 from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
-from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, Tokens, whole
-from moejax.wording import some
+from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, Tokens, one_of, whole
 
 SUMMARY = "corpus.json"
 """Name of the file in the data folder that describes the training data."""
@@ -39,8 +38,8 @@ class DataConfig:
     of ``moejax.data.sources.NAMED``. A source that is not prepared is tokenised when training starts."""
     mixture: tuple[WeightedSource, ...] = ()
     """Several weighted sources, used instead of ``source``."""
-    named_mixture: str = ""
-    """A key of ``moejax.data.mixtures.MIXTURES``, which gives parts and weights. Each part is the prepared set, folder
+    named_mixture: Annotated[str, one_of(("", *MIXTURES))] = ""
+    """A mixture of ``moejax.data.mixtures``, which gives parts and weights. Each part is the prepared set, folder
     or file of its name in the folder ``source``. Empty: no named mixture."""
     decay_mixture: dict[str, Positive] = field(default_factory=dict, hash=False)
     """Weights by part name that branches use during learning-rate decay, such as more of a high-quality part; other
@@ -74,51 +73,50 @@ class DataConfig:
             for name, weight in MIXTURES[self.named_mixture].weights.items()
         )
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda data: data.validation_tokens >= data.sequence_length,
+            "data.validation_tokens is {self.validation_tokens}, less than one sequence of {self.sequence_length}; "
+            "raise it.",
+        ),
+        Rule(
+            lambda data: not (data.named_mixture and data.mixture),
+            "data.mixture and data.named_mixture ({self.named_mixture}) are both given; give one of them.",
+        ),
+        Rule(
+            lambda data: not 0 < data.unique_tokens < data.sequence_length,
+            "data.unique_tokens is {self.unique_tokens}, less than one sequence of {self.sequence_length}; raise it, "
+            "or give 0 for all tokens.",
+        ),
+        Rule(
+            lambda data: len({part.name for part in data.mixture}) == len(data.mixture),
+            "data.mixture has two parts with one name; give each part a name of its own.",
+        ),
+        Rule(
+            lambda data: all(part.name != SUMMARY for part in data.mixture),
+            f"A part of data.mixture has the name {SUMMARY}, a file in the same folder; give it another name.",
+        ),
+        Rule(
+            lambda data: not data.mixture or any(part.weight for part in data.mixture),
+            "data.mixture has only weights of 0; give a part that training starts with a weight above 0.",
+        ),
+        Rule(
+            lambda data: data.parts or not data.decay_mixture,
+            "data.decay_mixture is {self.decay_mixture}, and data.mixture has no parts; list there what is "
+            "read, with weight 0 what only the decay reads.",
+        ),
+    )
+
     def check(self) -> None:
         """Raise ``UserError``, with value, rule and remedy, if a setting is invalid."""
         check_fields(self, "data")
-        if self.validation_tokens < self.sequence_length:
-            raise UserError(
-                f"data.validation_tokens is {self.validation_tokens}, less than one sequence of "
-                f"{self.sequence_length}; raise it."
-            )
-        if self.named_mixture and self.named_mixture not in MIXTURES:
-            path = f"data.named_mixture: {self.named_mixture!r}"
-            raise UserError(unknown(path, self.named_mixture, list(MIXTURES)))
-        if self.named_mixture and self.mixture:
-            raise UserError(
-                f"data.mixture has {len(self.mixture)} parts and data.named_mixture is {self.named_mixture}; give one "
-                f"of them."
-            )
-        if 0 < self.unique_tokens < self.sequence_length:
-            raise UserError(
-                f"data.unique_tokens is {self.unique_tokens}, less than one sequence of {self.sequence_length}; raise "
-                f"it, or give 0 for all tokens."
-            )
-        names = [part.name for part in self.mixture]
-        for number, name in enumerate(names):
-            check_name(name, f"data.mixture[{number}].name")
-            if name == SUMMARY:
-                raise UserError(f"data.mixture[{number}].name is {name!r}, a file beside the parts; name it otherwise.")
-        if len(set(names)) < len(names):
-            raise UserError(f"data.mixture has the names {names}; give each part a name of its own.")
-        if self.mixture and not any(part.weight for part in self.mixture):
-            raise UserError(
-                "data.mixture has weights of 0 alone; give a part that training begins with a weight above 0."
-            )
-        self._check_decay_mixture()
-        decay = [self.decay_mixture.get(part.name, 0.0) for part in self.parts]
-        for weights in ([part.weight for part in self.parts], decay):
-            if any(weights):
-                pattern(weights)
-
-    def _check_decay_mixture(self) -> None:
+        for number, part in enumerate(self.mixture):
+            check_name(part.name, f"data.mixture[{number}].name")
         names = [part.name for part in self.parts]
-        if self.decay_mixture and not names:
-            raise UserError(
-                f"data.decay_mixture has weights of {some(list(self.decay_mixture))}, and data.mixture has no parts; "
-                f"list there what is read, with weight 0 what only the decay reads."
-            )
         for name in self.decay_mixture:
             if name not in names:
                 raise UserError(unknown(f"data.decay_mixture: part {name!r}", name, names))
+        decay = [self.decay_mixture.get(name, 0.0) for name in names]
+        for weights in ([part.weight for part in self.parts], decay):
+            if any(weights):
+                pattern(weights)

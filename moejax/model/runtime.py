@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from moejax.config import check_fields
-from moejax.errors import UserError
+from moejax.config import Rule, check_fields
 from moejax.kernels.attention import BACKENDS
 from moejax.kernels.linear import ProductTypes
 from moejax.kernels.quantization import QUANTIZATIONS
 from moejax.kernels.saved_names import SAVED_NAMES, keep
-from moejax.ranges import Multiple
+from moejax.ranges import Multiple, one_of
 from moejax.routing import DISPATCHERS
 from moejax.routing.communication import COMMUNICATION
 
@@ -46,25 +45,25 @@ def remat_policy(remat: str) -> Callable[..., Any] | None:
 class Runtime:
     """Types, memory and kernels of a training or inference program."""
 
-    compute_dtype: str = "float32"
+    compute_dtype: Annotated[str, one_of(COMPUTE_DTYPES)] = "float32"
     """Type of activations and of weights in products with them; master weights and the router are float32. With
     "float32" a TPU multiplies in bfloat16 and a GPU in TF32, as JAX does by default, and both accumulate in float32;
     the experts' Triton kernels are an exception. ``JAX_DEFAULT_MATMUL_PRECISION=highest`` makes them multiply in
     float32."""
-    reduce_dtype: str = "float32"
+    reduce_dtype: Annotated[str, one_of(COMPUTE_DTYPES)] = "float32"
     """Type in which devices add up gradients of the layers' matrices. "bfloat16" sends half the bytes and rounds at
     every addition. Gradients of all other parameters, and sums within one device, are added in float32. Layer outputs
     and their input gradients, which devices add up along ``expert`` and ``tensor``, are added in ``compute_dtype``."""
-    matmul_quantization: str = "none"
+    matmul_quantization: Annotated[str, one_of(QUANTIZATIONS)] = "none"
     """"fp8" (E4M3) or "int8" computes projections of attention and feed-forwards and products of routed experts with
     8-bit numbers, in the forward pass and for gradients of their inputs (``moejax.kernels.quantization``). The router,
     attention scores, embedding, output head, norms and gradients of matrices keep their types; stored weights are
     float32. On an H200 it is no faster than "none"."""
-    dispatcher: str = "grouped"
-    """A key of ``moejax.routing.DISPATCHERS``."""
-    expert_communication: str = "all_gather"
-    """Method that brings tokens to experts on other devices: a key of ``moejax.routing.communication.COMMUNICATION``.
-    The ragged one is for TPUs."""
+    dispatcher: Annotated[str, one_of(DISPATCHERS)] = "grouped"
+    """Function of ``moejax.routing.dispatch`` that computes the experts of a device."""
+    expert_communication: Annotated[str, one_of(COMMUNICATION)] = "all_gather"
+    """Method that brings tokens to experts on other devices (``moejax.routing.communication``). The ragged one is for
+    TPUs."""
     buffer_factor: Multiple = 1.25
     """Size of the row buffer of each device along the expert axis, as a multiple of the rows of a balanced routing.
     Rows that exceed it are computed in further chunks or gathered; no result depends on it."""
@@ -74,12 +73,24 @@ class Runtime:
     remat: str = "none"
     """A key of ``REMAT_POLICIES``, or the activations that layers save besides their inputs: names of
     ``moejax.kernels.saved_names`` joined by ``+``, such as "attn_out+moe_gate_up"."""
-    attention: str = "auto"
-    """A key of ``moejax.kernels.attention.BACKENDS``. "auto" selects "splash" on a TPU; "cudnn" on a GPU in bfloat16
+    attention: Annotated[str, one_of(BACKENDS)] = "auto"
+    """Kernel of attention. "auto" selects "splash" on a TPU; "cudnn" on a GPU in bfloat16
     for shapes that cuDNN supports; "numba" on a CPU in float32 if that package is installed; else "tiled"."""
 
-    xla_options: str = "auto"
+    xla_options: Annotated[str, one_of(("auto", "none"))] = "auto"
     """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without options."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda runtime: set(kept_names(runtime.remat)) <= set(SAVED_NAMES),
+            f"remat is {{self.remat!r}}; known are {', '.join(REMAT_POLICIES)}, or the activations that layers save, "
+            f"joined by +: {', '.join(SAVED_NAMES)}.",
+        ),
+        Rule(
+            lambda runtime: len(set(names := kept_names(runtime.remat))) == len(names),
+            "remat is {self.remat!r}, which contains a name twice; give each name once.",
+        ),
+    )
 
     @property
     def product_types(self) -> ProductTypes:
@@ -87,24 +98,5 @@ class Runtime:
         return ProductTypes(self.reduce_dtype, self.matmul_quantization)
 
     def check(self) -> None:
-        """Raise ``UserError`` if a name is unknown, listing the known choices, or if a number is outside its range."""
+        """Raise ``UserError`` if a setting is not allowed, with what is."""
         check_fields(self, "runtime")
-        known = {
-            "compute_dtype": tuple(COMPUTE_DTYPES),
-            "reduce_dtype": tuple(COMPUTE_DTYPES),
-            "matmul_quantization": QUANTIZATIONS,
-            "dispatcher": tuple(DISPATCHERS),
-            "expert_communication": tuple(COMMUNICATION),
-            "attention": BACKENDS,
-            "xla_options": ("auto", "none"),
-        }
-        for name, choices in known.items():
-            if getattr(self, name) not in choices:
-                raise UserError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")
-        if set(kept_names(self.remat)) - set(SAVED_NAMES):
-            raise UserError(
-                f"remat is {self.remat!r}; known are {', '.join(REMAT_POLICIES)}, or what layers keep, joined by +: "
-                f"{', '.join(SAVED_NAMES)}."
-            )
-        if len(set(names := kept_names(self.remat))) < len(names):
-            raise UserError(f"remat is {self.remat!r}, which names something twice; name each once.")

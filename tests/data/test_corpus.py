@@ -321,7 +321,7 @@ def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
         ({"validation_tokens": 100}, "less than one sequence"),
         (
             {"mixture": (WeightedSource(name="a", source="x", weight=0.0),)},
-            "has weights of 0 alone",
+            "has only weights of 0",
         ),
         ({"mixture": (WeightedSource(name="a", source="x", weight=-1.0),)}, "weight is -1.0; give"),
         ({"decay_mixture": {"a": 1.0}}, "and data.mixture has no parts; list there what is read, with weight 0 what"),

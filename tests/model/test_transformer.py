@@ -358,7 +358,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"kv_latent_dim": 8}, "every query head its own"),
         ({"rope_head_dim": 8}, "kv_latent_dim is 0"),
         ({"qk_norm": False, "qk_norm_all_heads": True}, "without qk_norm"),
-        ({"num_shared_experts": 0, "shared_expert_gate": True}, "nothing to gate"),
+        ({"num_shared_experts": 0, "shared_expert_gate": True}, "set num_shared_experts or leave the gate out"),
         ({"sliding_window": -1}, "sliding_window is -1"),
         ({"num_shared_experts": 0, "shared_hidden": 5}, "shared_hidden is 5, but num_shared_experts is 0"),
         ({"router": "softmax"}, "did you mean topk_softmax"),

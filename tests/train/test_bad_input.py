@@ -48,7 +48,7 @@ DATA = {
     ),
     "weights for the decay of parts that there are not": (
         ["data.decay_mixture={{'math': 0.5}}"],
-        "data.decay_mixture has weights of math, and data.mixture has no parts; list there what is read",
+        "data.decay_mixture is {{'math': 0.5}}, and data.mixture has no parts; list there what is read",
     ),
     "an empty folder": (["data.source={place}/empty"], "holds no file that can be read"),
     "an empty file": (["data.source={place}/blank"], "split of {place}/blank has no document, of 1 in all"),
