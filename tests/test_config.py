@@ -96,6 +96,7 @@ def test_what_lies_outside_a_range_is_refused_by_its_path_from_a_file_and_from_p
     from moejax.architecture import Architecture, RopeScaling
 
     plain = dict.fromkeys(("vocab_size", "model_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim"), 1)
+    plain["head_dim"] = 2
     whole = Architecture(**plain, dense_hidden=1, rope_scaling=RopeScaling(kind="linear", factor=2.0))
     check_fields(whole)
     *groups, name = path.split(".")[1:]
