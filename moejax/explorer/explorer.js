@@ -3,7 +3,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const { structure: STRUCTURE, values: NAMES, within: WITHIN } = DATA;
 const KNOBS = Object.fromEntries(DATA.knobs.map((knob) => [knob.name, knob]));
-const CELLS = 512, BISECTIONS = 60, HALVINGS = 45; // as moejax.laws.argmin and Python's practical ranges have them
+const CELLS = 512, BISECTIONS = 60, HALVINGS = 45; // as moejax.laws.search and Python's practical ranges have them
 const MOVES = 1e-9; // nats below which a law does not read a knob
 const DECADES = 3, POINTS = 81, BUDGETS = 41;
 const VALLEY = 0.35; // nats above the least that a chart along a knob shows
@@ -367,6 +367,14 @@ function show() {
       const best = found.endless ? `no end: ${higher ? "higher" : "lower"} is better` : written(name, found.best);
       const span = found.endless ? "–" : `${written(name, found.low)} – ${written(name, found.high)}${found.open ? " and on" : ""}`;
       return { id: `range-${name}`, cells: [KNOBS[name].label, written(name, values[name]), best, span, (1e3 * (here - found.least)).toFixed(2)] };
+    }));
+  table("constants", ["symbol", "constant", "value", "meaning"],
+    DATA.laws[law].constants.map(([symbol, name, value, meaning]) => ({ id: `constant-${name}`, cells: [symbol, words(name), short(value, 9), meaning] })));
+  const found = variablesOf(asArray(values));
+  table("fitted", ["variable", "smallest fitted", "largest fitted", "this design"],
+    Object.entries(DATA.laws[law].fitted).map(([name, [low, high]]) => {
+      const value = found[VARIABLES.indexOf(name)];
+      return { id: `fitted-${name}`, cells: [words(name), size(low), size(high), value === undefined ? "–" : size(value)] };
     }));
   table("every", ["law", "prediction", "unit"],
     Object.keys(DATA.laws).flatMap((key) => Object.entries(DATA.laws[key].outputs).map(([name, unit], i) => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -173,7 +174,7 @@ def _law_data(key: str, law: AvailableLaw) -> dict[str, Any]:
         "label": f"your fit: {constants}" if own else f"{name}, {constants}",
         "program": _program(law),
         "coefficients": [float(leaf) for leaf in jax.tree.leaves(law.law)],
-        "constants": {one: float(value) for one, value in coefficients(law.law).items()},
+        "constants": _constants(law.law),
         "outputs": dict(law.law.outputs),
         "inputs": list(law.law.inputs),
         "fitted": {one: [float(low), float(high)] for one, (low, high) in law.known.fitted.items()},
@@ -186,6 +187,12 @@ def _law_data(key: str, law: AvailableLaw) -> dict[str, Any]:
         else [law.known.remark] * bool(law.known.remark),
         "uncertainty": None if law.fit is None else _uncertainty(law.fit),
     }
+
+
+def _constants(law: Any) -> list[list[Any]]:
+    """Return symbol, name, value and meaning of every coefficient."""
+    about = {field.name: field.metadata for field in dataclasses.fields(law)}
+    return [[about[k]["symbol"], k, float(value), about[k]["meaning"]] for k, value in coefficients(law).items()]
 
 
 def _uncertainty(fit: FitResult) -> dict[str, Any]:

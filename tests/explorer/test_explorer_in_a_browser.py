@@ -12,9 +12,12 @@ from moejax.__main__ import main
 from moejax.explorer.available import find_available
 from moejax.explorer.knobs import KNOBS, PRESETS
 from moejax.explorer.page import page
+from moejax.laws import PUBLISHED
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.law import coefficients
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS
+from moejax.quantities import parse
 
 pytestmark = pytest.mark.browser
 
@@ -164,6 +167,23 @@ def test_laws_and_published_models_are_chosen_from_menus(opened, predicted):
     one.page.locator("#knob-expansion input").focus()
     one.after(lambda: one.page.keyboard.press("ArrowRight"))
     assert "model" not in one.page.url
+
+
+@pytest.mark.parametrize("law", ["five_factor:zhao-2025", "chinchilla:besiroglu-2024"])
+def test_constants_and_fitted_ranges_of_the_chosen_law_are_tables(opened, law):
+    name, _, constants = law.partition(":")
+    known = PUBLISHED[name][constants]
+    one = opened(f"#law={law}")
+    for field, value in coefficients(known.law).items():
+        symbol, _, shown, meaning = one.page.locator(f"#constant-{field} td").all_inner_texts()
+        assert float(shown) == pytest.approx(float(value), rel=1e-8)
+        assert symbol
+        assert meaning
+    assert one.page.locator("#constants tbody tr").count() == len(coefficients(known.law))
+    assert one.page.locator("#fitted tbody tr").count() == len(known.fitted)
+    for variable, (low, high) in known.fitted.items():
+        cells = one.page.locator(f"#fitted-{variable} td").all_inner_texts()
+        assert [parse(cell) for cell in cells[1:3]] == pytest.approx([low, high], rel=0.01)
 
 
 def test_the_tour_moves_the_sliders_and_ends_where_it_began(opened):
