@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from moejax.data.config import DataConfig
 from moejax.data.prepared import MANIFEST
 from moejax.errors import UserError
 from moejax.plan.topology import Topology, slices
+from moejax.study.executor import Task
 from moejax.train.training import Training
 from moejax.train.xla_options import as_flags, options_of
 
@@ -31,6 +34,32 @@ class Mount:
     def bucket(self) -> str | None:
         """Name of the bucket; None for a volume claim."""
         return self.source.partition("://")[2] if "://" in self.source else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudEngine:
+    """A service with machines that see the study's folder at a mount."""
+
+    study_name: str
+    mount: Mount
+
+    def name(self, task: Task) -> str:
+        """Return the service's name of a training. It depends only on the training, so that none runs twice."""
+        return kubernetes_name(f"{self.study_name}-{task.name}")
+
+
+_LONGEST_NAME = 40
+"""Length limit, since JobSet derives names of pods from it, with at most 63 characters."""
+
+
+def kubernetes_name(text: str) -> str:
+    """Return a valid Kubernetes name of lower-case letters, digits and '-'. A hash marks changed or shortened names."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if plain == text and len(plain) <= _LONGEST_NAME and plain[0].isalpha():
+        return plain
+    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+    plain = plain if plain[:1].isalpha() else f"m-{plain}"
+    return f"{plain[: _LONGEST_NAME - len(mark) - 1].strip('-')}-{mark}"
 
 
 def mounted(out: str) -> tuple[Mount, PurePosixPath]:
@@ -121,7 +150,7 @@ def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 

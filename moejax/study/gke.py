@@ -1,4 +1,4 @@
-"""Run a study's trainings on TPU slices of Google Kubernetes Engine: one JobSet each, or XPK's command.
+"""Run a study's trainings on TPU slices of Google Kubernetes Engine, with one JobSet each.
 
 A JobSet restarts as a whole whenever one of its machines is lost or preempted, and the training resumes from its latest
 checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
@@ -6,9 +6,7 @@ checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +15,15 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.plan.topology import parse
 from moejax.stored import foreign_json
-from moejax.study.cloud import GKE_ACCELERATORS, Mount, as_yaml, chips_per_host, cloud_tpu_type, run, xla_environment
+from moejax.study.cloud import (
+    GKE_ACCELERATORS,
+    CloudEngine,
+    as_yaml,
+    chips_per_host,
+    kubernetes_name,
+    run,
+    xla_environment,
+)
 from moejax.study.executor import Task
 
 RESTARTS = 100
@@ -25,18 +31,14 @@ GRACE_SECONDS = 120
 """Seconds between the termination signal and the end of a machine; spot machines give less."""
 _MISTAKES = [1, 2]
 _CONTAINER = "train"
-_LONGEST_NAME = 40
-"""Length limit, since JobSet derives names of pods from it, with at most 63 characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GkeEngine:
+class GkeEngine(CloudEngine):
     """Slices of the cluster in the current context of ``kubectl``."""
 
-    study_name: str
     image: str
     """Container image with moejax and JAX for TPUs."""
-    mount: Mount
     namespace: str = "default"
     service_account: str | None = None
     queue: str | None = None
@@ -75,10 +77,6 @@ class GkeEngine:
     def _jobsets(self) -> list[Any]:
         said = _kubectl("get", "jobsets", f"--namespace={self.namespace}", "--output=json")
         return foreign_json(said, "What kubectl said of JobSets", shape={"items": list}, remedy="try it again")["items"]
-
-    def name(self, task: Task) -> str:
-        """Return the name of a training's JobSet. It depends only on the training, so that none runs twice."""
-        return kubernetes_name(f"{self.study_name}-{task.name}")
 
     def manifest(self, task: Task) -> dict[str, Any]:
         """Return the JobSet of a training."""
@@ -166,68 +164,6 @@ class GkeEngine:
         return {"csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class XpkEngine:
-    """An engine that runs XPK, which creates the JobSet itself. The bucket is attached to its cluster once."""
-
-    gke: GkeEngine
-    cluster: str
-
-    @property
-    def mount(self) -> Mount:
-        """The mount of the study's folder."""
-        return self.gke.mount
-
-    def describe(self, tasks: Sequence[Task]) -> str:
-        """Return the commands."""
-        mount = self.gke.mount
-        attach = ["xpk", "storage", "attach", self._storage, "--cluster", self.cluster, "--type", "gcsfuse"]
-        attach += ["--bucket", str(mount.bucket), "--mount-point", str(mount.path), "--readonly", "false"]
-        # Kubernetes requires a size of the claimed volume, although a bucket has none.
-        attach += ["--size", "1", "--auto-mount", "false"]
-        return "\n".join([shlex.join(attach), *(shlex.join(self._command(task)) for task in tasks)])
-
-    def check(self) -> None:
-        """Raise ``UserError`` if XPK is not on this machine."""
-        missing = [name for name in ("xpk", "gcloud") if shutil.which(name) is None]
-        if missing:
-            raise UserError(
-                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine; install it, or "
-                f"run this command on a machine that has it."
-            )
-
-    def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Run the commands of the trainings.
-
-        Raises:
-          UserError: XPK is not installed, or fails.
-        """
-        self.check()
-        for task in tasks:
-            run(self._command(task), f"XPK refused {task.name}")
-        return {task.name: self.gke.name(task) for task in tasks}
-
-    @property
-    def _storage(self) -> str:
-        """XPK's name of the bucket in its cluster."""
-        return kubernetes_name(str(self.gke.mount.bucket))
-
-    def _command(self, task: Task) -> list[str]:
-        topology = parse(task.resources.topology)
-        kind = cloud_tpu_type(topology)
-        command = ["xpk", "workload", "create", "--cluster", self.cluster, "--workload", self.gke.name(task)]
-        command += ["--tpu-type", kind, "--num-slices", str(topology.slices), "--docker-image", self.gke.image]
-        words = shlex.join(["python", "-m", "moejax", *task.words])
-        for name, value in xla_environment(task.training, topology).items():
-            command += ["--env", f"{name}={value}"]
-        command += ["--spot"] if self.gke.spot else []
-        # By default XPK does not restart jobs with an exit status below 127, such as that of an interrupted, saved
-        # training.
-        command += ["--max-restarts", str(RESTARTS), "--restart-on-exit-codes", f"{max(_MISTAKES) + 1}-126"]
-        command += ["--termination-grace-period-seconds", str(GRACE_SECONDS), "--storage", self._storage]
-        return [*command, "--command", words]
-
-
 def _kubectl(*words: str, given: str = "") -> str:
     return run(["kubectl", *words], f"The cluster refused kubectl {words[0]}", given)
 
@@ -239,13 +175,3 @@ def check_name(option: str, name: str | None) -> None:
             f"{option} is {name!r}, which is no name of Kubernetes; give lower case letters, digits, '-' and '.', "
             f"63 at most, the first and last no sign."
         )
-
-
-def kubernetes_name(text: str) -> str:
-    """Return a valid Kubernetes name of lower-case letters, digits and '-'. A hash marks changed or shortened names."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    if plain == text and len(plain) <= _LONGEST_NAME and plain[0].isalpha():
-        return plain
-    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
-    plain = plain if plain[:1].isalpha() else f"m-{plain}"
-    return f"{plain[: _LONGEST_NAME - len(mark) - 1].strip('-')}-{mark}"

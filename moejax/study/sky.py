@@ -13,9 +13,8 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.plan.topology import parse
-from moejax.study.cloud import Mount, as_yaml, cloud_tpu_type, run, xla_environment
+from moejax.study.cloud import CloudEngine, as_yaml, cloud_tpu_type, run, xla_environment
 from moejax.study.executor import Task
-from moejax.study.gke import kubernetes_name
 from moejax.study.slurm_job import AGAIN
 
 RESTARTS = 3
@@ -24,15 +23,13 @@ PORT = 8476
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkyEngine:
+class SkyEngine(CloudEngine):
     """Managed jobs of SkyPilot."""
 
-    study_name: str
     accelerator: str
     """SkyPilot's name of the GPU; TPUs are named by their topology."""
     image: str | None
     """``docker:NAME`` of an image with moejax. None installs moejax from the current folder."""
-    mount: Mount
     infra: str | None = None
     spot: bool = True
 
@@ -77,10 +74,6 @@ class SkyEngine:
                 command = [*self._command(task, str(path)), "--yes", "--detach-run"]
                 run(command, f"SkyPilot refused {task.name}")
         return {task.name: self.name(task) for task in tasks}
-
-    def name(self, task: Task) -> str:
-        """Return the name of a training's job."""
-        return kubernetes_name(f"{self.study_name}-{task.name}")
 
     def task_file(self, task: Task) -> dict[str, Any]:
         """Return SkyPilot's task file of a training."""

@@ -18,9 +18,16 @@ from moejax.plan.topology import parse
 from moejax.storage import matching, open_storage
 from moejax.stored import write_json
 from moejax.study.analysis import warnings
-from moejax.study.cloud import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type, holds_corpus, mounted, rentable
+from moejax.study.cloud import (
+    GKE_ACCELERATORS,
+    chips_per_host,
+    cloud_tpu_type,
+    holds_corpus,
+    kubernetes_name,
+    mounted,
+    rentable,
+)
 from moejax.study.estimate import estimate
-from moejax.study.gke import kubernetes_name
 from moejax.study.storage import launched
 
 STUDIES = Path(__file__).parents[2] / "configs" / "studies"
@@ -100,20 +107,6 @@ def test_a_volume_claim_takes_the_place_of_a_bucket(printed):
         assert "--distributed" not in pod["containers"][0]["command"]
 
 
-def test_xpk_gets_its_commands(printed):
-    attach, command = printed(
-        "gke", *PILOT, "--topology", "v5p:8x8x16", "--out", "gs://b/x", *IMAGE, "--xpk", "C"
-    ).split("\n")[:2]
-    # As XPK takes them: attach needs a size and --readonly, and a workload names the storages that it mounts.
-    assert attach == (
-        "xpk storage attach b --cluster C --type gcsfuse --bucket b --mount-point /b --readonly false "
-        "--size 1 --auto-mount false"
-    )
-    assert " --max-restarts 100 --restart-on-exit-codes 3-126 --termination-grace-period-seconds 120 " in command
-    assert " --storage b " in command
-    assert "--tpu-type v5p-2048 --num-slices 1 --docker-image registry/moejax:tpu" in command
-
-
 def test_several_slices_are_replicas_of_one(printed):
     words = [*PILOT, "--topology", "2xv5p:4x8x8", "--out", "gs://b/x", *IMAGE]
     (jobset,) = yaml.safe_load_all(printed("gke", *words))
@@ -126,9 +119,6 @@ def test_several_slices_are_replicas_of_one(printed):
     flags = "--xla_tpu_scoped_vmem_limit_kib=81920"
     environment = job["template"]["spec"]["containers"][0]["env"]
     assert any(one["name"] == "LIBTPU_INIT_ARGS" and flags in one["value"] for one in environment)
-    command = printed("gke", *words, "--xpk", "C").split("\n")[1]
-    assert "--tpu-type v5p-512 --num-slices 2" in command
-    assert f"--env 'LIBTPU_INIT_ARGS={flags} --xla_" in command
 
 
 def test_skypilot_gets_a_task_file_for_each_training(printed):
@@ -352,8 +342,6 @@ def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch)
     [
         (["slurm", "--out", "OUT"], "Slurm's commands (sbatch, squeue, srun) are not all on this machine"),
         (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not on this machine (and gcloud"),
-        (["gke", "--out", "gs://b/x", *IMAGE, "--xpk", "C"], "xpk and gcloud are not on this machine"),
-        (["gke", "--out", "gs://b/x", *IMAGE, "--xpk", "C", "--queue", "q"], "leave out --queue, or --xpk"),
         (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not on this machine"),
     ],
 )
@@ -475,7 +463,7 @@ HOSTILE = "a b'c\"d$(touch owned);touch owned;`touch owned` $$(HOME) &|#é"
 def run_by_a_shell(tmp_path_factory):
     """What a script hands to the commands that it names, word by word; it runs nothing else."""
     stand_ins, here = tmp_path_factory.mktemp("stand-ins"), tmp_path_factory.mktemp("here")
-    for name in ("python", "srun", "sky", "xpk"):
+    for name in ("python", "srun", "sky"):
         (stand_ins / name).write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
         (stand_ins / name).chmod(0o755)
 
@@ -509,20 +497,13 @@ def _as_kubernetes_takes_it(word):
     return word.replace("$$", "$")
 
 
-def test_a_manifest_of_kubernetes_holds_the_folder_as_it_is(printed, run_by_a_shell):
+def test_a_manifest_of_kubernetes_holds_the_folder_as_it_is(printed):
     words = [TINY, "--topology", "v6e:1x1", "--out", f"gs://bucket/{HOSTILE}", *IMAGE]
     jobsets = list(yaml.safe_load_all(printed("gke", *words)))
     for jobset in jobsets:
         job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         command = [_as_kubernetes_takes_it(word) for word in job["containers"][0]["command"]]
         assert command[command.index("--data") + 1] == f"/bucket/{HOSTILE}/data"
-    attach, *rest = printed("gke", *words, "--xpk", "C").splitlines()
-    assert shlex.split(attach)[:3] == ["xpk", "storage", "attach"]
-    assert len(rest) == len(jobsets)
-    for line in rest:
-        handed = run_by_a_shell(line)
-        inner = run_by_a_shell(handed[handed.index("--command") + 1])
-        assert inner[inner.index("--data") + 1] == f"/bucket/{HOSTILE}/data"
 
 
 def test_a_task_file_of_skypilot_quotes_the_folder(printed, run_by_a_shell):

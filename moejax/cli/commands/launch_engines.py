@@ -20,7 +20,7 @@ from moejax.storage import is_remote
 from moejax.study.cloud import GKE_ACCELERATORS, Mount, chips_per_host, mounted, rentable
 from moejax.study.estimate import estimate
 from moejax.study.executor import Task
-from moejax.study.gke import GkeEngine, XpkEngine, check_name
+from moejax.study.gke import GkeEngine, check_name
 from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, mesh_axes, minutes_for
 from moejax.study.sky import SkyEngine
 from moejax.study.slurm import SlurmExecutor
@@ -120,7 +120,7 @@ def _slurm_resources(arguments: argparse.Namespace, study: Study) -> dict[str, R
     }
 
 
-def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngine | XpkEngine, list[Task]]:
+def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngine, list[Task]]:
     """Return the engine for Google Kubernetes Engine, and all trainings with their slices.
 
     Raises:
@@ -151,16 +151,7 @@ def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngin
         queue=arguments.queue,
         spot=arguments.spot,
     )
-    if not arguments.xpk:
-        return engine, tasks
-    given = {"--volume": arguments.volume, "--service-account": arguments.service_account, "--queue": arguments.queue}
-    given["--namespace"] = arguments.namespace if arguments.namespace != "default" else None
-    if ours := [name for name, value in given.items() if value]:
-        raise UserError(
-            f"XPK chooses queues, accounts and namespaces itself and mounts buckets: leave out {', '.join(ours)}, or "
-            f"--xpk, for manifests that have them."
-        )
-    return XpkEngine(gke=engine, cluster=arguments.xpk), tasks
+    return engine, tasks
 
 
 def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str) -> dict[str, ResourceRequest]:

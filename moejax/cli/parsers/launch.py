@@ -25,7 +25,7 @@ EXAMPLE = """\
   moejax launch slurm --resume --out /shared/mine --chips-per-node 4 --set partition=gpu --set account=me --submit
   moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
   moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/mine --image REGISTRY/moejax:tpu --submit
-  moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu --xpk CLUSTER
+  moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu
   moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
   moejax launch sky --config=FILE.py --chip h100 --nodes 4 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu
   moejax study status gs://bucket/mine"""
@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gke.add_argument("--service-account", metavar="NAME", help="of Kubernetes, with access to the bucket")
     gke.add_argument("--queue", metavar="NAME", help="Kueue's local queue")
     gke.add_argument("--spot", action="store_true", help="on spot machines")
-    gke.add_argument("--xpk", metavar="CLUSTER", help="print XPK's commands for this cluster instead")
     sky = engines.add_parser("sky", parents=[both, gpus], help="managed jobs of SkyPilot", allow_abbrev=False)
     sky.add_argument("--topology", metavar="CHIP:AxBxC", help="for TPUs (default: the smallest that holds it)")
     sky.add_argument("--infra", metavar="CLOUD", help="cloud[/region[/zone]] (default: SkyPilot's choice)")
