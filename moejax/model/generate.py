@@ -12,10 +12,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from moejax.architecture import Architecture
+from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.model import transformer
 from moejax.model.cache import empty_cache
 from moejax.model.runtime import Runtime
+from moejax.ranges import Copies, PositiveShare, Scale
 from moejax.routing import NOT_CAUSAL
 
 COLDEST = 1e-6
@@ -26,19 +28,16 @@ COLDEST = 1e-6
 class Sampling:
     """Settings for sampling a token from the model's probabilities."""
 
-    temperature: float = 1.0
+    temperature: Scale = 1.0
     """Divisor of the logits. 0, or a value below ``COLDEST``, selects the most likely token."""
-    top_k: int = 0
+    top_k: Copies = 0
     """Number of most likely tokens to sample from; 0 means all."""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Sample from the smallest set of most likely tokens whose total probability reaches this value."""
 
     def check(self) -> None:
         """Raise ``UserError`` if a value is outside its range."""
-        if self.temperature < 0:
-            raise UserError(f"temperature is {self.temperature}; give 0 for the likeliest token, or more.")
-        if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise UserError(f"top_k is {self.top_k} and top_p {self.top_p}; top_k is at least 0, top_p in (0, 1].")
+        check_fields(self)
 
 
 def sample_token(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:

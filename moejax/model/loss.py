@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture
 from moejax.config import check_fields
-from moejax.errors import UserError
 from moejax.kernels import cross_entropy
 from moejax.model.transformer import unembedding
-from moejax.ranges import Scale, Tokens
+from moejax.ranges import Scale, Tokens, one_of
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.sums import RoutingSums
 
@@ -29,7 +28,7 @@ class LossWeights:
     """Weight of the balance loss over the whole batch of a step, independent of microbatches and mesh. The loss is 1
     when every expert takes the same share, for every top_k. None means 0 with an expert bias, which replaces the loss,
     and 0.01 otherwise."""
-    balance_loads: str = "batch"
+    balance_loads: Annotated[str, one_of(BALANCE_LOADS)] = "batch"
     """Loads by which the balance loss weighs the probabilities of a batch. "batch" uses those of the same batch. This
     is exact, but with microbatches it costs a second forward pass of all but the first, because loads must be known
     before gradients (see ``moejax.train.step``). "previous_step" uses those of the previous optimiser step, and uniform
@@ -56,10 +55,6 @@ class LossWeights:
     def check(self) -> None:
         """Raise ``UserError`` if a weight is outside its range, or ``balance_loads`` is unknown."""
         check_fields(self, "loss")
-        if self.balance_loads not in BALANCE_LOADS:
-            raise UserError(
-                f"loss.balance_loads is {self.balance_loads!r}; choose {' or '.join(map(repr, BALANCE_LOADS))}."
-            )
 
 
 def token_loss(

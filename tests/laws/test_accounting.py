@@ -9,43 +9,13 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.float64 import float64
 from moejax.laws.accounting import Flops, Params, design_of, flops_per_token, matrices, params, params_active_served
+from moejax.laws.catalogue import find
 
 DENSE = Architecture(
     vocab_size=1000, model_dim=64, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, dense_hidden=160
 )
-QWEN3_30B = Architecture(
-    vocab_size=151936,
-    model_dim=2048,
-    num_layers=48,
-    num_heads=32,
-    num_kv_heads=4,
-    head_dim=128,
-    num_experts=128,
-    top_k=8,
-    expert_hidden=768,
-    qk_norm=True,
-    tied_embeddings=False,
-)
-DEEPSEEK_V3 = Architecture(
-    vocab_size=129280,
-    model_dim=7168,
-    num_layers=61,
-    num_heads=128,
-    num_kv_heads=128,
-    head_dim=128,
-    dense_hidden=18432,
-    num_dense_layers=3,
-    num_experts=256,
-    top_k=8,
-    expert_hidden=2048,
-    num_shared_experts=1,
-    query_latent_dim=1536,
-    kv_latent_dim=512,
-    rope_head_dim=64,
-    value_head_dim=128,
-    router_bias=True,
-    tied_embeddings=False,
-)
+QWEN3_30B = find("qwen3-30b-a3b").architecture
+DEEPSEEK_V3 = find("deepseek-v3.1").architecture.replace(router_bias=True)
 EVERY_SWITCH = QWEN3_30B.replace(
     num_dense_layers=2,
     dense_hidden=5000,

@@ -9,6 +9,7 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.float64 import float64
 from moejax.laws.accounting import flops_per_token, matrices, params
+from moejax.laws.catalogue import find
 from moejax.laws.conventions import FLOPS, PARAMS
 
 # Zhao et al. 2025, Table 1: layers, heads, hidden size, expert size; 32 routed experts, 4 + 1 active, heads of 64.
@@ -31,31 +32,7 @@ TIAN_TABLE_12 = [
     (22, 20, 4, [(1120, 1686), (1280, 1280), (1360, 1110), (1440, 956), (1520, 816)]),
 ]
 
-MOE_MINI = Architecture(
-    vocab_size=126464,
-    model_dim=2048,
-    num_layers=20,
-    num_heads=16,
-    num_kv_heads=4,
-    head_dim=128,
-    dense_hidden=5120,
-    num_dense_layers=1,
-    num_experts=384,
-    top_k=12,
-    expert_hidden=384,
-    num_shared_experts=1,
-    tied_embeddings=False,
-)
-DENSE_6B = Architecture(
-    vocab_size=126464,
-    model_dim=4096,
-    num_layers=28,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    dense_hidden=14336,
-    tied_embeddings=False,
-)
+MOE_MINI, DENSE_6B = (find(name).architecture for name in ("moe-mini", "dense-6.1b"))
 
 
 def _zhao(layers: int, heads: int, hidden: int, expert: int) -> Architecture:

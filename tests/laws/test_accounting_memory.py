@@ -59,16 +59,6 @@ def test_logits_and_their_gradient_are_float32():
     assert training_memory(MIXTURE, 100).logits == 100 * 1000 * 8
 
 
-def test_activations_grow_with_the_batch_and_the_state_does_not():
-    one, two = training_memory(MIXTURE, 1000), training_memory(MIXTURE, 2000)
-    assert two.activations == 2 * one.activations
-    assert (two.parameters, two.optimizer_state) == (one.parameters, one.optimizer_state)
-
-
-def test_recomputing_keeps_less():
-    assert training_memory(MIXTURE, 10, recompute=True).activations < training_memory(MIXTURE, 10).activations
-
-
 def test_grouped_queries_shrink_the_cache():
     assert kv_cache_bytes(MIXTURE, 1000) == 1000 * 5 * 2 * (2 * 16) * 2
     assert kv_cache_bytes(MIXTURE.replace(num_kv_heads=4), 1000) == 2 * kv_cache_bytes(MIXTURE, 1000)

@@ -19,16 +19,8 @@ def test_computed_sizes_are_within_one_percent_or_the_difference_is_explained(na
     stated = {"Total": (total, model.params_total), "Active": (active, model.params_active)}
     for word, (computed, published_size) in stated.items():
         difference = abs(computed / published_size - 1)
-        assert difference < 0.01 or f"{word}:" in model.note, f"{word} of {name} differs by {difference:.2%}"
+        assert (difference >= 0.01) == (f"{word}:" in model.note), f"{word} of {name} differs by {difference:.2%}"
         assert difference < 0.03
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_no_difference_is_explained_that_is_not_there(name):
-    model = CATALOGUE[name]
-    total, active = model.computed()
-    assert ("Total:" in model.note) == (abs(total / model.params_total - 1) >= 0.01)
-    assert ("Active:" in model.note) == (abs(active / model.params_active - 1) >= 0.01)
 
 
 def test_gpt_oss_matches_its_model_card_part_by_part():

@@ -4,45 +4,11 @@ import dataclasses
 
 import jax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from moejax.laws.claim import Claim, check
-from moejax.laws.dense import chinchilla
-from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.mixtures import effective_params
 from moejax.laws.mixtures.effective_params import CHAPTER_002
-
-exponents = st.floats(0.1, 0.8)
-scales = st.floats(10.0, 1e5)
-budgets = st.floats(18.0, 26.0).map(lambda power: 10.0**power)
-
-
-@settings(max_examples=10)
-@given(scales, exponents, scales, exponents, budgets)
-def test_hoffmanns_split_is_optimal_for_any_coefficients(a, alpha, b, beta, flops):
-    law = dataclasses.replace(
-        HOFFMANN_2022, params_scale=a, params_exponent=alpha, tokens_scale=b, tokens_exponent=beta
-    )
-    checked = check(chinchilla.compute_optimal(law, flops))
-    assert checked.holds, checked
-    assert checked.held["flops"] == pytest.approx(flops)
-
-
-@settings(max_examples=10)
-@given(scales, exponents, scales, exponents, st.floats(0.0, 1.0), st.floats(1.0, 64.0), budgets)
-def test_effective_parameters_split_is_optimal_for_any_coefficients(a, alpha, b, beta, gamma, expansion, flops):
-    law = dataclasses.replace(
-        CHAPTER_002,
-        params_scale=a,
-        params_exponent=alpha,
-        tokens_scale=b,
-        tokens_exponent=beta,
-        expansion_exponent=gamma,
-    )
-    checked = check(effective_params.compute_optimal(law, flops, expansion))
-    assert checked.holds, checked
 
 
 def test_the_chapters_printed_exponent_of_expansion_is_not_stationary():
