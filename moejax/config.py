@@ -113,11 +113,11 @@ def convert(hint: Any, value: Any, where: str) -> Any:
             raise UserError(f"{where} is {_shown(value)}; {allowed.advice(value)}")
         return value
     if isinstance(hint, Mapping):
-        found = convert(dict, value, where)
-        missing = [name for name in hint if name not in found]
+        group = convert(dict, value, where)
+        missing = [name for name in hint if name not in group]
         if missing:
             raise UserError(f"{where} lacks {', '.join(missing)}.")
-        return {**found, **{name: convert(kind, found[name], f"{where}.{name}") for name, kind in hint.items()}}
+        return {**group, **{name: convert(kind, group[name], f"{where}.{name}") for name, kind in hint.items()}}
     if hint in (dict, list):
         if not isinstance(value, hint):
             kind = "a group of named items" if hint is dict else "a list"

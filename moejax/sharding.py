@@ -51,14 +51,14 @@ def partition_spec(
     if sum(axis != "layers" for axis in axes) < 2:
         return PartitionSpec(*(None for _ in axes))
     taken: set[str] = set()
-    found: list[tuple[str, ...] | None] = []
+    spec: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
         mesh_axes = tuple(a for a in RULES.get(axis or "", ()) if mesh.shape[a] > 1 and a not in taken)
         if size % math.prod(mesh.shape[a] for a in mesh_axes):
             mesh_axes = ()
         taken |= set(mesh_axes)
-        found.append(mesh_axes or None)
-    return PartitionSpec(*found)
+        spec.append(mesh_axes or None)
+    return PartitionSpec(*spec)
 
 
 def on_many_devices() -> bool:

@@ -41,8 +41,8 @@ def open_stored_set(url: str, folder: Path) -> PreparedSet:
                     storage.get_file(name, str(partial))
 
         splits = [f"{SHARDS}/{shard.stem}.{split}" for shard in manifest.shards for split in SPLITS]
-        found = storage.fs.find(f"{storage.path}/{SHARDS}", detail=True)
-        sizes = {Path(path).name: about["size"] for path, about in dict(found).items()}
+        files = storage.fs.find(f"{storage.path}/{SHARDS}", detail=True)
+        sizes = {Path(path).name: about["size"] for path, about in dict(files).items()}
         with ThreadPoolExecutor(_THREADS) as threads:
             beside = [name for name in ("counts.npy", "tokenizer.json") if storage.exists(name)]
             list(threads.map(copy, [*beside, *(f"{split}.ends" for split in splits)]))

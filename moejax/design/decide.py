@@ -195,12 +195,12 @@ def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Inte
     def of(name: str, among: Sequence[Optimum | None]) -> list[float]:
         return [math.nan if one is None else one.values[name] for one in among]
 
-    found = {}
+    chosen = {}
     for name in [*names, optimum.problem.goal_name]:
         interval = likely.interval_of(of(name, optima), level)
         is_open = likely.probes is not None and likely.probes.moved(of(name, aside), interval)
-        found[name] = OPEN if is_open else interval
-    return found
+        chosen[name] = OPEN if is_open else interval
+    return chosen
 
 
 def _published(problem: Problem, known: Any) -> dict[str, Built]:

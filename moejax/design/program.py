@@ -108,8 +108,8 @@ def _local(program: CompiledProblem, points: Any, laws: Any) -> tuple[Any, Any, 
     # coordinates, forward-mode derivatives give the smaller program.
     def one(point: Any, law: Any) -> tuple[Any, Any, Any]:
         def measured(z: Any) -> tuple[Any, Any]:
-            found = program.measured_at(z, law)
-            return found, found
+            measured = program.measured_at(z, law)
+            return measured, measured
 
         def slopes(z: Any) -> tuple[Any, tuple[Any, Any]]:
             jacobian, measures = jax.jacfwd(measured, has_aux=True)(z)

@@ -163,24 +163,24 @@ def _prices(decision: DesignResult) -> Table:
 
 
 def _repeats(decision: DesignResult) -> list[Table]:
-    found, problem = decision.repeats, decision.optimum.problem
-    if found is None:
+    repeats, problem = decision.repeats, decision.optimum.problem
+    if repeats is None:
         return []
     chosen = [c.name for c in problem.space.coordinates if c.name != "unique_tokens"]
     names = (*chosen, "epochs", *(() if problem.goal in ("loss", *chosen) else (problem.goal,)))
-    unique = format(found.unique_tokens)
+    unique = format(repeats.unique_tokens)
     shown = {"this answer": decision.optimum.values}
-    if found.once is not None:
-        shown[f"no token twice: tokens <= {unique}"] = found.once.values
-    if found.endless is not None:
-        endless = {**found.endless.values, "epochs": 1.0}
+    if repeats.once is not None:
+        shown[f"no token twice: tokens <= {unique}"] = repeats.once.values
+    if repeats.endless is not None:
+        endless = {**repeats.endless.values, "epochs": 1.0}
         shown["all tokens different, without end"] = endless
-        if found.endless_loss is not None and found.endless_epochs is not None:
-            here = {"epochs": found.endless_epochs, "loss": found.endless_loss}
+        if repeats.endless_loss is not None and repeats.endless_epochs is not None:
+            here = {"epochs": repeats.endless_epochs, "loss": repeats.endless_loss}
             shown[f"the same, on the {unique} there are"] = endless | here
     rows = [[name, *(values[key] for key in (*names, "loss"))] for name, values in shown.items()]
     columns = (Column(""), *_columns(*names), Column("loss", ".4f"))
-    notes = [] if found.once is not None else ["Without repeats nothing keeps these constraints."]
+    notes = [] if repeats.once is not None else ["Without repeats nothing keeps these constraints."]
     return [Table("What repeating tokens is worth", columns, rows, notes)]
 
 
@@ -320,15 +320,17 @@ def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
     return Result(tables=tables, data={"law": law, "along": name, "points": data})
 
 
-def landscape_summary(law: str, found: Landscape) -> Result:
+def landscape_summary(law: str, landscape: Landscape) -> Result:
     """Summarise the law's output by two coordinates."""
-    (first, second), heights = found.names, found.heights.tolist()
-    rows = [[value, *row] for value, row in zip(found.values[0], heights, strict=True)]
+    (first, second), heights = landscape.names, landscape.heights.tolist()
+    rows = [[value, *row] for value, row in zip(landscape.values[0], heights, strict=True)]
     head = Column(f"{first} \\ {second}", functools.partial(format, digits=3))
-    columns = [head, *(Column(format(value, 3), ".4g") for value in found.values[1])]
-    title = f"The best {found.goal.replace('_', ' ')} by {first} and {second}, {law}"
-    over = {name: list(values) for name, values in zip(found.names, found.values, strict=True)}
-    return Result(tables=[Table(title, columns, rows)], data={"law": law, "over": over, found.goal: finite(heights)})
+    columns = [head, *(Column(format(value, 3), ".4g") for value in landscape.values[1])]
+    title = f"The best {landscape.goal.replace('_', ' ')} by {first} and {second}, {law}"
+    over = {name: list(values) for name, values in zip(landscape.names, landscape.values, strict=True)}
+    return Result(
+        tables=[Table(title, columns, rows)], data={"law": law, "over": over, landscape.goal: finite(heights)}
+    )
 
 
 def _optimum_data(optimum: Optimum) -> dict[str, Any]:
@@ -351,10 +353,10 @@ def _built_data(built: Built) -> dict[str, Any]:
     }
 
 
-def _repeats_data(found: Repeats) -> dict[str, Any]:
+def _repeats_data(repeats: Repeats) -> dict[str, Any]:
     return {
-        "unique_tokens": found.unique_tokens,
-        "no_token_twice": found.once and _optimum_data(found.once),
-        "without_end": found.endless and _optimum_data(found.endless),
-        "without_end_on_these": {"epochs": found.endless_epochs, "loss": found.endless_loss},
+        "unique_tokens": repeats.unique_tokens,
+        "no_token_twice": repeats.once and _optimum_data(repeats.once),
+        "without_end": repeats.endless and _optimum_data(repeats.endless),
+        "without_end_on_these": {"epochs": repeats.endless_epochs, "loss": repeats.endless_loss},
     }

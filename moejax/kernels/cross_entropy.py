@@ -54,8 +54,8 @@ def _in_chunks(read: Callable[..., Any], specs: Any, hidden: Array, unembedding:
 
     def local(matrix: Array, hidden: Array, targets: Array) -> Any:
         parts = _chunks(matrix.shape[1], hidden.reshape(-1, hidden.shape[2]), targets.reshape(-1))
-        found = lax.map(jax.checkpoint(lambda part: read(_logits(part[0], matrix), part[1])), parts)
-        return jax.tree.map(lambda x: x.reshape(-1)[: targets.size].reshape(targets.shape), found)
+        values = lax.map(jax.checkpoint(lambda part: read(_logits(part[0], matrix), part[1])), parts)
+        return jax.tree.map(lambda x: x.reshape(-1)[: targets.size].reshape(targets.shape), values)
 
     return _on_each_device(local, specs)(_in_type_of(hidden, unembedding), hidden, targets)
 
@@ -88,8 +88,8 @@ def weighted_losses(
 
 @jax.custom_vjp
 def _weighted_losses(hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any) -> tuple[Array, Any]:
-    found = [token_loss(h, matrix, aims) for h, aims in zip(hidden, targets, strict=True)]
-    sums = tuple((w * loss).sum() for w, loss in zip(weights, found, strict=True))
+    losses = [token_loss(h, matrix, aims) for h, aims in zip(hidden, targets, strict=True)]
+    sums = tuple((w * loss).sum() for w, loss in zip(weights, losses, strict=True))
     return _total(sums, shares), sums
 
 

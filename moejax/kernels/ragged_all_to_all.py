@@ -63,5 +63,5 @@ def reference(
     arrives = (slot >= places) & (slot < places + recv_sizes)
     sender = arrives.argmax(axis=1)
     row = jnp.clip(slot[:, 0] - places[sender] + starts[sender], 0, operand.shape[0] - 1)
-    found = lax.all_gather(operand, axis_name)[sender, row]
-    return jnp.where(jnp.expand_dims(arrives.any(axis=1), range(1, output.ndim)), found, output)
+    received = lax.all_gather(operand, axis_name)[sender, row]
+    return jnp.where(jnp.expand_dims(arrives.any(axis=1), range(1, output.ndim)), received, output)

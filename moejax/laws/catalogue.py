@@ -381,7 +381,7 @@ def find(name: str) -> PublishedModel:
     Raises:
       UserError: there is no such model; the message suggests similar names.
     """
-    found = CATALOGUE.get(name.lower())
-    if found is None:
+    model = CATALOGUE.get(name.lower())
+    if model is None:
         raise UserError(f"No published model is called {name!r}; {did_you_mean(name.lower(), CATALOGUE)}")
-    return found
+    return model

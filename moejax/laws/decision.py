@@ -46,10 +46,10 @@ class DecisionRule:
             return ""
         low, high = self.ends[name]
         at = {"lower": (low, value <= low * (1 + AT_AN_END)), "upper": (high, value >= high * (1 - AT_AN_END))}
-        found = [(side, end) for side, (end, there) in at.items() if there]
-        if not found:
+        reached = [(side, end) for side, (end, there) in at.items() if there]
+        if not reached:
             return ""
-        ((side, end),) = found
+        ((side, end),) = reached
         return f"{name} is at its {side} bound, {end:g}: the law has no optimum between {low:g} and {high:g}"
 
 

@@ -93,8 +93,8 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Scalar, na
     def nearer(_: Any, around: Any) -> Any:
         best, width = around
         offsets = jnp.clip(best + width * jnp.linspace(-1.0, 1.0, POINTS), -REACH, REACH)
-        found = jax.vmap(lambda offset: still.value(offset, middle))(offsets)
-        return offsets[jnp.argmin(found)], 4 * width / POINTS
+        values = jax.vmap(lambda offset: still.value(offset, middle))(offsets)
+        return offsets[jnp.argmin(values)], 4 * width / POINTS
 
     start = jnp.asarray(0.0, float), jnp.asarray(REACH, float)
     offset, _ = jax.lax.fori_loop(0, ROUNDS, nearer, start)
@@ -156,9 +156,9 @@ class _Split:
     def value(self, offset: Any, middle: Scalar) -> Any:
         """Return the objective there; infinite if nothing costs the budget."""
         point = self.paid(offset, middle)
-        found = self.objective(self.law, self.numbers(point))
-        fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(found)
-        return jnp.where(fits, found, jnp.inf)
+        value = self.objective(self.law, self.numbers(point))
+        fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(value)
+        return jnp.where(fits, value, jnp.inf)
 
     def values_of_all(self, middle: Scalar) -> Any:
         """Return the objective at all splits of the search range."""

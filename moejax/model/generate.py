@@ -108,9 +108,9 @@ def generate_in_parts(
     cache, token = _first(fixed, params, cache, prompts, padding_mask, first_key, expert_bias)
     yield token[:, None]
     for part in parts:
-        cache, found = _more(fixed, params, cache, token, jnp.stack(part), expert_bias)
-        token = found[:, -1]
-        yield found
+        cache, generated = _more(fixed, params, cache, token, jnp.stack(part), expert_bias)
+        token = generated[:, -1]
+        yield generated
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -127,8 +127,8 @@ def _more(fixed, params, cache, token, keys, expert_bias):
         token = sample_token(logits, key, fixed[2])
         return (cache, token), token
 
-    (cache, _), found = jax.lax.scan(another, (cache, token), keys)
-    return cache, found.T
+    (cache, _), generated = jax.lax.scan(another, (cache, token), keys)
+    return cache, generated.T
 
 
 def _step(fixed, params, cache, these, padding_mask, expert_bias):

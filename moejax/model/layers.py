@@ -106,7 +106,7 @@ class Block(NamedTuple):
 
 def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
     """Split a sequence of layers greedily into repeated units of at most ``longest`` layers."""
-    found, at = [], 0
+    stages, at = [], 0
     while at < len(kinds):
         best = Block(tuple(kinds[at : at + 1]), 1)
         for size in range(1, min(longest, len(kinds) - at) + 1):
@@ -115,9 +115,9 @@ def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
                 repeats += 1
             if repeats > 1 and repeats * size > len(best.unit) * best.repeats:
                 best = Block(unit, repeats)
-        found.append(best)
+        stages.append(best)
         at += len(best.unit) * best.repeats
-    return found
+    return stages
 
 
 def run_layers(

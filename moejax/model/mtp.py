@@ -87,13 +87,13 @@ def run_mtp_layers(
     # The final norm stays outside: its gradient needs the block's output, which would otherwise be recomputed for it
     # alone.
     one = rematerialised(one, context.runtime, scanned=False)
-    found, sums = [], []
+    hiddens, sums = [], []
     for depth, row in enumerate(unstacked((params, inputs)), start=1):
         x, routing = one(hidden, row, depth)
         hidden = rms_norm(x, layers.final_norm[depth - 1], context.architecture.norm_epsilon)
-        found.append(hidden)
+        hiddens.append(hidden)
         sums.append(routing)
-    return tuple(found), stacked(sums)
+    return tuple(hiddens), stacked(sums)
 
 
 def ahead(x: Array, tokens: int) -> Array:

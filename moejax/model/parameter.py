@@ -149,9 +149,9 @@ def metadata(state: nnx.State, name: str) -> Any:
 def _inputs(shape: dict[str, int], fan_in: int) -> tuple[str, ...]:
     """Return the axes that a matrix sums over: the first axes, after those that count matrices, with product
     ``fan_in``."""
-    found, size = [], 1
+    axes, size = [], 1
     for name, length in shape.items():
         if name not in COUNTING_AXES and size < fan_in:
-            found.append(name)
+            axes.append(name)
             size *= length
-    return tuple(found) if size == fan_in else ()
+    return tuple(axes) if size == fan_in else ()

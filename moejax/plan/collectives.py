@@ -84,19 +84,19 @@ def collectives(program: str, mesh: Mapping[str, int], slices: int = 1) -> list[
     Raises:
       ValueError: the text is not an optimized program, or has an unknown form.
     """
-    sizes, found, fusions = tuple(mesh.items()), [], {}
+    sizes, sent, fusions = tuple(mesh.items()), [], {}
     for run in instructions(program):
         if run.opcode == "fusion":
             fusions[run.name] = run.rest
         if match := _COLLECTIVE.match(run.opcode):
             kind = "reduce-scatter" if _IS_SCATTER.search(fusions.get(run.fusion, "")) else match["kind"]
-            found.append(_collective(run, match, sizes, kind))
-    found += [
+            sent.append(_collective(run, match, sizes, kind))
+    sent += [
         _between_slices(run, between["kind"], slices)
         for run in instructions(program)
         if run.opcode == "send" and (between := _BETWEEN_SLICES.search(run.rest))
     ]
-    return _once_each(collective for collective in found if collective.devices > 1)
+    return _once_each(collective for collective in sent if collective.devices > 1)
 
 
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(?P<kind>\w+)"')
@@ -115,11 +115,11 @@ def _between_slices(one: Instruction, kind: str, slices: int) -> Collective:
     )
 
 
-def _once_each(found: Iterable[Collective]) -> list[Collective]:
+def _once_each(collectives: Iterable[Collective]) -> list[Collective]:
     """Merge the parts of each chained collective: keep the part that runs least often, once."""
     chains: dict[int, Collective] = {}
     rest = []
-    for collective in found:
+    for collective in collectives:
         before = chains.get(collective.chain)
         if not collective.chain:
             rest.append(collective)
@@ -177,12 +177,12 @@ _ARRAY = re.compile(r"(?P<type>[a-z]+(?P<bits>\d*)\w*)\[(?P<shape>[\d,<=]*)\]")
 
 def bytes_of_arrays(type_: str) -> list[int]:
     """Return the bytes of each array of a type, which may be a tuple."""
-    found = []
+    every = []
     for array in _ARRAY.finditer(type_):
         bits = 8 if array["type"] == "pred" else int(array["bits"] or 0)
         sizes = [int(size.removeprefix("<=")) for size in array["shape"].split(",") if size]
-        found.append(-(-bits * math.prod(sizes) // 8))
-    return found
+        every.append(-(-bits * math.prod(sizes) // 8))
+    return every
 
 
 _LIST = re.compile(r"replica_groups=\{(?P<groups>\{[\d,{}]*\})?\}")
@@ -194,19 +194,19 @@ _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>[\d,{}]*)\}")
 
 
 def _pairs(rest: str) -> Groups:
-    found = _PAIRS.search(rest)
-    if found is None:
+    pairs = _PAIRS.search(rest)
+    if pairs is None:
         raise ValueError(f"Which devices does a permutation join? It says {rest[:200]}")
-    return _braced(found["pairs"])
+    return _braced(pairs["pairs"])
 
 
 def _groups(rest: str, devices: int) -> Groups:
-    if found := _MESH.search(rest):
-        return _along_named_axes(found["mesh"], found["ids"], found["axes"])
-    if found := _IOTA.search(rest):
-        return tuple(map(tuple, _iota(found["source"]).reshape(_numbers(found["shape"])).tolist()))
-    if found := _LIST.search(rest):
-        return _braced(found["groups"]) if found["groups"] else (tuple(range(devices)),)
+    if match := _MESH.search(rest):
+        return _along_named_axes(match["mesh"], match["ids"], match["axes"])
+    if match := _IOTA.search(rest):
+        return tuple(map(tuple, _iota(match["source"]).reshape(_numbers(match["shape"])).tolist()))
+    if match := _LIST.search(rest):
+        return _braced(match["groups"]) if match["groups"] else (tuple(range(devices)),)
     raise ValueError(f"Which devices does a collective join? Its groups are not in a form known here: {rest[:200]}")
 
 

@@ -321,9 +321,9 @@ def _refusal(refused: str) -> str:
     return used[0] if used else f"XLA says: {refused[:300]}"
 
 
-def _communication(found: Sequence[Collective], links: Interconnect | None) -> tuple[CollectiveVolume, ...]:
+def _communication(sent: Sequence[Collective], links: Interconnect | None) -> tuple[CollectiveVolume, ...]:
     groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
-    for one in found:
+    for one in sent:
         groups.setdefault((one.kind, one.axes), []).append(one)
     return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
@@ -338,14 +338,14 @@ class _Timed:
 
 def _timed(training: Training, compiled: Any, topology: Topology, mesh: dict[str, int]) -> _Timed:
     text, links = compiled.as_text(), interconnect(topology, mesh)
-    found = collectives(text, mesh, topology.slices)
-    communication = _communication(found, links)
+    sent = collectives(text, mesh, topology.slices)
+    communication = _communication(sent, links)
     if topology.device is None or links is None:
         return _Timed(communication)
     by_axes: dict[str, float] = {}
     for one in communication:
         by_axes[one.axes] = by_axes.get(one.axes, 0.0) + one.seconds
-    each = {one.name: links.seconds(one.kind, one.axes, float(one.bytes), one.pairs) for one in found}
+    each = {one.name: links.seconds(one.kind, one.axes, float(one.bytes), one.pairs) for one in sent}
     return _Timed(communication, program_time(text, topology.device, filled_rows(training, mesh), by_axes, each))
 
 

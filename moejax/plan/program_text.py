@@ -47,7 +47,7 @@ def instructions(program: str) -> Iterator[Instruction]:
       ValueError: the text is not an optimized program.
     """
     computations = dict(_computations(program))
-    entry = next((name for name, found in computations.items() if found.is_entry), None)
+    entry = next((name for name, computation in computations.items() if computation.is_entry), None)
     if entry is None:
         raise ValueError("This is no optimised program: it has no ENTRY; give the text of a compiled one.")
     yield from _called(entry, computations, Instruction(type="", opcode="", rest=""))
@@ -144,8 +144,8 @@ def _trips(loop: _Line, computations: Mapping[str, _Computation]) -> int | None:
         return int(known[1])
     condition = next(callee for how, callee in _callees(loop) if how == "condition")
     numbers = {
-        int(found[0])
+        int(number[0])
         for instruction in computations[condition].instructions
-        if instruction.opcode == "constant" and (found := re.match(r"\d+", instruction.rest))
+        if instruction.opcode == "constant" and (number := re.match(r"\d+", instruction.rest))
     }
     return numbers.pop() if len(numbers) == 1 else None

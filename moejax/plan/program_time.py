@@ -102,23 +102,23 @@ def program_time(
     ``rows`` is the filled share of the experts' buffers. ``exchanges`` has the seconds of one execution of each
     collective, by instruction name.
     """
-    found = kernels(text)
+    executed = kernels(text)
     # Attention uses all of its rows, whatever the routing.
-    attention = sum(one.times * attention_seconds(one, chip) for one in found)
+    attention = sum(one.times * attention_seconds(one, chip) for one in executed)
     is_gpu = not chip.torus_dimensions
-    launched = sum(one.times for one in found if _is_launched(one)) if is_gpu else 0
-    exchanged = sum(one.times for one in found if one.run.name in exchanges) if is_gpu else 0
+    launched = sum(one.times for one in executed if _is_launched(one)) if is_gpu else 0
+    exchanged = sum(one.times for one in executed if one.run.name in exchanges) if is_gpu else 0
     return ProgramTime(
-        xla_seconds=compiler_seconds(found, chip),
-        xla_seconds_at_bandwidth=compiler_floor_seconds(found, chip),
-        pallas_seconds=pallas_seconds(found, chip) + attention,
-        pallas_seconds_of_rows=pallas_seconds(found, chip, rows=rows) + attention,
+        xla_seconds=compiler_seconds(executed, chip),
+        xla_seconds_at_bandwidth=compiler_floor_seconds(executed, chip),
+        pallas_seconds=pallas_seconds(executed, chip) + attention,
+        pallas_seconds_of_rows=pallas_seconds(executed, chip, rows=rows) + attention,
         link_seconds=link_seconds,
-        flops=sum(one.times * kernel_flops(one, rows) for one in found),
-        waited_seconds=waited_seconds(found, chip, rows, exchanges) if is_gpu else None,
+        flops=sum(one.times * kernel_flops(one, rows) for one in executed),
+        waited_seconds=waited_seconds(executed, chip, rows, exchanges) if is_gpu else None,
         kernels=launched,
         launch_seconds=launched * KERNEL_LAUNCH_SECONDS + exchanged * EXCHANGE_LAUNCH_SECONDS,
-        once_counted=sum(_is_launched(one) and not one.run.times_known for one in found),
+        once_counted=sum(_is_launched(one) and not one.run.times_known for one in executed),
     )
 
 
@@ -132,15 +132,15 @@ def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
 
 def kernels(text: str) -> list[CompiledKernel]:
     """Return the instructions that run in every step, in program order."""
-    found: list[tuple[Instruction, list[Instruction]]] = []
+    groups: list[tuple[Instruction, list[Instruction]]] = []
     for run in instructions(text):
         if run.is_rare:
             continue
         if run.fusion:
-            found[-1][1].append(run)
+            groups[-1][1].append(run)
         else:
-            found.append((run, [run]))
-    return [CompiledKernel(run, tuple(parts)) for run, parts in found]
+            groups.append((run, [run]))
+    return [CompiledKernel(run, tuple(parts)) for run, parts in groups]
 
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')

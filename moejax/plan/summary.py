@@ -27,11 +27,11 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     if plan.roofline is None:
         return data
     for name in ("roofline", "evaluation_roofline"):
-        found = getattr(plan, name)
+        estimate = getattr(plan, name)
         data[name] |= {
-            "step_seconds": found.step_seconds,
-            "step_seconds_without_overlap": found.step_seconds_without_overlap,
-            "limited_by": found.limited_by,
+            "step_seconds": estimate.step_seconds,
+            "step_seconds_without_overlap": estimate.step_seconds_without_overlap,
+            "limited_by": estimate.limited_by,
         }
     known = ["floor", "cycles"] if plan.has_cycles else ["floor"]
     for name in ("program", "evaluation_program"):
@@ -156,26 +156,26 @@ def _over(one: CollectiveVolume) -> str:
 
 
 def _time(plan: Plan, price: float | None) -> Table:
-    found, program = plan.roofline, plan.program
+    roofline, program = plan.roofline, plan.program
     evaluation, evaluated = plan.evaluation_roofline, plan.evaluation_program
-    assert found
+    assert roofline
     assert program
     assert evaluation
     assert evaluated
     one = "chip" if plan.devices == plan.chips else "device"
-    hidden, exposed = found.hidden_seconds, found.exposed_seconds
+    hidden, exposed = roofline.hidden_seconds, roofline.exposed_seconds
     waited = exposed if program.waited_seconds is None else program.waited_seconds
     beside = hidden if program.waited_seconds is None else sum(program.link_seconds.values()) - waited
     scheduled = "" if program.waited_seconds is None else " by the roofline; by the program as XLA has scheduled it"
     rows = [
         [
             "products at the peak",
-            found.compute_seconds,
+            roofline.compute_seconds,
             None,
             None,
             f"{plan.step_flops / plan.devices:.3g} FLOPs a {one}",
         ],
-        ["memory at its bandwidth", found.memory_seconds, None, None, "estimated traffic"],
+        ["memory at its bandwidth", roofline.memory_seconds, None, None, "estimated traffic"],
         [
             "XLA's own kernels",
             None,
@@ -194,10 +194,10 @@ def _time(plan: Plan, price: float | None) -> Table:
         ["links, waited for", exposed, waited, exposed, f"along expert and tensor{scheduled}"],
         [
             "a step",
-            found.step_seconds,
+            roofline.step_seconds,
             program.floor_seconds,
             program.cycles_seconds,
-            f"limited by {found.limited_by}",
+            f"limited by {roofline.limited_by}",
         ],
         [
             "MFU",
@@ -213,7 +213,7 @@ def _time(plan: Plan, price: float | None) -> Table:
         ],
         [
             "if nothing overlapped",
-            found.step_seconds_without_overlap,
+            roofline.step_seconds_without_overlap,
             None,
             None,
             f"MFU {plan.mfu_without_overlap:.1%}",

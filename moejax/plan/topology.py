@@ -179,14 +179,14 @@ def parse(text: str) -> Topology:
     if shape not in slices(chip):
         near = ", ".join(_nearest(chip, shape))
         raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
-    found = Topology(chip, shape, int(several[1]) if several else 1)
-    if not 1 <= found.slices <= MOST_SLICES:
+    topology = Topology(chip, shape, int(several[1]) if several else 1)
+    if not 1 <= topology.slices <= MOST_SLICES:
         raise UserError(f"The topology is {text!r}; give 1 to {MOST_SLICES} slices, as 2x{chip}:{sizes}.")
-    if found.slices > 1 and not CHIPS[chip].network_bytes_per_second:
+    if topology.slices > 1 and not CHIPS[chip].network_bytes_per_second:
         raise UserError(
             f"No plan can be made for slices of {chip}, whose network nobody states; take one, {chip}:{sizes}."
         )
-    return found
+    return topology
 
 
 def _gpu_cluster(name: str, shape: tuple[int, ...], text: str) -> Topology:

@@ -116,8 +116,8 @@ def _gradients(chunk: Callable[..., Array], buffer: int, saved: Any, dy: Array) 
     def gradients(number: Array, layout: Layout, dy: Array, *given: Any) -> tuple[Any, ...]:
         return jax.vjp(partial(chunk, number, layout), *given)[1](dy)
 
-    found = _and_others(gradients, buffer, needed, layout, (dy, *given), gradients_of_first(dy))
-    return None, None, *found
+    gradients_of_given = _and_others(gradients, buffer, needed, layout, (dy, *given), gradients_of_first(dy))
+    return None, None, *gradients_of_given
 
 
 in_chunks.defvjp(_save, _gradients)

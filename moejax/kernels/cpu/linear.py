@@ -61,5 +61,5 @@ def _matrix_gradient(x: Float[Array, "N D"], dy: Float[Array, "N F"]) -> Float[A
     """Return x'·dy."""
     parts = min(-(-x.shape[0] // TOKENS), MOST_PARTS)
     sums = jax.ShapeDtypeStruct((parts, x.shape[1], dy.shape[1]), jnp.float32)
-    found = custom_call(KERNEL, parts, sums, x, dy)
-    return found[0] if parts == 1 else found.sum(0)
+    partial_sums = custom_call(KERNEL, parts, sums, x, dy)
+    return partial_sums[0] if parts == 1 else partial_sums.sum(0)

@@ -65,7 +65,7 @@ REACH_ACCURACY = DecisionRule(
 )
 
 
-def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], found: str) -> Published:
+def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], remark: str) -> Published:
     return Published(
         law=law,
         source="Bhagia et al. 2024, second step, by the released code on the released runs",
@@ -73,7 +73,7 @@ def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], found
         data=f"{task}, answers ranked; loss in bits per byte of its right answers",
         fitted={"loss": losses},
         remark=f"The loss is no pretraining loss. Of 190M to 1.3B parameters and their checkpoints, with one made-up "
-        f"point of loss 0. {found}",
+        f"point of loss 0. {remark}",
     )
 
 

@@ -127,8 +127,8 @@ def _through(rule: DecisionRule, score_law: type) -> DecisionRule:
         return rest | {"loss": needed.decide(chained.score_law, **{output: given[output]})["needed_loss"]}
 
     def decide(chained: Any, **given: float) -> dict[str, Any]:
-        found = dict(rule.decide(chained.loss_law, **for_loss(chained, given)))
-        return found | ({best: chained.score(found["optimal_loss"])} if "optimal_loss" in rule.gives else {})
+        decided = dict(rule.decide(chained.loss_law, **for_loss(chained, given)))
+        return decided | ({best: chained.score(decided["optimal_loss"])} if "optimal_loss" in rule.gives else {})
 
     def reason(chained: Any, **given: float) -> str:
         wanted = for_loss(chained, given)
