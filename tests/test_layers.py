@@ -22,7 +22,6 @@ BASE = {
     "control_flow",
     "config",
     "errors",
-    "expression",
     "float64",
     "folder",
     "input_file",

@@ -9,11 +9,14 @@ no word is written between `backticks`, and numbers may be written 1e9 or 48M.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from moejax import quantities
 from moejax.errors import UserError
@@ -158,7 +161,7 @@ def parse(text: str, *, what: str = "formula", arguments: bool = True) -> tuple[
     Raises:
       UserError: the text does not match this grammar; the message gives the position.
     """
-    return _Reader(text, what, arguments).equations()
+    return EquationReader(text, what, arguments).equations()
 
 
 def names(tree: Tree) -> Iterator[str]:
@@ -184,33 +187,62 @@ def parts(tree: Tree) -> tuple[Tree, ...]:
             return ()
 
 
+def computed(tree: Tree, at: Callable[[Any], Any], xp: Any) -> Any:
+    """Compute a tree with NumPy or ``jax.numpy``, given a function that returns the values of its parts and names."""
+    match tree:
+        case Number(text):
+            return float(text)
+        case Sum(terms):
+            return functools.reduce(operator.add, map(at, terms))
+        case Negative(term):
+            return -at(term)
+        case Product(factors):
+            return functools.reduce(operator.mul, map(at, factors))
+        case Quotient(over, under):
+            return xp.divide(at(over), at(under))
+        case Power(base, exponent):
+            return xp.power(at(base), at(exponent))
+        case Apply("sigmoid", argument):
+            return 1 / (1 + xp.exp(-at(argument)))
+        case Apply(function, argument):
+            return getattr(xp, "log" if function == "ln" else function)(at(argument))
+        case Least(terms):
+            return functools.reduce(xp.minimum, map(at, terms))
+        case Greatest(terms):
+            return functools.reduce(xp.maximum, map(at, terms))
+    raise AssertionError(tree)
+
+
 _HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
-_WORD = rf"[^\W\d_²³Σ]{_HAT}?[^\W²³]*"
+_WORD = rf"[^\W\d²³Σ]{_HAT}?[^\W²³]*"
 _LETTER = re.compile(rf"({_WORD})(?: is| =)? ((?:\d+·)?``\w+``(?:[·/]``\w+``)*)")
-_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+(?!\w))?(?:[kKmMbBgGtT](?!\w))?"
-_TOKEN = re.compile(rf"\s*({_WORD}|`[^`]+`|{_NUMBER}|\*\*|[-+·*/^²³()=,Σ])")
+_NUMBER = r"(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?!\w))?(?:[kKmMbBgGtT](?!\w))?"
+_TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_SIGNS = r"\*\*|//|==|!=|<=|>=|&&|\|\||[-+·*/%^²³()\[\],=<>&|~Σ]"
+_TOKEN = re.compile(rf"\s*({_TEXT}|{_WORD}|`[^`]+`|{_NUMBER}|{_SIGNS})")
 _RAISED = {"²": "2", "³": "3"}
 _BETWEEN = (",", "with", "and")
 _EXTREMES = {"min": Least, "max": Greatest}
 
 
-class _Reader:
+class Reader:
     """A recursive-descent parser of sums of products of powers."""
 
-    def __init__(self, text: str, what: str, arguments: bool):
-        self.text = unicodedata.normalize("NFC", text).rstrip()
-        self.what, self.arguments = what, arguments
+    functions: tuple[str, ...] = FUNCTIONS
+    reserved: tuple[str, ...] = (*FUNCTIONS, *_EXTREMES)
+    """Words that are no names."""
+
+    def __init__(self, text: str, what: str):
+        self.text, self.what = text.rstrip(), what
         if len(self.text) > MOST_CHARACTERS:
-            raise UserError(
-                f"The {what} is {len(self.text):,} characters long; {MOST_CHARACTERS:,} are the most. Shorten it."
-            )
+            raise UserError(f"The {what} has {len(self.text):,} characters; shorten it to {MOST_CHARACTERS:,}.")
         self.tokens: list[str] = []
         self.places: list[int] = []
         end = 0
         while end < len(self.text):
             token = _TOKEN.match(self.text, end)
             if token is None:
-                raise self.fault(end + len(self.text[end:]) - len(self.text[end:].lstrip()), "no part of a formula")
+                raise self.fault(end + len(self.text[end:]) - len(self.text[end:].lstrip()), f"not part of {what}s")
             self.tokens.append(token[1])
             self.places.append(token.start(1))
             end = token.end()
@@ -228,16 +260,93 @@ class _Reader:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def must(self, token: str) -> None:
-        if not self.took(token):
+    def must(self, *wanted: str) -> None:
+        """Consume the next token, which must be one of these."""
+        if not self.took(*wanted):
             place = self.places[self.at] if self.next else len(self.text)
-            raise self.fault(place, f"where {token!r} must stand" if token in "()=," else f"where {token} must stand")
+            expected = " or ".join(repr(one) if len(one) < 3 else one for one in wanted)
+            raise self.fault(place, f"where {expected} is expected")
 
     def fault(self, place: int, why: str) -> UserError:
         rest = self.text[place:]
         shown = ascii(rest[:30] + ("…" if len(rest) > 30 else "")) if not rest.isprintable() else f"'{rest[:30]}'"
         what = f"{shown} at character {place + 1}" if rest else "nothing more"
         return UserError(f"The {self.what} {self.text[:200]!r} has {what}, {why}.")
+
+    def sum(self) -> Tree:
+        terms = [Negative(self.term()) if self.took("-") else self.term()]
+        while sign := self.took("+", "-"):
+            terms.append(Negative(self.term()) if sign == "-" else self.term())
+        return terms[0] if len(terms) == 1 else Sum(tuple(terms))
+
+    def term(self) -> Tree:
+        tree = self.factor()
+        while sign := self.took("·", "*", "/"):
+            other = self.factor()
+            if sign == "/":
+                tree = Quotient(tree, other)
+            else:
+                tree = Product((*(tree.factors if isinstance(tree, Product) else (tree,)), other))
+        return tree
+
+    def factor(self) -> Tree:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.fault(self.places[min(self.at, len(self.places) - 1)], f"nested deeper than {DEEPEST} levels")
+        tree = self.power()
+        self.depth -= 1
+        return tree
+
+    def power(self) -> Tree:
+        if self.took("-"):
+            return Negative(self.factor())
+        base = self.applied() or self.atom()
+        if raised := self.took(*_RAISED):
+            return Power(base, Number(_RAISED[raised]))
+        return Power(base, self.factor()) if self.took("^", "**") else base
+
+    def applied(self) -> Tree | None:
+        """Return the application of a function; None if the next token is no function."""
+        if function := self.took(*self.functions):
+            return Apply(function, self.atom() if self.next == "(" else self.factor())
+        if extreme := self.took(*_EXTREMES):
+            self.must("(")
+            terms = [self.sum()]
+            self.must(",")
+            terms.append(self.sum())
+            while self.took(","):
+                terms.append(self.sum())
+            self.must(")")
+            return _EXTREMES[extreme](tuple(terms))
+        return None
+
+    def atom(self) -> Tree:
+        if self.took("("):
+            inner = self.sum()
+            self.must(")")
+            return inner
+        if self.next[:1].isdigit() or self.next[:1] == ".":
+            number = self.took(self.next)
+            value = quantities.parse(number)
+            return Number(number if number[-1].isdigit() else f"{value:.15g}")
+        return self.name("a number, a name or '('")
+
+    def name(self, wanted: str = "a name") -> Name:
+        if self.next.startswith("`"):
+            return Name(self.took(self.next)[1:-1])
+        if not re.fullmatch(_WORD, self.next) or self.next in self.reserved:
+            self.must(wanted)
+        return Name(self.took(self.next))
+
+
+class EquationReader(Reader):
+    """A parser of equations."""
+
+    reserved = (*Reader.reserved, *_BETWEEN[1:])
+
+    def __init__(self, text: str, what: str, arguments: bool):
+        super().__init__(unicodedata.normalize("NFC", text), what)
+        self.arguments = arguments
 
     def equations(self) -> tuple[Equation, ...]:
         equations = [self.equation()]
@@ -259,69 +368,5 @@ class _Reader:
         self.must("=")
         return Equation(left, tuple(arguments), self.sum())
 
-    def sum(self) -> Tree:
-        terms = [Negative(self.term()) if self.took("-") else self.term()]
-        while sign := self.took("+", "-"):
-            terms.append(Negative(self.term()) if sign == "-" else self.term())
-        return terms[0] if len(terms) == 1 else Sum(tuple(terms))
-
     def term(self) -> Tree:
-        if self.took("Σ"):
-            return Summation(self.term())
-        tree = self.factor()
-        while sign := self.took("·", "*", "/"):
-            other = self.factor()
-            if sign == "/":
-                tree = Quotient(tree, other)
-            else:
-                tree = Product((*(tree.factors if isinstance(tree, Product) else (tree,)), other))
-        return tree
-
-    def factor(self) -> Tree:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise self.fault(self.places[min(self.at, len(self.places) - 1)], f"deeper than {DEEPEST} levels")
-        tree = self.power()
-        self.depth -= 1
-        return tree
-
-    def power(self) -> Tree:
-        if self.took("-"):
-            return Negative(self.factor())
-        if function := self.took(*FUNCTIONS):
-            base = Apply(function, self.atom() if self.next == "(" else self.factor())
-        elif extreme := self.took(*_EXTREMES):
-            base = self.extreme(extreme)
-        else:
-            base = self.atom()
-        if raised := self.took(*_RAISED):
-            return Power(base, Number(_RAISED[raised]))
-        return Power(base, self.factor()) if self.took("^", "**") else base
-
-    def extreme(self, name: str) -> Tree:
-        self.must("(")
-        terms = [self.sum()]
-        self.must(",")
-        terms.append(self.sum())
-        while self.took(","):
-            terms.append(self.sum())
-        self.must(")")
-        return _EXTREMES[name](tuple(terms))
-
-    def atom(self) -> Tree:
-        if self.took("("):
-            inner = self.sum()
-            self.must(")")
-            return inner
-        if self.next[:1].isdigit() or self.next[:1] == ".":
-            number = self.took(self.next)
-            value = quantities.parse(number)
-            return Number(number if number[-1].isdigit() else f"{value:.15g}")
-        return self.name("a number, a name or '('")
-
-    def name(self, wanted: str = "a name") -> Name:
-        if self.next.startswith("`"):
-            return Name(self.took(self.next)[1:-1])
-        if not re.fullmatch(_WORD, self.next) or self.next in (*FUNCTIONS, *_EXTREMES, *_BETWEEN[1:]):
-            self.must(wanted)
-        return Name(self.took(self.next))
+        return Summation(self.term()) if self.took("Σ") else super().term()

@@ -40,6 +40,7 @@ from moejax.laws.formula import (
     Sum,
     Summation,
     Tree,
+    computed,
     names,
     parse,
     parts,
@@ -54,15 +55,6 @@ SIGNS = {"+": "above 0", "-": "below 0", "any": "of either sign"}
 MOST_PARTS = 2_000
 """Maximum size of a formula's tree after substituting its definitions."""
 
-_FUNCTIONS: dict[str, Any] = {
-    "log": jnp.log,
-    "ln": jnp.log,
-    "log2": jnp.log2,
-    "log10": jnp.log10,
-    "exp": jnp.exp,
-    "sqrt": jnp.sqrt,
-    "sigmoid": jax.nn.sigmoid,
-}
 LOGARITHMS = ("log", "ln", "log2", "log10")
 _BASES = {"log2": 2.0, "log10": 10.0}
 
@@ -348,29 +340,13 @@ def _made(said: ReadFormula) -> type[FormulaLaw]:
 
 
 def _evaluate(tree: Tree, values: Mapping[str, Any]) -> Any:
-    at = functools.partial(_evaluate, values=values)
     match tree:
-        case Number(text):
-            return float(text)
         case Name(text):
             return values[text]
-        case Sum(terms):
-            return functools.reduce(lambda one, other: one + other, map(at, terms))
-        case Negative(term):
-            return -at(term)
-        case Product(factors):
-            return functools.reduce(lambda one, other: one * other, map(at, factors))
-        case Quotient(over, under):
-            return jnp.divide(at(over), at(under))
-        case Power(base, exponent):
-            return jnp.power(at(base), at(exponent))
-        case Apply(function, argument):
-            return _FUNCTIONS[function](at(argument))
-        case Least(terms):
-            return functools.reduce(jnp.minimum, map(at, terms))
-        case Greatest(terms):
-            return functools.reduce(jnp.maximum, map(at, terms))
-    raise AssertionError(tree)
+        case Apply("sigmoid", argument):
+            return jax.nn.sigmoid(_evaluate(argument, values))
+        case _:
+            return computed(tree, functools.partial(_evaluate, values=values), jnp)
 
 
 def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:

@@ -169,13 +169,13 @@ def test_a_budget_that_splits_nothing_is_a_sentence(budget):
 
 
 REFUSED = {
-    "loss = E + + A": "has '.*' at character 12, where a number, a name or '\\(' must stand",
-    "loss = A[0]*N": r"has '\[0\]\*N' at character 9, no part of a formula",
-    "loss = __import__('os')": "at character 8, no part of a formula",
-    "loss = N.real": "at character 9, no part of a formula",
+    "loss = E + + A": "has '.*' at character 12, where a number, a name or '\\(' is expected",
+    "loss = A[0]*N": r"has '\[0\]\*N' at character 9, where the end is expected",
+    "loss = __import__('os')": "at character 18, where the end is expected",
+    "loss = N.real": "at character 9, not part of formulas",
     f"loss = {'(' * 300}N{')' * 300}": "deeper than 40 levels",
     f"loss = {'A^' * 300}N": "deeper than 40 levels",
-    f"loss = N{'+A' * 600}": "1,208 characters long",
+    f"loss = N{'+A' * 600}": "has 1,208 characters",
     "x = b*N with b=c+c, c=d+d, d=e+e, e=f+f, f=g+g, g=h+h, h=i+i, i=j+j, j=k+k, k=l+l": "more than 2,000 parts",
     "loss = A*N^1e999": "too large a number",
     "loss = 3*N": "no coefficient to fit",
@@ -186,12 +186,12 @@ REFUSED = {
     "log(loss) = A*N": "must have a name alone on the left",
     "loss = lambda*N": "lambda, which is a word of Python",
     "loss = inputs*N": "inputs, which every law has besides its coefficients",
-    "loss(q) = A*N": r"has '\(q\) = A\*N' at character 5, where '=' must stand",
+    "loss(q) = A*N": r"has '\(q\) = A\*N' at character 5, where '=' is expected",
     "loss = `no such`*N": "'no such', which is no column",
     "loss = A*N, loss = B*D": "says twice what loss is",
     "loss = Σ a*N": "write its terms",
-    "loss == A*N": "at character 7",
-    "loss = min(A)*N": "',' must stand",
+    "loss == A*N": "at character 6",
+    "loss = min(A)*N": "',' is expected",
 }
 
 

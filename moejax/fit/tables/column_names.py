@@ -18,8 +18,8 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.expression import evaluate
 from moejax.fit.tables.dense_models import MORE_THAN_DENSE, ExpertSign, sign_of_experts
+from moejax.fit.tables.expression import evaluate
 from moejax.float64 import float64
 from moejax.laws import LAWS
 from moejax.laws.dense.chinchilla import training_flops

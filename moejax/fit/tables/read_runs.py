@@ -81,7 +81,7 @@ def read_runs(
         or a pandas DataFrame.
       law: a law, its name, a formula, or the names of the required Design fields.
       mapping: our column to a column of the table, or to arithmetic on its columns: ``{"tokens": "step * 520000"}``.
-      where: conditions on the columns that a row must meet, in the language of ``moejax.expression``.
+      where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
       loss: the fitted column; default for a law of another output: the column of that output.
       group: a column whose equal values form a group; default: ``group`` if the table has it. Without it, runs that
         differ only in tokens and FLOPs are a group; without a size, runs of one training run or model by name; without

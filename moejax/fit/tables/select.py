@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moejax.errors import UserError
-from moejax.expression import condition, evaluate
+from moejax.fit.tables.expression import condition, evaluate
 from moejax.run_table import DataFrame
 from moejax.wording import nearest, told
 
