@@ -27,13 +27,12 @@ from moejax.train.allocator import keep_memory
 from moejax.train.devices import Speed
 from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.loggers import TensorBoardLogger
-from moejax.train.directory.manifest import Hashing
 from moejax.train.directory.metrics import MetricsLog
+from moejax.train.hooks import Profile
 from moejax.train.loop import Trainer
 from moejax.train.mesh import make_mesh
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import ProcessGroup
-from moejax.train.profile import Profile
 from moejax.train.program import make_program
 from moejax.train.run import RunCheckpoints, TrainingRun
 from moejax.train.stopping import Stop
@@ -103,7 +102,6 @@ def main() -> None:
                     attempts=AttemptRecorder(out, metadata={"versions": {}}),
                     metrics=MetricsLog(out / "metrics.jsonl", loggers=loggers),
                     speed=Speed(training),
-                    hashing=Hashing(),
                     group=ProcessGroup(),
                     log=print,
                 )

@@ -15,10 +15,6 @@ class CoordinatedError(UserError):
     """An error that every process of a training knows, so that all of them end."""
 
 
-class StartAgain(UserError):
-    """An error of one process among several, after which the same command goes on without a person's help."""
-
-
 class ChildError(Exception):
     """A failure of a child process. The message names the log with the traceback."""
 

@@ -78,7 +78,7 @@ class Runtime:
     for shapes that cuDNN supports; "numba" on a CPU in float32 if that package is installed; else "tiled"."""
 
     xla_options: Annotated[str, one_of(("auto", "none"))] = "auto"
-    """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without options."""
+    """"auto" compiles with the options of ``moejax.train.devices.XLA_OPTIONS`` for the chip, "none" without options."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -17,8 +17,8 @@ from moejax.data.prepared import MANIFEST
 from moejax.errors import UserError
 from moejax.plan.topology import Topology, slices
 from moejax.study.executor import Task
+from moejax.train.devices import as_flags, options_of
 from moejax.train.training import Training
-from moejax.train.xla_options import as_flags, options_of
 
 
 @dataclass(frozen=True)

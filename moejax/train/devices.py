@@ -1,4 +1,4 @@
-"""Measure the devices of this process: the speed of a training and the memory used."""
+"""Describe the devices of a training: their chip, XLA options, supported products, speed and memory used."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
@@ -37,6 +38,41 @@ CHIP_OF_DEVICE = {
     "TPU7x": "tpu7x",
 }
 """Chip in ``moejax.laws.chips`` for each device kind of JAX."""
+
+XLA_OPTIONS: dict[str, dict[str, str]] = {
+    "v5p": {
+        # KiB of on-chip memory that one kernel may use for itself; XLA reserves most of it for prefetching. Mixtures of
+        # experts move rows, and large kernels move them in fewer pieces. MaxText uses this limit for them.
+        "xla_tpu_scoped_vmem_limit_kib": "81920",
+        # Split a gather into start and done, so that other work can run in between.
+        "xla_enable_async_all_gather": "true",
+        # Fuse collectives, including all-gathers of weights, into concurrent kernels, ...
+        "xla_tpu_enable_async_collective_fusion": "true",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
+        # ... and let one collective extend over several kernels.
+        "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
+        # The TensorCores drive the collective meanwhile.
+        "xla_tpu_overlap_compute_collective_tc": "true",
+    }
+}
+"""XLA compiler options by the names of ``moejax.laws.chips.CHIPS``; ``runtime.xla_options`` enables them. docs/plans.md
+describes the effect of each option on a compiled program. XLA's defaults are omitted."""
+
+
+def options_of(chip: str, runtime: Runtime) -> dict[str, str]:
+    """Return the XLA options of a chip; an empty dict if the runtime disables them."""
+    return XLA_OPTIONS.get(chip, {}) if runtime.xla_options == "auto" else {}
+
+
+def compiler_options(mesh: Mesh, runtime: Runtime) -> dict[str, str] | None:
+    """Return the ``compiler_options`` of ``jax.jit`` for programs on a mesh; None for none."""
+    kind = mesh.devices.flat[0].device_kind
+    return options_of(CHIP_OF_DEVICE.get(kind, ""), runtime) or None
+
+
+def as_flags(options: dict[str, str]) -> str:
+    """Return the options in the format of libtpu's environment variable ``LIBTPU_INIT_ARGS``."""
+    return " ".join(f"--{name}={value}" for name, value in options.items())
 
 
 def without_mfu() -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,20 +21,30 @@ import numpy as np
 from moejax.compilation_cache import keep_programs, remove_damaged
 from moejax.data.corpus import Corpus
 from moejax.errors import UserError
-from moejax.quantities import format_bytes
 from moejax.train.allocator import release_memory
-from moejax.train.batches import batch_digest, read_batches
+from moejax.train.batches import read_batches
 from moejax.train.devices import without_mfu
 from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hang import HangWatch
-from moejax.train.opening import open_data, open_runs, report_disk_errors, report_memory
+from moejax.train.hooks import (
+    DivergenceGuard,
+    Evaluate,
+    Hook,
+    LoggedStep,
+    OnLog,
+    Profile,
+    RecordTime,
+    Stopwatch,
+    WriteLog,
+    is_due,
+)
+from moejax.train.opening import PREPARING_SECONDS, open_data, open_runs, report_disk_errors, report_memory
 from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
-from moejax.train.profile import Profile
 from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
 from moejax.train.rounding import decides_programs, fix_threads
-from moejax.train.run import Elapsed, RunCheckpoints, Stopwatch, TrainingRun
+from moejax.train.run import RunCheckpoints, TrainingRun
 from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import Stop, Stopped
@@ -50,9 +59,6 @@ UNSAVED_SECONDS = 900.0
 
 TIMED_STEPS = 10
 """Number of first steps of a process in a phase that are timed to choose this checkpoint interval."""
-
-OnLog = Callable[[int, dict[str, Any]], None]
-"""Callback for every logged step: receives the steps taken so far, over trunk and branches, and the line of the log."""
 
 
 def train(
@@ -73,8 +79,8 @@ def train(
     """Train all budgets in ``folder`` and return their run rows: by run, then by budget.
 
     Results in ``folder`` are kept. Finished rows are not trained again. An unfinished trunk or branch resumes from its
-    newest complete checkpoint, on any mesh and number of processes. A training with ``vmap`` axes is trained as its
-    runs, each in ``folder/runs/NAME``.
+    newest checkpoint, on any mesh and number of processes. A training with ``vmap`` axes is trained as its runs, each
+    in ``folder/runs/NAME``.
 
     Args:
       beside: further trainings, each with its folder, to train in the same vmapped program.
@@ -98,26 +104,16 @@ def train(
     stop, log = stop or Stop(group.count), log if group.is_main else lambda text: None
     data_folder = data_folder or folder / DATA
     opened = open_runs(
-        [(training, folder), *beside],
-        data_folder=data_folder,
-        group=group,
-        stop=stop,
-        accept_changes=accept_changes,
-        began=began,
-        log=log,
+        [(training, folder), *beside], data_folder, group=group, accept_changes=accept_changes, began=began, log=log
     )
-    programs = programs_folder or folder / "programs"
-    with opened as (runs, mesh), _kept_programs(programs, group):
+    with opened as (runs, mesh), _kept_programs(programs_folder or folder / "programs", group):
         unfinished = [run for run in runs if None in run.rows]
         if text := without_mfu():
             log(text)
         corpus = open_data(runs, data_folder, group, log)
-        if len(runs) == 1:
+        for run in runs:
             # A run that diverged in a vmapped training is tried again when it is trained alone.
-            runs[0].forget_divergence()
-        else:
-            for run in runs:
-                run.recall_divergence()
+            run.forget_divergence() if len(runs) == 1 else run.recall_divergence()
         if all(run.diverged for run in unfinished):
             # All unfinished runs diverged, so nothing remains to train.
             progress(training.recipe.total_steps, {})
@@ -168,14 +164,16 @@ class Trainer:
         """Train the trunk as far as the branches need it, then each branch without a row; write the rows."""
         trunk, *branches = _phases_of(self.runs)
         starts = {branch.start for branch in branches}
-        with RunCheckpoints(self.runs, self.program, trunk, keep=sorted(starts)) as of_trunk:
-            needed = max((branch.start for n, branch in enumerate(branches) if self.lacks_row(n)), default=0)
-            if (of_trunk.last_step() or 0) < needed:
+        needed = max((branch.start for number, branch in enumerate(branches) if self.lacks_row(number)), default=0)
+        with RunCheckpoints(self.runs, self.program, trunk, keep=starts) as of_trunk:
+            if max(of_trunk.steps(), default=0) < needed:
                 self.train_phase(trunk, of_trunk, self.initial_state, save_at=starts)
             for number, branch in enumerate(branches):
                 if self.lacks_row(number):
+                    at_start = functools.partial(
+                        self.train_phase, trunk, of_trunk, self.initial_state, until=branch.start
+                    )
                     with RunCheckpoints(self.runs, self.program, branch) as of_branch:
-                        at_start = functools.partial(self.trunk_state, trunk, of_trunk, branch.start)
                         state = self.train_phase(branch, of_branch, at_start)
                     self.write_rows(number, branch, state)
                 self.progress(branch.steps_done(branch.end), {})
@@ -198,7 +196,7 @@ class Trainer:
           UserError: the training diverged, or a checkpoint cannot be written.
         """
         self.enter("starting")
-        again, end = until is not None, phase.end if until is None else until
+        again, end, recipe = until is not None, phase.end if until is None else until, self.recipe
         start, state, seconds = checkpoints.restore_newest(until) or (phase.start, initial_state(), 0.0)
         if not again:
             for run in self.active():
@@ -209,51 +207,45 @@ class Trainer:
             self.log(
                 f"The {phase.name} has no checkpoint at step {end}: its steps from {start} on are taken once more."
             )
-        if not self.stop.has_stepped:
+        if not self.stop.steps:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
-        compiled, batches = self.compile(start, end), self.batches(phase, start)
+        steps, batches = self.compile(start, end), self.batches(phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # Seconds count as training from here on: every process has finished compiling.
-        recipe, began, spacing = self.recipe, time.monotonic(), 0
+        began, spacing, watch, metrics = time.monotonic(), 0, Stopwatch(start, seconds), None
+        hooks: list[Hook] = [RecordTime(self.runs)]
+        if not again:
+            guard = DivergenceGuard(self.runs, lambda at: _save_now(checkpoints, at.step, at.state, watch))
+            hooks += [Evaluate(self.evaluate, recipe.evaluate_steps, watch), WriteLog(self.runs, self.progress), guard]
         hang = HangWatch(recipe.hang_seconds, self.runs[0].training.name)
-        in_flight = StepsInFlight(compiled.values(), hang.waiting)
-        watch, metrics = Stopwatch(start, seconds), None
+        in_flight = StepsInFlight(steps.values(), hang.waiting)
         with self.stop.stepping(), hang:
             for step in range(start + 1, end + 1):
                 batch = self.next_batch(phase, step, batches, metrics)
                 with self.profiler.step(phase.steps_done(step)), hang.waiting():
-                    state, metrics = compiled[self.sequences(step)](state, batch, phase.schedule)
+                    state, metrics = steps[self.sequences(step)](state, batch, phase.schedule)
                 in_flight.add(metrics["loss"])
                 self.profiler.after(phase.steps_done(step), metrics)
-                saves = step == end or step in save_at or _is_due(step, recipe.checkpoint_steps)
-                evaluates, validation = _is_due(step, recipe.evaluate_steps) and not again, None
-                logs = (saves or evaluates or _is_due(step, recipe.log_every_steps)) and not again
+                saves = step == end or step in save_at or is_due(step, recipe.checkpoint_steps)
+                logs = saves or is_due(step, recipe.log_every_steps) or is_due(step, recipe.evaluate_steps)
+                saves_by_time = is_due(step - start, spacing)
+                if logs or saves_by_time:
+                    # Launched steps must end before the clock is read and before the pause of a save.
+                    in_flight.drain()
+                validation = None
                 if logs:
-                    in_flight.drain()
-                    elapsed = watch.lap(step)
-                    if evaluates:
-                        with watch.paused():
-                            validation = [found.for_log() if found else None for found in self.evaluate(state)]
-                    diverged = self.log_step(phase, step, elapsed, metrics, validation, batch)
-                    if diverged:
-                        checkpoints.save(step, state, watch.seconds)
-                        checkpoints.wait()
-                        self.leave_out(diverged)
-                elif _is_due(step, recipe.log_every_steps):
-                    for run in self.active():
-                        run.attempts.write(at_once=False)
-                if saves or _is_due(step - start, spacing):
-                    # Launched steps must end before the pause, which covers the wait and the copy of the save.
-                    in_flight.drain()
+                    logged = LoggedStep(phase, step, state, metrics, batch, watch.lap(step))
+                    for hook in hooks:
+                        hook.after_step(logged)
+                    validation = logged.validation
+                if saves or saves_by_time:
                     with watch.paused():
-                        checkpoints.save(step, state, watch.seconds if logs else watch.now(), validation)
+                        checkpoints.save(step, state, watch.now(), validation)
                 if step == start + TIMED_STEPS and not recipe.checkpoint_steps:
-                    # Steps run asynchronously: this loop only launches them.
                     in_flight.drain()
                     spacing = self.steps_unsaved(time.monotonic() - began)
                 if self.stop.after_step() and step < end:
-                    checkpoints.save(step, state, watch.now())
-                    checkpoints.wait()
+                    _save_now(checkpoints, step, state, watch)
                     raise Stopped(self.stop.number)
             # The checkpoint must be complete before anything else starts.
             self.enter("checkpointing")
@@ -267,30 +259,15 @@ class Trainer:
     def initial_state(self) -> TrainState:
         """Return the state before the first step: random weights, or the recipe's initial weights."""
 
-        with self.group.progress(self.say_who_reads) as progress:
+        def begin() -> None:
+            for run in self.runs:
+                run.begin_with(initial_weights_sha256(run.training))
 
-            def begin() -> None:
-                for run in self.runs if self.group.is_main else ():
-                    run.begin_with(initial_weights_sha256(run.training, progress.add))
+        def states() -> list[TrainState]:
+            return [first_state(run.training, self.program, self.log) for run in self.runs]
 
-            self.group.run_or_abort(begin, progress=progress)
-        with self.group.progress(self.say_who_reads) as progress:
-            states = self.group.run_or_abort(
-                lambda: [first_state(run.training, self.program, self.log, progress.add) for run in self.runs],
-                progress=progress,
-            )
-        return self.program.stack(states)
-
-    def say_who_reads(self, process: int, done: int) -> None:
-        """Log the process that the others wait for at the start."""
-        self.log(f"Waiting for process {process}, which has read {format_bytes(done)} of the initial weights.")
-
-    def trunk_state(self, trunk: Phase, checkpoints: RunCheckpoints, step: int) -> TrainState:
-        """Return the trunk's state after a step: from its checkpoint, or by repeating the steps since the previous
-        one."""
-        state = self.train_phase(trunk, checkpoints, self.initial_state, until=step)
-        self.enter("starting")
-        return state
+        self.group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
+        return self.program.stack(self.group.run_or_abort(states, wait_seconds=PREPARING_SECONDS))
 
     def compile(self, start: int, end: int) -> dict[int, Any]:
         """Return the compiled step for every batch size, in sequences, of the steps after ``start`` up to ``end``."""
@@ -329,43 +306,6 @@ class Trainer:
             for run, own in zip(self.runs, self.program.unstack(state), strict=True)
         ]
 
-    def log_step(
-        self,
-        phase: Phase,
-        step: int,
-        elapsed: Elapsed,
-        metrics: dict[str, Any],
-        validation: Sequence[dict[str, float] | None] | None,
-        batch: Batch,
-    ) -> list[tuple[TrainingRun, str]]:
-        """Log a step of each run, with its share of the time. Return the runs that diverged, with reasons."""
-        digests_of = batch_digest if len(self.runs) == 1 else _digest_of_each
-        values, digests = jax.device_get((metrics, digests_of(batch)))
-        lines, diverged = [], []
-        for number, run in enumerate(self.runs):
-            if run.diverged:
-                continue
-            own = values if len(self.runs) == 1 else {name: value[number] for name, value in values.items()}
-            measured, digest = run.as_numbers(own), int(np.ravel(digests)[number])
-            losses = validation[number] if validation else None
-            share = elapsed.shared_by(len(self.runs))
-            lines.append(run.log_step(phase, step, share, {**measured, **(losses or {})}, digest))
-            if why := run.divergence(phase, step, measured):
-                diverged.append((run, why))
-        best = min(lines, key=lambda line: line["loss"] if math.isfinite(line["loss"]) else math.inf)
-        self.progress(best["steps_done"], best)
-        return diverged
-
-    def leave_out(self, diverged: Sequence[tuple[TrainingRun, str]]) -> None:
-        """Exclude diverged runs from here on; abort if none is left."""
-        if len(self.runs) > 1:
-            for run, why in diverged:
-                run.mark_diverged(why)
-            if self.active():
-                return
-            diverged = [(run, run.diverged or "") for run in self.runs]
-        self.group.abort(" ".join(why for _, why in diverged))
-
     def write_rows(self, number: int, branch: Phase, state: TrainState) -> None:
         """Evaluate the model at the end of a branch, and write missing rows."""
         text, length = self.corpus.summary(), self.recipe.data.sequence_length
@@ -390,6 +330,11 @@ class Trainer:
             run.attempts.enter(bucket)
 
 
+def _save_now(checkpoints: RunCheckpoints, step: int, state: TrainState, watch: Stopwatch) -> None:
+    checkpoints.save(step, state, watch.now())
+    checkpoints.wait()
+
+
 def _phases_of(runs: Sequence[TrainingRun]) -> list[Phase]:
     """Return trunk and branches; for several runs, with their stacked schedules."""
     every = [[trunk, *branches] for trunk, branches in (phases(run.training) for run in runs)]
@@ -402,11 +347,3 @@ def _phases_of(runs: Sequence[TrainingRun]) -> list[Phase]:
         )
         for same in zip(*every, strict=True)
     ]
-
-
-_digest_of_each = jax.jit(jax.vmap(batch_digest))
-
-
-def _is_due(step: int, every: int) -> bool:
-    """Return whether an action with this period (0: never) is due after this step."""
-    return bool(every) and step % every == 0

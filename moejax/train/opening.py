@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,26 +16,14 @@ from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus, toke
 from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
-from moejax.stored import read_json, write_json
+from moejax.stored import Damaged, Unreadable, read_json, write_json
 from moejax.train.devices import Speed
-from moejax.train.directory.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
-from moejax.train.directory.identity import (
-    CORPUS,
-    INITIAL_WEIGHTS,
-    RUNS,
-    TRAINING,
-    TrainingInputs,
-    decisive_changes,
-    own,
-    read_history,
-    saved_inputs,
-)
+from moejax.train.directory.attempts import FAILED, AttemptRecorder, changed_versions, read_attempts
+from moejax.train.directory.identity import CORPUS, INITIAL_WEIGHTS, RUNS, TRAINING, TrainingInputs, own, read_history
 from moejax.train.directory.loggers import open_loggers
-from moejax.train.directory.manifest import Hashing
 from moejax.train.directory.metrics import MetricsLog
 from moejax.train.directory.row import versions
-from moejax.train.directory.row_file import CutShort, check_row, read_row, row_file
-from moejax.train.directory.status import interrupted_text
+from moejax.train.directory.row_file import check_row, read_row, row_file
 from moejax.train.mesh import make_mesh
 from moejax.train.phases import phases
 from moejax.train.processes import ProcessGroup
@@ -44,22 +31,20 @@ from moejax.train.program import Program
 from moejax.train.rounding import DETERMINISTIC, of_all, unfixed
 from moejax.train.run import TrainingRun
 from moejax.train.start import check_initial_weights
-from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Training
 from moejax.train.vmapped_runs import shared_settings, vmapped_runs
 from moejax.wording import says, some, told
 
 PREPARING_SECONDS = 24 * 3600.0
-"""Timeout for processes that wait for the main process to tokenize a corpus."""
+"""Timeout for processes that wait for the main process to tokenize a corpus or to read initial weights."""
 
 
 @contextlib.contextmanager
 def open_runs(
     trainings: Sequence[tuple[Training, Path]],
-    *,
     data_folder: Path,
+    *,
     group: ProcessGroup,
-    stop: Stop,
     accept_changes: bool,
     began: float | None,
     log: Callable[[str], None],
@@ -80,15 +65,14 @@ def open_runs(
             pairs += [(run, folder / RUNS / run.name) for run in vmapped_runs(training)]
         else:
             pairs.append((training, folder))
-    owned += pairs
     for one, place in pairs:
         group.check_same("settings", {"out": str(place), **one.as_json()})
-    mesh = _checked_mesh(pairs, data_folder, group, log)
+    mesh = _checked_mesh(pairs, data_folder, group)
     with contextlib.ExitStack() as opened:
         locks: dict[Path, HeldLock] = {}
 
         def claim() -> None:
-            for one, place in owned:
+            for one, place in [*owned, *pairs]:
                 own(place, one, accept=accept_changes, log=log)
                 locks[place] = opened.enter_context(only_writer(place))
 
@@ -102,13 +86,10 @@ def open_runs(
         for run in unfinished:
             log_rounding_changes(run.folder, here, log)
             opened.enter_context(run.attempts)
-        opened.enter_context(stop.ending(functools.partial(_interrupted, runs, unfinished)))
-        for run in unfinished:
             if group.is_main:
                 its = run.training
                 loggers = open_loggers(its.recipe.loggers, run.folder, its.name, its.as_json())
-                run.metrics.show_in(opened.enter_context(loggers))
-            opened.enter_context(run.hashing)
+                run.metrics.loggers = opened.enter_context(loggers)
         yield runs, mesh
 
 
@@ -150,13 +131,13 @@ def open_data(
 
 @contextlib.contextmanager
 def report_disk_errors(folder: Path) -> Iterator[None]:
-    """Raise ``UserError`` if the system cannot write."""
+    """Raise ``UserError`` if the system cannot read or write."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
-            f"mend the disk, and the same command goes on."
+            f"{folder} cannot be written to or read ({says('the disk', error)}). What was saved there is whole: make "
+            f"room, or mend the disk, and the same command goes on."
         ) from error
 
 
@@ -182,7 +163,13 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
 
 def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[str], None]) -> None:
     """Log changes since a training's last attempt that affect rounding, and whether every start rounds differently."""
-    before = read_attempts(folder)
+    try:
+        before = read_attempts(folder)
+    except Unreadable:
+        raise
+    except Damaged:
+        # The recorder reports it.
+        return
     changed = changed_versions(before, now)
     why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
     if before and "no" in now.get("deterministic", ""):
@@ -194,40 +181,34 @@ def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[st
         )
 
 
-def _checked_mesh(
-    pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup, log: Callable[[str], None]
-) -> Mesh:
+def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup) -> Mesh:
     """Return the mesh after checking settings, data sources and devices. If a check fails, the reason is recorded in
-    the folders of existing trainings."""
+    the folders of existing trainings, such as those that a study prepared."""
     trainings = [training for training, _ in pairs]
-    with contextlib.ExitStack() as refused:
-        for _, folder in pairs if group.is_main else ():
-            refused.enter_context(_recorded_refusal(folder, log))
+
+    def mesh() -> Mesh:
+        mesh = make_mesh(trainings[0].recipe.mesh)
+        trainings[0].check_mesh(mesh)
+        return mesh
+
+    def check_weights() -> None:
+        for training, folder in pairs:
+            # With checkpoints, the weights may have been removed.
+            if training.recipe.initial_weights.source and not (folder / "checkpoints").exists():
+                check_initial_weights(training, tokenizer_of(training.recipe.data, data_folder))
+
+    try:
         for training in trainings:
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_vmapped(trainings, group))
         group.run_on_main(lambda: check_sources(trainings[0].recipe.data, data_folder))
-        group.run_on_main(lambda: _check_initial_weights(pairs, data_folder))
-        return group.run_or_abort(lambda: _mesh(trainings[0]))
-
-
-@contextlib.contextmanager
-def _recorded_refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Record why a training prepared by a study cannot start; write nothing for other trainings."""
-    try:
-        yield
+        group.run_on_main(check_weights)
+        return group.run_or_abort(mesh)
     except ValueError as error:
-        if (folder / TRAINING).exists() and not has_writer(folder):
-            recorder = AttemptRecorder(folder, metadata={"devices": jax.device_count()}, log=log)
-            recorder.write(FAILED, told(error))
+        for _, folder in pairs:
+            if (folder / TRAINING).exists() and not has_writer(folder):
+                AttemptRecorder(folder, metadata={"devices": jax.device_count()}).write(FAILED, told(error))
         raise
-
-
-def _check_initial_weights(pairs: Sequence[tuple[Training, Path]], data_folder: Path) -> None:
-    """Check the initial weights of new trainings; with checkpoints, the weights may have been removed."""
-    for training, folder in pairs:
-        if training.recipe.initial_weights.source and not (folder / "checkpoints").exists():
-            check_initial_weights(training, tokenizer_of(training.recipe.data, data_folder))
 
 
 def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
@@ -246,12 +227,6 @@ def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
             f"Vmapped runs are trained by one process on one device, and here are {group.count} processes with "
             f"{jax.device_count()} devices; train them one by one, each on the mesh."
         )
-
-
-def _mesh(training: Training) -> Mesh:
-    mesh = make_mesh(training.recipe.mesh)
-    training.check_mesh(mesh)
-    return mesh
 
 
 def _run(
@@ -273,15 +248,13 @@ def _run(
         "vmapped_runs": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
-    attempts = AttemptRecorder(folder, writes=group.is_main, lock=lock, began=began, metadata=metadata, log=log)
     return TrainingRun(
         training=training,
         folder=folder,
         rows=group.run_on_main(lambda: _known_rows(training, folder, log)),
-        attempts=attempts,
+        attempts=AttemptRecorder(folder, writes=group.is_main, lock=lock, began=began, metadata=metadata, log=log),
         metrics=MetricsLog(folder / "metrics.jsonl", writes=group.is_main, log=log),
         speed=Speed(training),
-        hashing=Hashing(group.index, group.count),
         group=group,
         log=log,
         lock=lock,
@@ -289,38 +262,31 @@ def _run(
 
 
 def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) -> list[dict[str, Any] | None]:
-    """Return the existing rows by budget, None for missing ones."""
-    found: list[dict[str, Any] | None] = []
+    """Return the existing rows by budget, None for missing and damaged ones."""
+    rows: list[dict[str, Any] | None] = []
     for budget in training.recipe.budgets_tokens:
+        row = None
         try:
             row = read_row(folder, budget)
-        except CutShort as problem:
+        except Unreadable:
+            raise
+        except Damaged as problem:
             log(told(problem))
-            row = None
         if row is not None:
             check_row(row, training, budget, folder, read_history(folder), folder / row_file(budget))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
-    """Return the inputs of a training, which are those recorded in its files or else in its checkpoints."""
-    saved, weights, remedy = saved_inputs(folder), folder / INITIAL_WEIGHTS, "bring back a copy, or remove it"
-    _check_corpus(training, text, folder, saved)
-    if weights.exists():
-        initial_weights = read_json(weights, {"sha256": str}, remedy=remedy)["sha256"]
-    else:
-        initial_weights = saved.initial_weights if saved else ""
-    return TrainingInputs(text.sha256, text.tokenizer, initial_weights, tuple(decisive_changes(folder)))
+    """Return the inputs of a training, and record those that are not recorded yet.
 
-
-def _check_corpus(training: Training, text: Summary, folder: Path, saved: TrainingInputs | None) -> None:
-    path = folder / CORPUS
+    Raises:
+      UserError: the text or its tokenizer differs from the start of the training.
+    """
+    path, weights, remedy = folder / CORPUS, folder / INITIAL_WEIGHTS, "bring back a copy, or remove it"
     now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
-    was = now if saved is None else {**now, "sha256": saved.corpus, "tokenizer": saved.tokenizer}
-    remedy = "bring back a copy, or remove it: checkpoints tell the same"
-    is_there = path.exists()
-    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if is_there else was
+    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
     if known["sha256"] != text.sha256:
         raise UserError(
             f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
@@ -332,17 +298,12 @@ def _check_corpus(training: Training, text: Summary, folder: Path, saved: Traini
             f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
             f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
         )
-    if not is_there:
+    if not path.exists():
         write_json(path, now)
     if training.architecture.vocab_size < text.vocab_size:
         raise UserError(
             f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
             f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
         )
-
-
-def _interrupted(runs: Sequence[TrainingRun], unfinished: Sequence[TrainingRun], number: int) -> str:
-    """Record that a signal ended the runs while no step was taken, and return a message about saved work."""
-    for run in unfinished:
-        run.attempts.write(*ending(Stopped(number)))
-    return interrupted_text([run.folder for run in runs])
+    initial_weights = read_json(weights, {"sha256": str}, remedy=remedy)["sha256"] if weights.exists() else ""
+    return TrainingInputs(text.sha256, text.tokenizer, initial_weights)

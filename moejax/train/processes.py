@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import os
-import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,9 +20,6 @@ import jax
 
 # JAX has no public name for the processes' key-value store; Orbax uses it in the same way.
 from jax._src import distributed
-
-# JAX has no public name either for the address that it derives from Slurm's variables.
-from jax._src.clusters import SlurmCluster
 from jax.errors import JaxRuntimeError
 
 from moejax.errors import CoordinatedError, UserError
@@ -42,56 +38,8 @@ _LONGER_SECONDS = 30
 HEARTBEAT_SECONDS = 60
 """Heartbeat timeout after which the other processes regard a process as dead and end."""
 
-
-_TELLING_SECONDS = 10.0
-"""Interval at which a process publishes its progress, in seconds."""
-
-_LOOKING_SECONDS = 60.0
-"""Interval at which a waiting process checks and reports the others' progress, in seconds."""
-
 _agreements = itertools.count()
 """Counter of agreements, which all processes make in the same order."""
-
-
-class SharedProgress:
-    """Progress of each process in a task of unknown length, visible to the others while they wait."""
-
-    def __init__(self, client: Any, place: str, own: int, waiting: Callable[[int, int], None]):
-        self._client, self._own = client, own
-        self.place = place
-        """Prefix of its keys."""
-        self.waiting = waiting
-        """Callback that receives the process that others wait for, and its progress."""
-        self._done, self._lock, self._over = 0, threading.Lock(), threading.Event()
-
-    def add(self, amount: int) -> None:
-        """Add progress; callable from any thread."""
-        with self._lock:
-            self._done += amount
-
-    def of(self, process: int) -> int:
-        """Return the last known progress of a process."""
-        try:
-            return int(self._client.key_value_try_get(f"{self.place}/{process}"))
-        # The process has not published anything yet.
-        except JaxRuntimeError:
-            return 0
-
-    def __enter__(self) -> SharedProgress:
-        if self._client is not None:
-            threading.Thread(target=self._tell, name="progress", daemon=True).start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._over.set()
-
-    def _tell(self) -> None:
-        told = 0
-        while not self._over.wait(_TELLING_SECONDS):
-            if self._done != told:
-                told = self._done
-                with contextlib.suppress(JaxRuntimeError):
-                    self._client.key_value_set(f"{self.place}/{self._own}", str(told), allow_overwrite=True)
 
 
 class ProcessGroup:
@@ -104,43 +52,19 @@ class ProcessGroup:
         self.index = jax.process_index()
         self.count = jax.process_count()
         self._wait = wait_seconds
-        self._to_delete: list[str] = []
-        """Key prefixes of the main process that others may still read."""
+        self._to_delete: str | None = None
+        """Key prefix of the last agreement, which others may still read, in the main process."""
 
     @property
     def is_main(self) -> bool:
         """Return whether this is process 0, which writes files and prints for all."""
         return self.index == 0
 
-    def progress(self, waiting: Callable[[int, int], None]) -> SharedProgress:
-        """Return the progress of a task that all processes begin now.
-
-        ``waiting(process, done)`` is called repeatedly in the main process while it waits.
-        """
-        return SharedProgress(self._client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
-
-    @contextlib.contextmanager
-    def leaving_together(self) -> Iterator[SharedProgress]:
-        """Wait for every process at the exits that all processes take. JAX ends processes that left, and then the
-        others, if one of them stays longer than ``HEARTBEAT_SECONDS``.
-
-        Yield the progress, which extends the wait for a process with remaining work.
-        """
-        with self.progress(lambda process, done: None) as progress:
-            try:
-                yield progress
-            except (CoordinatedError, SystemExit):
-                self.barrier(progress=progress)
-                raise
-            self.barrier(progress=progress)
-
-    def all_gather(
-        self, value: T, *, wait_seconds: float | None = None, progress: SharedProgress | None = None
-    ) -> list[T]:
+    def all_gather(self, value: T, *, wait_seconds: float | None = None) -> list[T]:
         """Return the values of all processes, in the order of their indices. A value is plain data.
 
         The main process reads the values one by one and publishes them together. This takes four requests per process
-        instead of one per pair. With ``progress``, the timeout restarts whenever a process advances.
+        instead of one per pair.
 
         Raises:
           UserError: a process did not arrive in time.
@@ -148,86 +72,36 @@ class ProcessGroup:
         """
         if self.count == 1:
             return [value]
-        place, wait = self._begin(), wait_seconds or self._wait
-        text = json.dumps(value)
-        self._client.key_value_set(f"{place}/{self.index}", text)
+        client, place, wait = self._client, self._begin(), wait_seconds or self._wait
+        client.key_value_set(f"{place}/{self.index}", json.dumps(value))
         if not self.is_main:
-            self._wait_for(f"{place}/0", 0, wait, progress)
+            self._wait_for(f"{place}/0", 0, wait)
             # The main process has arrived, so it will answer after waiting for others. JAX reports its death.
-            return self._result(self._wait_for(f"{place}/all", 0, math.inf))
-        found = [json.loads(text)]
+            result = json.loads(self._wait_for(f"{place}/all", 0, math.inf))
+            if isinstance(result, str):
+                raise UserError(result)
+            return result
         try:
-            for process in range(1, self.count):
-                found.append(json.loads(self._wait_for(f"{place}/{process}", process, wait, progress)))
+            values = [json.loads(self._wait_for(f"{place}/{process}", process, wait)) for process in range(self.count)]
         except UserError as error:
-            self._client.key_value_set(f"{place}/all", json.dumps({"missing": str(error)}))
+            client.key_value_set(f"{place}/all", json.dumps(str(error)))
             raise
-        self._client.key_value_set(f"{place}/all", json.dumps({"values": found}))
-        # All processes have arrived, so nobody reads earlier agreements any more.
-        for read in self._to_delete:
-            self._client.key_value_delete(read)
-        self._to_delete = [place] if progress is None else [place, progress.place]
-        return found
+        client.key_value_set(f"{place}/all", json.dumps(values))
+        # All processes have arrived, so nobody reads the earlier agreement any more.
+        if self._to_delete is not None:
+            client.key_value_delete(self._to_delete)
+        self._to_delete = place
+        return values
 
     def broadcast(self, value: T, *, wait_seconds: float | None = None) -> T:
-        """Return the main process's value in every process; the main process does not wait.
+        """Return the main process's value in every process."""
+        return self.all_gather(value, wait_seconds=wait_seconds)[0]
 
-        Raises:
-          UserError: the main process did not arrive in time.
-        """
-        if self.count == 1:
-            return value
-        place = self._begin()
-        if self.is_main:
-            text = json.dumps({"values": [value]})
-            self._client.key_value_set(f"{place}/all", text)
-            self._to_delete.append(place)
-        else:
-            text = self._wait_for(f"{place}/all", 0, wait_seconds or self._wait)
-        return self._result(text)[0]
+    def barrier(self, *, wait_seconds: float | None = None) -> None:
+        """Wait until every process has arrived."""
+        self.all_gather(None, wait_seconds=wait_seconds)
 
-    @property
-    def _client(self) -> Any:
-        """Return the client of the key-value store; None in a group of one."""
-        return distributed.global_state.client if self.count > 1 else None
-
-    def _begin(self) -> str:
-        """Return the key prefix of the next agreement."""
-        return f"moejax/{next(_agreements)}"
-
-    @staticmethod
-    def _result(text: str) -> list[Any]:
-        result = json.loads(text)
-        if "missing" in result:
-            raise UserError(result["missing"])
-        return result["values"]
-
-    def _wait_for(self, key: str, process: int, wait: float, progress: SharedProgress | None = None) -> str:
-        """Return the value that ``process`` writes at ``key``, waiting for it."""
-        waited, seen = 0.0, 0
-        while True:
-            part = min(wait - waited, _LOOKING_SECONDS if progress is not None or wait == math.inf else wait)
-            try:
-                return self._client.blocking_key_value_get(key, int(1000 * part))
-            except JaxRuntimeError as error:
-                if "DEADLINE" not in str(error):
-                    # The coordination service is lost.
-                    raise
-                waited += part
-                done = seen if progress is None else progress.of(process)
-                if done > seen:
-                    waited, seen = 0.0, done
-                if waited >= wait:
-                    raise UserError(
-                        f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see "
-                        f"what that one said. The same command goes on from the newest checkpoint."
-                    ) from error
-                if progress is not None and self.is_main:
-                    progress.waiting(process, done)
-
-    def run_or_abort(
-        self, work: Callable[[], T], *, wait_seconds: float | None = None, progress: SharedProgress | None = None
-    ) -> T:
+    def run_or_abort(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
         """Run ``work`` in every process; if it fails in one, all of them end.
 
         A group of one re-raises exceptions of ``work`` other than ``UserError``.
@@ -252,14 +126,12 @@ class ProcessGroup:
             else:
                 traceback.print_exception(error)
                 problem = f"it met a mistake of moejax's ({says('Python', error)})"
-        problems = self.all_gather(problem, wait_seconds=wait_seconds, progress=progress)
+        problems = self.all_gather(problem, wait_seconds=wait_seconds)
         failed = [number for number, text in enumerate(problems) if text is not None]
-        if not failed:
-            return result  # type: ignore[return-value]
-        if not self.is_main:
-            raise SystemExit(2)
-        text = problems[failed[0]]
-        raise CoordinatedError(text if len(failed) == self.count else f"Process {failed[0]} of {self.count}: {text}")
+        if failed:
+            text = str(problems[failed[0]])
+            self.abort(text if len(failed) == self.count else f"Process {failed[0]} of {self.count}: {text}")
+        return result  # type: ignore[return-value]
 
     def run_on_main(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
         """Run ``work`` only in the main process, and return its result, which is plain data, in every process.
@@ -267,37 +139,6 @@ class ProcessGroup:
         Raises: as ``run_or_abort``.
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
-
-    def run_on_first(self, work: Callable[[], T]) -> T:
-        """Run ``work`` only in the process that arrives first, and return its result, which is plain data, in every
-        process that arrives. The others may be waiting for one of these in a library.
-
-        Raises:
-          UserError: from ``work``, in every process that arrives.
-          JaxRuntimeError: the others cannot be reached.
-        """
-        if self.count == 1:
-            return work()
-        place = self._begin()
-        try:
-            self._client.key_value_set(f"{place}/first", str(self.index))
-        except JaxRuntimeError as error:
-            if "ALREADY_EXISTS" not in str(error):
-                raise
-            first = int(self._wait_for(f"{place}/first", 0, self._wait))
-            # The first process has arrived, so it will answer. JAX reports its death.
-            return self._result(self._wait_for(f"{place}/all", first, math.inf))[0]
-        try:
-            result = work()
-        except UserError as error:
-            self._client.key_value_set(f"{place}/all", json.dumps({"missing": str(error)}))
-            raise
-        self._client.key_value_set(f"{place}/all", json.dumps({"values": [result]}))
-        return result
-
-    def barrier(self, *, wait_seconds: float | None = None, progress: SharedProgress | None = None) -> None:
-        """Wait until every process has arrived."""
-        self.all_gather(None, wait_seconds=wait_seconds, progress=progress)
 
     def abort(self, text: str) -> NoReturn:
         """End a training for a reason known to all processes.
@@ -309,22 +150,57 @@ class ProcessGroup:
         raise CoordinatedError(text) if self.is_main else SystemExit(2)
 
     def check_same(self, what: str, value: Any) -> None:
-        """Abort if the processes were given different values.
-
-        Raises:
-          CoordinatedError: the values differ; the message names the differences.
-        """
+        """Abort if the processes were given different values, and name the differences."""
         values = self.all_gather(value)
-        self.run_or_abort(lambda: _check_same(what, values))
 
+        def check() -> None:
+            for number, other in enumerate(values):
+                different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
+                if different:
+                    raise UserError(
+                        f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all "
+                        f"the same."
+                    )
 
-def _check_same(what: str, values: list[Any]) -> None:
-    for number, other in enumerate(values):
-        different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
-        if different:
-            raise UserError(
-                f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all the same."
-            )
+        self.run_or_abort(check)
+
+    @contextlib.contextmanager
+    def leaving_together(self) -> Iterator[None]:
+        """Wait for every process at the exits that all processes take. JAX ends processes that left, and then the
+        others, if one of them stays longer than ``HEARTBEAT_SECONDS``."""
+        try:
+            yield
+        except (CoordinatedError, SystemExit):
+            self.barrier()
+            raise
+        self.barrier()
+
+    @property
+    def _client(self) -> Any:
+        """Return the client of the key-value store of a group of several."""
+        return distributed.global_state.client
+
+    def _begin(self) -> str:
+        """Return the key prefix of the next agreement."""
+        return f"moejax/{next(_agreements)}"
+
+    def _wait_for(self, key: str, process: int, wait: float) -> str:
+        """Return the value that ``process`` writes at ``key``, waiting for it."""
+        client, waited = self._client, 0.0
+        while True:
+            part = min(wait - waited, WAIT_SECONDS)
+            try:
+                return client.blocking_key_value_get(key, int(1000 * part))
+            except JaxRuntimeError as error:
+                if "DEADLINE" not in str(error):
+                    # The coordination service is lost.
+                    raise
+                waited += part
+                if waited >= wait:
+                    raise UserError(
+                        f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see its "
+                        f"messages. The same command resumes from the newest checkpoint."
+                    ) from error
 
 
 @contextlib.contextmanager
@@ -338,17 +214,14 @@ def init_distributed(
       UserError: the coordinator is unknown, its port is in use, other processes do not arrive, or the environment is
         incomplete.
     """
-    by_slurm = coordinator is None and SlurmCluster.is_env_present()
-    address = SlurmCluster.get_coordinator_address(None, None) if by_slurm else coordinator
-    if address is not None:
-        _check_address(address, listens=process == 0 or (by_slurm and SlurmCluster.get_process_id() == 0))
-    all_of_them = "processes" if processes is None else f"{processes} processes"
-    met = f"Not all {all_of_them} met at {address or 'the coordinator'} within {wait_seconds:.0f} s"
+    if coordinator is not None and not coordinator.rpartition(":")[2].isdecimal():
+        raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
+    met = f"Not all {'' if processes is None else f'{processes} '}processes met at {coordinator or 'the coordinator'}"
     try:
         with _time_limit(
             wait_seconds,
-            f"{met}; check that all are started, with the same --coordinator and --processes and each with its own "
-            f"--process, and that they can reach it.",
+            f"{met} within {wait_seconds:.0f} s. Check that all are started, with the same --coordinator and "
+            f"--processes and each with its own --process, and that they can reach it.",
         ):
             jax.distributed.initialize(
                 coordinator_address=coordinator,
@@ -358,6 +231,11 @@ def init_distributed(
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=HEARTBEAT_SECONDS,
             )
+    except JaxRuntimeError as error:
+        raise UserError(
+            f"{met} ({says('JAX', error)}). If its port is in use, give all processes another with --coordinator "
+            f"HOST:PORT."
+        ) from error
     except (ValueError, TypeError) as error:
         raise UserError(
             f"The other processes are not known ({says('JAX', error)}); give --coordinator HOST:PORT, --processes N "
@@ -382,29 +260,3 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _check_address(coordinator: str, *, listens: bool) -> None:
-    """Raise ``UserError`` if this machine cannot resolve the coordinator, or cannot listen there if it must."""
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
-    try:
-        socket.getaddrinfo(host.strip("[]"), int(port))
-    except OSError as error:
-        raise UserError(
-            f"This machine knows no {host}, where the processes are to meet ({says('the system', error)}); "
-            f"give all of them the address of process 0's machine with --coordinator HOST:PORT."
-        ) from error
-    if not listens:
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # SO_REUSEADDR allows a port that was released recently.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", int(port)))
-        except OSError as error:
-            raise UserError(
-                f"Port {port} of the coordinator {coordinator} cannot be used on this machine "
-                f"({says('the system', error)}); give all processes another with --coordinator HOST:PORT."
-            ) from error

@@ -22,14 +22,13 @@ from moejax.data.rows import ARRAYS
 from moejax.model import transformer
 from moejax.platform import platform
 from moejax.sharding import token_shards
-from moejax.train.devices import CHIP_OF_DEVICE, check_quantization
+from moejax.train.devices import CHIP_OF_DEVICE, check_quantization, compiler_options
 from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.phases import phases
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training
 from moejax.train.vmapped_runs import shared_settings
-from moejax.train.xla_options import compiler_options
 
 MAX_STEPS_IN_FLIGHT = 8
 """Maximum number of launched, unfinished steps. With 32, XLA's CPU client waits for one step before it launches the

@@ -17,9 +17,6 @@ from pathlib import Path
 
 import jax
 
-# JAX has no public name for this.
-from jax._src.xla_bridge import backends_are_initialized
-
 from moejax.train.allocator import computes_on_cpu
 
 THREADS = 4
@@ -36,16 +33,17 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 def fix_threads(threads: int | None = None) -> None:
     """Set the number of XLA's threads on a CPU; the default is ``NPROC`` or else ``THREADS``.
 
-    With more devices than threads, XLA uses one thread per device. Do nothing on accelerators or if JAX has already
-    initialized devices.
+    With more devices than threads, XLA uses one thread per device. This has no effect on accelerators or if JAX has
+    already initialized devices.
     """
-    if computes_on_cpu() and not backends_are_initialized():
+    if computes_on_cpu():
         os.environ[_NPROC] = str(threads or os.environ.get(_NPROC) or THREADS)
 
 
 def unfixed() -> str | None:
     """Return a message with a remedy if the last bits depend on the number of cores; None if they do not."""
-    if jax.default_backend() != "cpu" or _NPROC in os.environ:
+    wanted = max(int(os.environ.get(_NPROC) or 0), jax.local_device_count())
+    if jax.default_backend() != "cpu" or _threads() == wanted:
         return None
     return (
         f"JAX had devices before this training began, with {_threads()} threads for the cores that this process sees, "

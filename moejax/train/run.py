@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +23,11 @@ from moejax.train.directory.identity import (
     DIVERGED,
     INITIAL_WEIGHTS,
     TrainingInputs,
-    check_state,
+    check_trained,
     decisive_changes,
-    origin,
+    read_history,
 )
-from moejax.train.directory.manifest import Hashing
+from moejax.train.directory.manifest import PHASE, STEP
 from moejax.train.directory.metrics import MetricsLog, module_name
 from moejax.train.directory.row import Measured, make_row
 from moejax.train.directory.row_file import row_file
@@ -38,47 +37,6 @@ from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.step import LAYERS, TrainState
 from moejax.train.training import Training
-
-
-class Elapsed(NamedTuple):
-    """Training time up to a line of the log."""
-
-    since: int
-    """Step of the previous line, or the step where this process began."""
-    seconds_since: float
-    seconds: float
-    """Seconds of the phase."""
-
-    def shared_by(self, runs: int) -> Elapsed:
-        """Return the share of one of several runs that are trained together."""
-        return Elapsed(self.since, self.seconds_since / runs, self.seconds / runs)
-
-
-class Stopwatch:
-    """Seconds of training in a phase, excluding evaluations and checkpoints."""
-
-    def __init__(self, step: int, seconds: float):
-        self.seconds = seconds
-        """Seconds up to the last lap."""
-        self._step, self._started = step, time.perf_counter()
-
-    def now(self) -> float:
-        """Return the seconds up to now."""
-        return self.seconds + time.perf_counter() - self._started
-
-    def lap(self, step: int) -> Elapsed:
-        """Return the time since the previous lap, after a step."""
-        since, took = self._step, time.perf_counter() - self._started
-        self.seconds += took
-        self._step, self._started = step, time.perf_counter()
-        return Elapsed(since, took, self.seconds)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the time inside the context, during which devices do not train."""
-        began = time.perf_counter()
-        yield
-        self._started += time.perf_counter() - began
 
 
 @dataclass(kw_only=True)
@@ -92,7 +50,6 @@ class TrainingRun:
     attempts: AttemptRecorder
     metrics: MetricsLog
     speed: Speed
-    hashing: Hashing
     group: ProcessGroup
     log: Callable[[str], None]
     inputs: TrainingInputs = field(default_factory=TrainingInputs)
@@ -129,46 +86,52 @@ class TrainingRun:
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Remove the logged lines of a phase after a step."""
-        every = self.training.recipe.log_every_steps
-        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step, start=phase.start, every=every))
-
-    def as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's metrics, host arrays, as numbers. Those of layers are lists under ``layers``, with the
-        layers' numbers counted from the input, or ``mtp_k`` for a multi-token-prediction module."""
-        values: dict[str, Any] = {}
-        depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
-        names = [number if number < depth else module_name(number - depth + 1) for number in routed]
-        layers: dict[str, list[Any]] = {"layer": names}
-        for name, value in metrics.items():
-            if name.startswith(LAYERS):
-                layers[name.removeprefix(LAYERS)] = np.asarray(value).tolist()
-            else:
-                values[name] = float(value)
-        return values if len(layers) == 1 else {**values, "layers": layers}
+        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step))
 
     def log_step(
-        self, phase: Phase, step: int, elapsed: Elapsed, values: Mapping[str, Any], digest: int
+        self,
+        phase: Phase,
+        step: int,
+        since: int,
+        seconds_since: float,
+        seconds: float,
+        metrics: Mapping[str, Any],
+        validation: Mapping[str, float],
+        digest: int,
     ) -> dict[str, Any]:
-        """Add a line to the log and return it."""
+        """Write a line of the log and return it. ``seconds_since`` is the time since the previous line, after step
+        ``since``."""
         recipe = self.training.recipe
         tokens = recipe.tokens(step)
-        line = {
+        values = {
             "tokens": tokens,
             "steps_done": phase.steps_done(step),
-            "seconds": elapsed.seconds,
-            **self.speed.of(tokens - recipe.tokens(elapsed.since), elapsed.seconds_since),
+            "seconds": seconds,
+            **self.speed.of(tokens - recipe.tokens(since), seconds_since),
             **memory(),
-            **values,
+            **self._as_numbers(metrics),
+            **validation,
             "batch_digest": digest,
         }
-        self.metrics.write(phase.name, step, line)
         self.check_lock()
-        self.metrics.flush()
+        line = self.metrics.write(phase.name, step, values)
         self.attempts.reach(phase.name, step)
-        self.attempts.write(at_once=False)
         return line
 
-    def divergence(self, phase: Phase, step: int, values: Mapping[str, Any]) -> str | None:
+    def _as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a step's metrics, host arrays, as numbers. Those of layers are lists under ``layers``, with the
+        layers' numbers counted from the input, or ``mtp_k`` for a multi-token-prediction module."""
+        depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
+        layers = {
+            name.removeprefix(LAYERS): np.asarray(value).tolist()
+            for name, value in metrics.items()
+            if name.startswith(LAYERS)
+        }
+        values = {name: float(value) for name, value in metrics.items() if not name.startswith(LAYERS)}
+        names = [number if number < depth else module_name(number - depth + 1) for number in routed]
+        return {**values, "layers": {"layer": names, **layers}} if layers else values
+
+    def divergence(self, phase: Phase, step: int, values: Mapping[str, float]) -> str | None:
         """Return a message if the guard has skipped too many steps in a row; otherwise None."""
         if values["skipped_in_a_row"] < self.training.recipe.guard.patience:
             return None
@@ -179,32 +142,6 @@ class TrainingRun:
             f"batches {first} to {step - 1} of the data order of seed {self.training.order_seed}. The state before "
             f"them is saved; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
         )
-
-    def checkpoints(self, phase: Phase, keep: Sequence[int] = ()) -> CheckpointManager:
-        """Return the checkpoint manager of a phase; checkpoints at the steps in ``keep`` are always kept."""
-        recipe = self.training.recipe
-        return CheckpointManager(
-            self.folder / "checkpoints" / phase.name,
-            self.group,
-            newest=recipe.keep_checkpoints,
-            keep=keep,
-            every=recipe.keep_every_steps,
-            best=recipe.keep_best,
-            hashing=self.hashing,
-            log=self.log,
-        )
-
-    def metadata(
-        self, phase: Phase, step: int, seconds: float, validation: Mapping[str, float] | None
-    ) -> dict[str, Any]:
-        """Return a checkpoint's metadata: the origin of the state, the training time, software versions and validation
-        losses."""
-        known = {"seconds": seconds, "versions": self.attempts.versions}
-        return {**known, **origin(self.training, self.inputs, phase.name, step), **(validation or {})}
-
-    def check_metadata(self, metadata: Mapping[str, Any], phase: Phase, step: int) -> None:
-        """Abort if a checkpoint belongs to another training or began with other inputs."""
-        self.group.run_on_main(lambda: check_state(self.folder, self.training, metadata, phase.name, step, self.inputs))
 
     def begin_with(self, weights: str) -> None:
         """Record the SHA-256 of the initial weights; raise if it differs from an earlier start."""
@@ -232,11 +169,7 @@ class TrainingRun:
             self.attempts.versions,
         )
         row = make_row(self.training, budget, text, read, measured)
-        if row["train_seconds"] is None:
-            self.log(f"The log in {self.folder} does not tell how long all steps took: the row of {budget:,} tokens "
-                     f"has no time and no speed.")  # fmt: skip
-        changed = decisive_changes(self.folder)
-        if changed:
+        if changed := decisive_changes(self.folder):
             mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
             row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
         self.check_lock()
@@ -247,28 +180,28 @@ class TrainingRun:
 class RunCheckpoints:
     """Checkpoints of one phase of all runs, each in its run's folder; all states are saved and restored together.
 
-    Diverged runs are skipped. A kill may happen between the saves of two runs, so the valid step is the newest one for
-    which every run has a complete checkpoint.
+    Diverged runs are skipped. A kill may happen between the saves of two runs, so the valid steps are those for which
+    every run has a checkpoint.
     """
 
-    def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Sequence[int] = ()):
+    def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Collection[int] = ()):
         self._program, self._phase, self._closing = program, phase, contextlib.ExitStack()
-        self._managers = [(run, self._closing.enter_context(run.checkpoints(phase, keep))) for run in runs]
+        self._managers = [(run, self._closing.enter_context(self._manager(run, keep))) for run in runs]
 
-    def newest(self, at_most: int | None = None) -> int | None:
-        """Return the newest step for which every run has a complete checkpoint, or None."""
-        while True:
-            found = {manager.newest(at_most) for _, manager in self._active()}
-            if len(found) == 1:
-                return found.pop()
-            if None in found:
-                return None
-            at_most = min(step for step in found if step is not None)
+    def _manager(self, run: TrainingRun, keep: Collection[int]) -> CheckpointManager:
+        recipe = run.training.recipe
+        return CheckpointManager(
+            run.folder / "checkpoints" / self._phase.name,
+            run.group,
+            newest=recipe.keep_checkpoints,
+            keep=sorted(keep),
+            every=recipe.keep_every_steps,
+            best=recipe.keep_best,
+        )
 
-    def last_step(self) -> int | None:
-        """Return the smallest of the runs' newest committed steps, or None if a run has none; no file is read."""
-        found = [manager.last_step() for _, manager in self._active()]
-        return None if None in found else min(step for step in found if step is not None)
+    def steps(self, at_most: int | None = None) -> list[int]:
+        """Return the steps for which every run has a committed checkpoint, in order."""
+        return sorted(set.intersection(*(set(manager.steps(at_most)) for _, manager in self._active())))
 
     def save(
         self,
@@ -277,38 +210,63 @@ class RunCheckpoints:
         seconds: float,
         validation: Sequence[Mapping[str, float] | None] | None = None,
     ) -> None:
-        """Save each run's state in the background, with its share of the ``seconds`` and its validation losses."""
+        """Save each run's state in the background, with the origin of the state, the run's share of the ``seconds`` of
+        training, and its validation losses."""
         for run, _ in self._managers:
             run.attempts.enter("checkpointing")
-        share = seconds / len(self._managers)
         states = self._program.unstack(state)
         for number, (run, manager) in enumerate(self._managers):
             if not run.diverged:
-                losses = validation[number] if validation else None
+                metadata = {
+                    "seconds": seconds / len(self._managers),
+                    "versions": run.attempts.versions,
+                    "training": run.training.as_json(),
+                    PHASE: self._phase.name,
+                    STEP: step,
+                    **((validation[number] if validation else None) or {}),
+                }
                 run.check_lock()
-                manager.save(step, states[number], run.metadata(self._phase, step, share, losses))
+                manager.save(step, states[number], metadata)
 
     def restore_newest(self, at_most: int | None = None) -> tuple[int, TrainState, float] | None:
-        """Return the newest restorable step, its state, and the seconds of training up to it; or None.
+        """Return the newest step that can be restored, its state, and the seconds of training up to it. Return None if
+        there is no checkpoint.
+
+        Checkpoints that cannot be restored are moved to ``checkpoints/damaged`` once an earlier one is restored.
 
         Raises:
           UserError: a checkpoint belongs to another training than its folder's, or none can be restored.
         """
-        while (step := self.newest(at_most)) is not None:
-            with contextlib.suppress(NotRestored):
-                return step, *self._restore(step)
+        failed: list[tuple[int, CheckpointManager, str]] = []
+        for step in reversed(self.steps(at_most)):
+            restored = {}
+            for run, manager in self._active():
+                try:
+                    restored[run.folder] = manager.restore(step, self._program)
+                except NotRestored as error:
+                    failed.append((step, manager, str(error)))
+                    break
+                self._check_origin(run, step, restored[run.folder][1])
+            else:
+                for other, manager, why in failed:
+                    place = manager.set_aside(other)
+                    self._managers[0][0].log(f"{why} It is now {place}. Resuming from step {step}.")
+                # A diverged run needs some state at its index. Any state will do, since it is discarded.
+                any_state = next(iter(restored.values()))
+                every = [restored.get(run.folder, any_state) for run, _ in self._managers]
+                seconds = sum(metadata["seconds"] for _, metadata in every)
+                return step, self._program.stack([state for state, _ in every]), seconds
+        if failed:
+            reasons = " ".join(why for _, _, why in failed)
+            self._managers[0][0].group.abort(
+                f"{reasons} No earlier one can be restored; bring back a copy, or move them away, and the steps are "
+                f"taken again."
+            )
         return None
 
-    def _restore(self, step: int) -> tuple[TrainState, float]:
-        found = {}
-        for run, manager in self._active():
-            found[run.folder] = manager.restore(step, self._program)
-            run.check_metadata(found[run.folder][1], self._phase, step)
-        # A diverged run needs some state at its index. Any state will do, since it is discarded.
-        any_state = next(iter(found.values()))
-        every = [found.get(run.folder, any_state) for run, _ in self._managers]
-        seconds = sum(metadata["seconds"] for _, metadata in every)
-        return self._program.stack([state for state, _ in every]), seconds
+    def _check_origin(self, run: TrainingRun, step: int, metadata: Mapping[str, Any]) -> None:
+        what, trained = f"The checkpoint of step {step} of {self._phase.name}", metadata.get("training")
+        run.group.run_on_main(lambda: check_trained(run.folder, read_history(run.folder), run.training, trained, what))
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""

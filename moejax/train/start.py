@@ -25,7 +25,7 @@ from moejax.config import dump
 from moejax.data.tokenizer import Tokenizer
 from moejax.errors import UserError
 from moejax.folder import changes, check_as_written, sha256
-from moejax.train.directory.manifest import files_of, hashes_of
+from moejax.train.directory.manifest import files_of, hash_files
 from moejax.train.directory.saved_weights import (
     check_saved,
     find_saved_state,
@@ -42,13 +42,8 @@ from moejax.weights.folder import WEIGHTS, is_weights, open_weights, read_archit
 from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
 
-OnRead = Callable[[int], None]
-"""Callback that receives the number of bytes after each read."""
 
-
-def first_state(
-    training: Training, program: Program, log: Callable[[str], None], read: OnRead = lambda size: None
-) -> TrainState:
+def first_state(training: Training, program: Program, log: Callable[[str], None]) -> TrainState:
     """Return a training's first state on the mesh of ``program``.
 
     Raises:
@@ -67,16 +62,16 @@ def first_state(
         for name in names:
             # Only one array at a time exists twice.
             array, part = fresh.pop(name), find(name)
-            params[name] = array if part is None else _place(array.shape, shardings[name], part, read)
+            params[name] = array if part is None else _place(array.shape, shardings[name], part)
         if bias is not None and source.expert_bias and source == training.architecture:
             part = functools.partial(of_source, EXPERT_BIAS)
-            bias = _place(bias.shape, program.shardings.expert_bias, part, read)
+            bias = _place(bias.shape, program.shardings.expert_bias, part)
     params = nested(params)
     ema = jax.tree.map(jnp.copy, params) if training.recipe.ema_decay else None
     return replace(state, params=params, expert_bias=bias, ema=ema)
 
 
-def initial_weights_sha256(training: Training, read: OnRead = lambda size: None) -> str:
+def initial_weights_sha256(training: Training) -> str:
     """Return the SHA-256 of a training's initial weights, reading all of them; empty for random ones.
 
     Raises:
@@ -87,13 +82,13 @@ def initial_weights_sha256(training: Training, read: OnRead = lambda size: None)
         return ""
     path = Path(given.source).expanduser()
     if is_weights(path):
-        content = sha256(path / WEIGHTS, read)
+        content = sha256(path / WEIGHTS)
         check_as_written(path / WEIGHTS, content)
         return content
     saved = find_saved_state(path, verify=False)
-    found = hashes_of(saved.place, files_of(saved.place), read)
-    check_saved(saved, found)
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    hashes = hash_files(saved.place, files_of(saved.place))
+    check_saved(saved, hashes)
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 
 def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> None:
@@ -128,7 +123,7 @@ def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
         )
 
 
-def _place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, part: ReadBlock, read: OnRead) -> jax.Array:
+def _place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, part: ReadBlock) -> jax.Array:
     """Return an array on the mesh; each part on this process's devices is read once."""
     devices_of = defaultdict(list)
     for device, index in sharding.addressable_devices_indices_map(shape).items():
@@ -138,7 +133,6 @@ def _place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, part: ReadBl
     for bounds, devices in devices_of.items():
         block = part(tuple(slice(*ends) for ends in bounds))
         parts += [jax.device_put(block, device, may_alias=False) for device in devices]
-        read(block.nbytes)
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 

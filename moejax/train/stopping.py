@@ -6,11 +6,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
-from typing import NoReturn
 
 from jax.experimental import multihost_utils
+
+_STOPPED = "Stopped while no step was taken; the same command resumes from what was saved."
 
 
 class Stopped(Exception):
@@ -35,16 +36,10 @@ class Stop:
         self._many = processes > 1
         self.steps = 0
         """Number of steps taken since the process started."""
-        self._endings: list[Callable[[int], str]] = []
         self._between_steps = False
         self._agreed = False
         self.number = 0
         """Number of the signal received; 0 without one."""
-
-    @property
-    def has_stepped(self) -> bool:
-        """Return whether this process has taken a step."""
-        return self.steps > 0
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
@@ -60,18 +55,6 @@ class Stop:
             self._between_steps = False
         if self.number and not self._many:
             raise Stopped(self.number)
-
-    @contextlib.contextmanager
-    def ending(self, end: Callable[[int], str]) -> Iterator[None]:
-        """Call ``end`` inside the context with a signal's number before the process ends outside of ``stepping``.
-
-        ``end`` records the interruption and returns a message for the user.
-        """
-        self._endings.append(end)
-        try:
-            yield
-        finally:
-            self._endings.remove(end)
 
     def after_step(self) -> bool:
         """Return whether to save and stop now. Every process calls this after each of its steps."""
@@ -96,25 +79,12 @@ class Stop:
             # The processes agree through JAX's handler of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)
         elif not self._between_steps:
-            self._end(self.number)
-
-    def _end(self, number: int) -> NoReturn:
-        """End the process immediately, when nothing needs to be saved.
-
-        An exception would be raised in whatever frame is running, such as a compiler's or a library callback's. The
-        library may swallow it, continue without its result, or fail in its own way.
-        """
-        said = "Stopped. What was written is kept; the same command goes on, or begins again."
-        for end in self._endings:
-            with contextlib.suppress(Exception):
-                said = end(number)
-        with contextlib.suppress(OSError):
-            # print is not reentrant, and the signal may have arrived inside one. A progress bar has hidden the cursor.
-            os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}\nmoejax: {said}\n".encode())
-        os._exit(exit_status(number))
-
-
-_SHOW_CURSOR = "\x1b[?25h"
+            # Nothing needs to be saved. An exception would be raised in whatever frame is running, such as a
+            # compiler's, which may swallow it. print is not reentrant. A progress bar has hidden the cursor.
+            with contextlib.suppress(OSError):
+                show_cursor = "\x1b[?25h" if os.isatty(2) else ""
+                os.write(2, f"{show_cursor}\nmoejax: {_STOPPED}\n".encode())
+            os._exit(exit_status(self.number))
 
 
 @contextlib.contextmanager

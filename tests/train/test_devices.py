@@ -5,13 +5,25 @@ import re
 import types
 
 import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
+from moejax.model.runtime import Runtime
 from moejax.plan.gpu_target import TARGETS
 from moejax.platform import GENERATIONS
-from moejax.train.devices import CHIP_OF_DEVICE, Speed, memory, without_mfu
+from moejax.train.devices import (
+    CHIP_OF_DEVICE,
+    XLA_OPTIONS,
+    Speed,
+    as_flags,
+    compiler_options,
+    memory,
+    options_of,
+    without_mfu,
+)
 
 
 def test_utilisation_is_the_models_flops_over_the_peak_of_all_devices(training, monkeypatch):
@@ -62,3 +74,22 @@ def test_a_device_in_no_table_is_named_where_the_mfu_is_missed(monkeypatch):
         monkeypatch.setattr(jax, "devices", lambda device=device: [device])
         assert said in without_mfu()
         assert bool(without_mfu()) == bool(said)
+
+
+def test_every_option_has_a_chip():
+    assert set(XLA_OPTIONS) <= set(CHIPS)
+
+
+def test_a_mesh_of_a_chip_is_compiled_with_its_options():
+    mesh = types.SimpleNamespace(devices=np.array([types.SimpleNamespace(device_kind="TPU v5")]))
+    found = compiler_options(mesh, Runtime())
+    assert found == XLA_OPTIONS["v5p"]
+    assert found["xla_tpu_scoped_vmem_limit_kib"] == "81920"
+    assert compiler_options(mesh, Runtime(xla_options="none")) is None
+    assert compiler_options(Mesh(np.array(jax.devices()[:1]), ("data",)), Runtime()) is None
+    assert as_flags(options_of("v5p", Runtime())).startswith("--xla_tpu_scoped_vmem_limit_kib=81920 --xla_")
+
+
+def test_an_unknown_choice_is_a_sentence():
+    with pytest.raises(ValueError, match="xla_options is 'all'; known are auto, none"):
+        Runtime(xla_options="all").check()

@@ -12,7 +12,7 @@ from command import assert_same_training, run, start, write_config
 from interrupted import logged
 
 from moejax.stored import write_json
-from moejax.train.directory import checkpoint, metrics
+from moejax.train.directory import metrics
 from moejax.train.directory.checkpoint import CheckpointManager
 from moejax.train.directory.manifest import finished_steps, verify
 from moejax.train.directory.saved_weights import find_saved_state
@@ -97,21 +97,6 @@ def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, t
 
 
 @pytest.mark.slow
-def test_a_restart_inside_a_branch_reads_no_checkpoint_of_the_trunk(eight, trained, tmp_path, monkeypatch):
-    shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
-    (tmp_path / "out" / "branch-4096.json").unlink()
-    read, plain = [], checkpoint.wrong_content
-
-    def record(folder, *words):
-        read.append(folder.parent.name)
-        return plain(folder, *words)
-
-    monkeypatch.setattr(checkpoint, "wrong_content", record)
-    train(with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out")
-    assert read == ["branch-4096"]
-
-
-@pytest.mark.slow
 def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, trained, tmp_path):
     """Edited so that the file is whole: its checkpoints tell what was trained."""
     whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
@@ -140,61 +125,31 @@ def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_damaged(eight,
     with pytest.raises(ValueError, match=wrong):
         find_saved_state(out)
     assert [error.endswith(wrong) for _, error in verify(out).damaged] == [True, True]
-    with pytest.raises(ValueError, match=rf"step 9 in .*branch-4096 is damaged: {wrong}.*There is none before it"):
+    with pytest.raises(ValueError, match=rf"branch-4096 cannot be restored .*{wrong}.*No earlier one can be restored"):
         train(whole, out, log=said.append)
-    (row,) = train(whole, out)
-    assert row["loss"] == trained(eight, (4096,))[0][0]["loss"]
-    assert any(re.search(rf"step 9 in .*trunk is damaged: {wrong}.*Going on from step 8", text) for text in said)
-
-
-@pytest.mark.slow
-def test_files_that_say_what_a_training_began_with_may_be_lost_but_not_what_they_said(eight, trained, tmp_path):
-    """Its checkpoints tell it too."""
-    whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
-    shutil.copytree(trained(eight, (4096,))[1], out)
-    (out / "branch-4096.json").unlink()
-    (out / "corpus.json").unlink()
-    (tmp_path / "text").mkdir()
-    for number in range(60):
-        (tmp_path / "text" / f"{number}.txt").write_text(f"other words of file {number} " * 100)
-    other = with_recipe(whole, data=dataclasses.replace(whole.recipe.data, source=str(tmp_path / "text")))
-    with pytest.raises(ValueError, match="was trained on text with SHA-256"):
-        train(other, out, data_folder=tmp_path / "data")
+    # Nothing was moved, and nothing is trained over it.
     shutil.rmtree(out / "checkpoints" / "branch-4096")
-    changed = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
-    (row,) = train(changed, out, accept_changes=True)
-    assert row["fingerprint"].startswith(f"{changed.fingerprint()}-changed-")
-    (out / "branch-4096.json").unlink()
-    history = (out / "history.json").rename(tmp_path / "history.json")
-    with pytest.raises(ValueError, match=r"changes of its settings that .*history.json does not tell of"):
-        train(changed, out)
-    shutil.copy(history, out)
-    assert train(changed, out)[0]["fingerprint"] == row["fingerprint"]
+    (row,) = train(whole, out, log=said.append)
+    assert row["loss"] == trained(eight, (4096,))[0][0]["loss"]
+    assert any(
+        re.search(rf"step 9 in .*trunk cannot be restored .*{wrong}.*Resuming from step 8", text) for text in said
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", ["edited", "emptied", "removed"])
-def test_a_training_whose_settings_are_lost_goes_on_with_those_that_are_given(eight, trained, tmp_path, harm):
+def test_a_training_whose_settings_are_lost_goes_on_with_those_that_are_given(eight, trained, tmp_path):
     """Its checkpoints know whether they are the same."""
-    whole, out, said = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out", []
+    whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
     expected, folder = trained(eight, (4096,))
     shutil.copytree(folder, out)
-    (out / "branch-4096.json").unlink()
-    path = out / "training.json"
-    if harm == "removed":
-        path.unlink()
-    else:
-        path.write_text(path.read_text().replace("0.01", "0.02") if harm == "edited" else "")
-    harmed = path.read_text() if path.exists() else None
+    for name in ("branch-4096.json", "training.json"):
+        (out / name).unlink()
     other = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
     with pytest.raises(ValueError, match=r"learning_rate was 0.01, is 0.005"):
-        train(other, out, log=said.append)
-    path.unlink()
+        train(other, out)
+    (out / "training.json").unlink()
     (row,) = train(whole, out)
     assert row["loss"] == expected[0]["loss"]
-    if harmed is not None:
-        assert (out / "training.damaged-1.json").read_text() == harmed
-        assert "it is now" in said[0]
 
 
 @pytest.mark.slow
@@ -222,7 +177,7 @@ def test_a_full_disk_stops_a_training_cleanly_and_it_goes_on_when_there_is_room(
     assert "cannot be written to" in said
     assert "Traceback" not in said, said
     with CheckpointManager(out / "checkpoints" / "trunk") as saves:
-        assert saves.newest() is not None
+        assert saves.steps()
     # The line that met the limit is torn, and passed over.
     assert list(metrics.read(out / "metrics.jsonl"))
     assert run(cache, "--out", out).returncode == 0

@@ -79,7 +79,6 @@ def test_tensorboard_is_written_anew_from_what_the_log_keeps(tmp_path):
             log.write(
                 "trunk", step, {"loss": 1.0 / step + len(kept), "tokens": step, "seconds": 1.0, "steps_done": step}
             )
-        log.flush()
         logger.close()
     values = {step: value for (_, step, tag), (value,) in points(tmp_path / "tensorboard").items() if tag == "loss"}
     assert values == pytest.approx({1: 1.0, 2: 0.5, 3: 1 / 3 + 2, 4: 2.25, 5: 2.2})

@@ -16,7 +16,7 @@ from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
 from moejax.errors import UserError
-from moejax.train import loop, run, step
+from moejax.train import hooks, loop, run, step
 from moejax.train.directory import metrics
 from moejax.train.directory.row import seconds_until
 from moejax.train.loop import train
@@ -96,19 +96,19 @@ def test_steps_are_timed_when_they_are_done_and_not_when_they_are_launched(train
 
 
 def test_what_a_save_holds_up_is_no_time_of_training(monkeypatch):
-    clock = iter([0.0, 10.0, 10.0, 12.0, 15.0, 20.0, 20.0]).__next__
-    monkeypatch.setattr(run.time, "perf_counter", clock)
-    watch = run.Stopwatch(4, 100.0)
-    assert watch.lap(6) == run.Elapsed(4, 10.0, 110.0)
+    clock = iter([0.0, 10.0, 12.0, 15.0, 20.0]).__next__
+    monkeypatch.setattr(hooks.time, "perf_counter", clock)
+    watch = hooks.Stopwatch(4, 100.0)
+    assert watch.lap(6) == hooks.Elapsed(4, 10.0, 110.0)
     with watch.paused():  # From 12 to 15.
         pass
-    assert watch.lap(9) == run.Elapsed(6, 7.0, 117.0)
+    assert watch.lap(9) == hooks.Elapsed(6, 7.0, 117.0)
 
 
 def test_time_in_saves_is_left_out_of_a_rows(training, tmp_path, monkeypatch):
     """Saves are made to last by the clock alone: it jumps by an hour in each."""
     save, late = run.CheckpointManager.save, [0.0]
-    monkeypatch.setattr(run.time, "perf_counter", lambda clock=run.time.perf_counter: clock() + late[0])
+    monkeypatch.setattr(hooks.time, "perf_counter", lambda clock=hooks.time.perf_counter: clock() + late[0])
 
     def slow(self, *given):
         save(self, *given)
@@ -258,27 +258,6 @@ def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
     assert path.read_text() == line
     log.rewind("trunk", 0)
     assert path.read_text() == ""
-
-
-def test_a_log_that_somebody_has_cut_or_added_to_has_each_step_once_and_says_what_is_missing(tmp_path):
-    path, said = tmp_path / "metrics.jsonl", []
-
-    def line(step, phase="trunk"):
-        return json.dumps({"phase": phase, "step": step, "tokens": 1, "seconds": 2.0, "steps_done": step, "loss": 5.5})
-
-    path.write_text("\n".join(map(line, (1, 2, 3, 3, 2))) + "\n")
-    log = metrics.MetricsLog(path, log=said.append)
-    log.rewind("trunk", 4, every=2)
-    assert [line["step"] for line in metrics.read(path)] == [1, 2, 3]
-    assert said == [f"{path} had 2 lines of steps that others tell of; only the first of each step is kept."]
-    said.clear()
-    log.rewind("trunk", 5, every=2)
-    assert said == [
-        f"{path} has no line of the steps 4 to 5 of trunk, which are trained; what it told of them is lost."
-    ]
-    said.clear()
-    log.rewind("branch-64", 6, start=5, every=2)
-    assert not said
 
 
 def test_seconds_of_a_step_that_the_log_does_not_reach_are_not_known():

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import re
 import signal
 import socket
@@ -21,10 +20,10 @@ from moejax.errors import CoordinatedError, UserError
 from moejax.train.devices import Speed
 from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.identity import DIVERGED
-from moejax.train.directory.manifest import Hashing, verify, write_hashes
+from moejax.train.directory.manifest import verify
 from moejax.train.directory.metrics import MetricsLog
 from moejax.train.directory.status import read_status
-from moejax.train.processes import ProcessGroup, SharedProgress
+from moejax.train.processes import ProcessGroup
 from moejax.train.run import TrainingRun
 
 
@@ -128,9 +127,9 @@ def test_every_agreement_has_a_limit(monkeypatch):
     group.count = 2
     client = Alone()
     monkeypatch.setattr(distributed.global_state, "client", client)
-    with pytest.raises(ValueError, match=r"Process 0 of 2 has waited 7 s for process 1.*The same command goes on"):
+    with pytest.raises(ValueError, match=r"Process 0 of 2 has waited 7 s for process [01].*The same command resumes"):
         group.barrier()
-    assert "has waited 7 s for process 1" in client.said
+    assert "has waited 7 s for process" in client.said
     group.index = 1
     with pytest.raises(ValueError, match="Process 1 of 2 has waited 7 s for process 0"):
         group.broadcast(None)
@@ -150,40 +149,6 @@ def test_who_has_lost_the_others_does_not_say_that_one_is_late(monkeypatch):
     monkeypatch.setattr(distributed.global_state, "client", Gone())
     with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
         group.barrier()
-
-
-@pytest.mark.parametrize("steps", [0, 20])
-def test_who_gets_on_is_waited_for_and_who_stands_still_is_not(monkeypatch, steps):
-    class Store:
-        """Of the other process, which tells for so many looks of something more that it has read, and never comes."""
-
-        looks = 0
-
-        def key_value_set(self, key, value, *, allow_overwrite=False):
-            self.said = value
-
-        def key_value_try_get(self, key):
-            self.looks += 1
-            return str(min(self.looks, steps))
-
-        def blocking_key_value_get(self, key, milliseconds):
-            if key.endswith("/0"):
-                return self.said
-            raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
-
-    said, group = [], ProcessGroup(wait_seconds=300.0)
-    group.count, store = 2, Store()
-    monkeypatch.setattr(distributed.global_state, "client", store)
-    with (
-        group.progress(lambda *who: said.append(who)) as progress,
-        pytest.raises(ValueError, match="has waited 300 s for process 1"),
-    ):
-        group.run_or_abort(lambda: None, progress=progress)
-    # Five looks, one a minute, after the last sign of it.
-    assert store.looks == steps + 5
-    assert said == [(1, min(look, steps)) for look in range(1, steps + 5)]
-    # The others end with the same sentence.
-    assert "Process 0 of 2 has waited 300 s for process 1" in json.loads(store.said)["missing"]
 
 
 class Store:
@@ -222,9 +187,6 @@ class Process(ProcessGroup):
     def _begin(self):
         return f"moejax/{next(self._numbers)}"
 
-    def progress(self, waiting):
-        return SharedProgress(self._client, self._begin(), self.index, waiting)
-
 
 def in_processes(monkeypatch, count, work):
     """What ``work(group)`` returns or raises in each of them, and the store through which they agreed."""
@@ -248,9 +210,6 @@ def test_what_is_agreed_costs_requests_in_proportion_to_the_processes_and_leaves
         gathered = [group.all_gather([group.index, number]) for number in range(10)]
         told = [group.broadcast(10 * group.index + number) for number in range(10)]
         main = [group.run_on_main(lambda number=number: {"of": group.index, "number": number}) for number in range(10)]
-        with group.progress(lambda *who: None) as progress:
-            group._client.key_value_set(f"{progress.place}/{group.index}", "1")
-            group.run_or_abort(lambda: None, progress=progress)
         group.barrier()
         return gathered, told, main
 
@@ -259,9 +218,8 @@ def test_what_is_agreed_costs_requests_in_proportion_to_the_processes_and_leaves
     gathered = [[[process, number] for process in range(count)] for number in range(10)]
     main = [{"of": 0, "number": number} for number in range(10)]
     assert found == [(gathered, list(range(10)), main)] * count
-    # Ten of every kind, what tells how far it is, and the barrier: at most four a process and agreement, and one that
-    # deletes.
-    assert store.asked <= 43 * (4 * count + 1)
+    # Gathered and told ten times, worked and told ten times, and the barrier: four a process, and one that deletes.
+    assert store.asked <= 41 * (4 * count + 2)
     assert len(store.values) == count + 1
 
 
@@ -285,44 +243,18 @@ def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, failing, error,
     assert [type(other) for other in found[1:]] == [SystemExit, SystemExit]
 
 
-@pytest.mark.parametrize("arriving", [[0, 1, 2], [1, 2]])
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_first_that_arrives_works_for_all_that_do(monkeypatch, arriving, fails):
-    worked = []
-
-    def work(index):
-        worked.append(index)
-        if fails:
-            raise UserError("The disk does not answer.")
-        return index
-
-    def ask(group):
-        return group.run_on_first(lambda: work(group.index)) if group.index in arriving else None
-
-    found, _ = in_processes(monkeypatch, 3, ask)
-    (first,) = worked
-    answers = [str(found[index]) for index in arriving]
-    assert answers == ["The disk does not answer." if fails else str(first)] * len(arriving)
-
-
 @pytest.mark.slow
-def test_a_damaged_checkpoint_of_two_processes_is_said_alike_and_the_same_command_goes_on(place, config):
+def test_two_processes_fall_back_together_from_a_checkpoint_that_one_cannot_restore(place, config):
     out = place / "damaged"
     words = [f"--config={config}", "--out", out, "--processes", 2]
     assert stop_after(start(place / "cache", *words), out, 6)[0] == 75
     newest = max((out / "checkpoints" / "trunk").iterdir(), key=lambda path: int(path.name))
-    # The stop did not wait for its hashes.
-    for process in range(2):
-        write_hashes(newest, process)
     largest = max((newest / "state").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
     largest.write_bytes(bytes(largest.stat().st_size))
     ended = run(place / "cache", *words)
-    assert ended.returncode == 75, ended.stderr
-    said = re.findall(r"^moejax: process [01] of 2: (.*)$", ended.stderr, re.MULTILINE)
-    (sentence,) = set(said)
-    assert re.search(r"is damaged: .*; it is now .*damaged/trunk-\d+\. The same command goes on", sentence)
-    last = run(place / "cache", *words)
-    assert last.returncode == 0, last.stderr
+    assert ended.returncode == 0, ended.stderr
+    (sentence,) = re.findall(r"^moejax: (The checkpoint of step .*)$", ended.stderr, re.MULTILINE)
+    assert re.search(r"cannot be restored .*It is now .*damaged/trunk-\d+\. Resuming from step \d+", sentence)
 
 
 class Told(ProcessGroup):
@@ -344,7 +276,6 @@ def one_run(training, folder, group):
         attempts=AttemptRecorder(folder, writes=False, metadata={}),
         metrics=MetricsLog(folder / "metrics.jsonl", writes=False),
         speed=Speed(training),
-        hashing=Hashing(0, 1),
         group=group,
         log=lambda text: None,
     )
@@ -434,7 +365,8 @@ def test_a_port_in_use_is_a_sentence(place, config):
         words = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process", 0]
         process = run(place / "cache", f"--config={config}", "--out", place / "port", *words)
     assert process.returncode == 2
-    assert f"Port {port} of the coordinator" in process.stderr
+    assert f"processes met at 127.0.0.1:{port}" in process.stderr
+    assert "give all processes another with --coordinator HOST:PORT" in process.stderr
     assert "Traceback" not in process.stderr
 
 
@@ -482,24 +414,6 @@ def test_under_slurm_nothing_else_need_be_said(place, config, alone):
 
 
 @pytest.mark.slow
-def test_a_port_that_slurm_picks_and_another_process_has_is_a_sentence(place, config, tmp_path, monkeypatch):
-    job = a_job()
-    told = {"JOB_ID": job, "STEP_NODELIST": "localhost", "NTASKS": 2, "STEP_NUM_NODES": 1, "PROCID": 0, "LOCALID": 0}
-    for name, value in told.items():
-        monkeypatch.setenv(f"SLURM_{name}", str(value))
-    with socket.socket() as taken:
-        taken.bind(("", 2**16 - 2**12 + job))
-        taken.listen()
-        process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed", "--wait", 20)
-    assert process.returncode == 2, process.stderr
-    assert (
-        "cannot be used on this machine (the system says: Address already in use); give all processes another"
-        in process.stderr
-    )
-    assert "Traceback" not in process.stderr
-
-
-@pytest.mark.slow
 def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, config, tmp_path):
     process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed")
     assert process.returncode == 2, process.stderr
@@ -514,10 +428,6 @@ def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, con
         (["--coordinator", "a:1", "--process", 0], "belong together"),
         (["--coordinator", "a:1", "--process", 2, "--processes", 2], "count from 0 to 1"),
         (["--coordinator", "nowhere", "--process", 0, "--processes", 2], "give HOST:PORT"),
-        (
-            ["--coordinator", "no.such.machine.invalid:1", "--process", 1, "--processes", 2],
-            "This machine knows no no.such",
-        ),
         (["--wait", 0], "--wait is 0"),
     ],
 )
@@ -540,7 +450,6 @@ def test_a_signal_while_the_step_is_compiled_interrupts_and_says_that_nothing_is
     process.send_signal(signal.SIGTERM)
     said += process.communicate(timeout=300)[1]
     assert process.returncode == 75, said
-    assert "no step is saved, and the same command begins again" in said
+    assert "Stopped while no step was taken; the same command resumes from what was saved." in said
     assert "Traceback" not in said
-    assert (found := read_status(out)).state == "interrupted"
-    assert found.why == "stopped by SIGTERM"
+    assert read_status(out).state == "interrupted"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import threading
 import warnings
 
 import jax
@@ -20,8 +21,7 @@ from moejax.errors import UserError
 from moejax.sharding import MESH_AXES
 from moejax.stored import write_json
 from moejax.train.batch_schedule import RampStage
-from moejax.train.directory import manifest
-from moejax.train.directory.identity import TrainingInputs, origin
+from moejax.train.directory.manifest import write_hashes
 from moejax.train.directory.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.train.loop import train
 from moejax.weights.folder import load_weights
@@ -61,7 +61,7 @@ def write(folder, training, steps):
         bias = arrays.pop(EXPERT_BIAS, None)
         state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
-            metadata = ocp.args.JsonSave({**origin(training, TrainingInputs(), phase, step), "seconds": 1.0})
+            metadata = ocp.args.JsonSave({"training": training.as_json(), "phase": phase, "step": step, "seconds": 1.0})
             items = {"state": ocp.args.StandardSave(state), "metadata": metadata}
             manager.save(step, args=ocp.args.Composite(**items))
     return folder
@@ -108,8 +108,7 @@ def test_a_path_names_a_checkpoint(two_branches, path, phase, step):
 def test_a_checkpoint_with_other_bytes_than_were_recorded_is_refused(training, tmp_path):
     folder = write(tmp_path / "run", training, [("trunk", 4)])
     place = folder / "checkpoints" / "trunk" / "4"
-    manifest.write_sizes(place)
-    manifest.write_hashes(place)
+    write_hashes(place, 0, 1, threading.Event())
     assert find_saved_state(folder).step == 4
     part = max(place.glob("state/**/d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(part.read_bytes())

@@ -104,9 +104,6 @@ def test_a_module_of_multi_token_prediction_is_named_wherever_layers_are_shown(t
     (table,) = routing_tables(read["layers"], "routing")
     assert table.rows == [[0, 0.25], ["mtp_1", 0.5]]
     assert {"layers/load_cv/0", "layers/load_cv/mtp_1"} <= set(scalars(read))
-    path.write_text(json.dumps({**line, "layers": {**layers, "layer": [0, "one"]}}) + "\n")
-    with pytest.raises(ValueError, match="no lines of a log"):
-        metrics.read(path)
 
 
 @pytest.mark.slow
@@ -154,7 +151,6 @@ def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training
     for line in range(1, 13):
         seconds = 100.0 if line == 1 else 200 + 2.0 * line
         log.write("trunk", line, {"tokens": 256 * line, "steps_done": line, "seconds": seconds, "loss": float("nan")})
-    log.flush()
     with only_writer(tmp_path):
         status = read_status(tmp_path)
     assert status.eta_seconds == pytest.approx((19 - 12) * 2.0)
@@ -189,7 +185,6 @@ LAYERS = {"layer": [0, 1], "load_cv": [0.1, "nan"]}
         {"layers": {"load_cv": [0.1, 0.2]}},
         {"layers": {**LAYERS, "load_cv": [1]}},
         {"layers": {**LAYERS, "load_cv": ["?", 2]}},
-        {"layers": {**LAYERS, "layer": ["nan", 1]}},
     ],
     ids=lambda changed: str(changed)[:40],
 )
@@ -209,7 +204,6 @@ def test_whatever_a_training_logs_is_shown(tmp_path, training, capsys):
     # A step that stands there twice gives no speed.
     log.write("branch-4096", 2, values)
     log.write("branch-4096", 2, {**values, "seconds": 3.0, "loss": float("-inf")})
-    log.flush()
     assert main(["status", str(tmp_path), "--layers"]) == 0
     assert "nan nats/token" in capsys.readouterr().out
     assert main(["status", str(tmp_path), "--json"]) == 0
@@ -238,7 +232,7 @@ def test_a_row_that_stands_in_anothers_place_is_refused(tmp_path, training):
     assert [row["tokens"] for row in read_status(tmp_path).rows] == [4_096]
     for wrong in ({"model": "other"}, {"tokens": 2_048}):
         write_json(tmp_path / "branch-4096.json", {**row, **wrong})
-        with pytest.raises(ValueError, match=r"branch-4096\.json holds the row of .*; put it back, or remove it"):
+        with pytest.raises(ValueError, match=r"branch-4096\.json holds the row of .* instead of"):
             read_status(tmp_path)
 
 
@@ -253,7 +247,7 @@ def test_the_end_of_a_log_is_read_from_its_end(tmp_path, width):
     path = tmp_path / "metrics.jsonl"
     assert metrics.last_lines(path, 2) == []
     known = {"phase": "trunk", "tokens": 1, "seconds": 1.0, "steps_done": 1, "loss": 2.0}
-    lines = [{**known, "step": step, "text": "x" * width} for step in range(30)]
+    lines = [{**known, "step": step, "x" * width: 1.0} for step in range(30)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     assert metrics.last_lines(path, 1) == lines[-1:]
     assert metrics.last_lines(path, 4) == lines[-4:]

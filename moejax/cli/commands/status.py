@@ -65,10 +65,8 @@ def _verify(folder: Path, folders: list[Path]) -> None:
             f"{'hold' if len(folders) > 1 else 'holds'} no checkpoint."
         )
     count, without = sum(one.checkpoints for one in every), sum(one.without_hash for one in every)
-    later = sum(one.hashed_later for one in every)
     size = format_bytes(sum(one.bytes for one in every))
-    missing = f"; {later:,} files are as they were when they were restored, by hashes of then" if later else ""
-    missing += f"; {without:,} files have no hash on record: their content was not compared" if without else ""
+    missing = f"; {without:,} files have no hash on record: their content was not compared" if without else ""
     say(f"{count:,} checkpoints: {size} are as they were written, by their hashes{missing}")
 
 

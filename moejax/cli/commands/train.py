@@ -20,7 +20,7 @@ from moejax.cli.commands.train_processes import AGAIN
 from moejax.cli.process import take_gpu_memory
 from moejax.cli.progress import goodput_text, memory_text, routing_tables, speed_text, training_progress
 from moejax.cli.validation import is_one_of_many
-from moejax.errors import OURS, CoordinatedError, StartAgain, UserError
+from moejax.errors import OURS, CoordinatedError, UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -118,7 +118,7 @@ def _ending_alone(group: ProcessGroup) -> Iterator[None]:
             status = AGAIN
         elif isinstance(error, UserError):
             _say(f"{who}: {told(error)}")
-            status = AGAIN if isinstance(error, StartAgain) else 2
+            status = 2
         else:
             traceback.print_exception(error)
             _say(f"{who}: {OURS}")

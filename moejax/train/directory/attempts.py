@@ -7,7 +7,6 @@ goodput is the share of time spent on steps taken for the first time.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.config import dump
-from moejax.errors import StartAgain, UserError
+from moejax.errors import UserError
 from moejax.folder import HeldLock, changes
 from moejax.stored import Damaged, Unreadable, parse_json, read_bytes, write_json
 from moejax.wording import told
@@ -75,8 +74,8 @@ class Attempt:
 class AttemptRecorder:
     """Time accounting of this attempt: seconds after ``enter(bucket)`` belong to that time bucket until the next call.
 
-    One process writes, and only while it holds the folder's ``lock``. Write errors are ignored: accounting never ends a
-    training.
+    One process writes, and only while it holds the folder's ``lock``. Write errors are ignored, and a damaged file is
+    replaced: accounting never ends a training.
     """
 
     def __init__(
@@ -91,7 +90,13 @@ class AttemptRecorder:
     ):
         self._path, self._writes, self._metadata = folder / ATTEMPTS, writes, dict(metadata)
         self._lock = lock
-        self._earlier = kept_attempts(folder, log) if writes else []
+        self._earlier: list[Attempt] = []
+        try:
+            self._earlier = read_attempts(folder) if writes else []
+        except Unreadable:
+            raise
+        except Damaged as problem:
+            log(f"{told(problem)} Attempts are counted anew.")
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
         self._seconds = dict.fromkeys(TIME_BUCKETS, 0.0)
@@ -146,18 +151,17 @@ class AttemptRecorder:
         now = time.perf_counter()
         if not self._writes or (not at_once and now - self._written < SECONDS_BETWEEN_WRITES):
             return
-        if self._lock is not None and not self._lock.is_held():
-            return
-        self._written = now
-        with contextlib.suppress(OSError):
-            write_json(self._path, dump(self.all(state, why)))
+        if self._lock is None or self._lock.is_held():
+            self._written = now
+            with contextlib.suppress(OSError):
+                write_json(self._path, dump(self.all(state, why)))
 
     def __enter__(self) -> AttemptRecorder:
         self.write()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        self.write(*ending(error))
+        self.write(*_ending(error))
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
@@ -179,21 +183,7 @@ def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
     return parse_json(content, list[Attempt], path, remedy=_REMEDY)
 
 
-def kept_attempts(folder: Path, log: Callable[[str], None]) -> list[Attempt]:
-    """Return the earlier attempts of a resumed training; move a damaged file aside with a message.
-
-    Raises:
-      Unreadable: the system cannot read the file now.
-    """
-    try:
-        return read_attempts(folder)
-    except Unreadable:
-        raise
-    except Damaged as problem:
-        place = next(place for i in itertools.count(1) if not (place := folder / f"attempts.damaged-{i}.json").exists())
-        (folder / ATTEMPTS).rename(place)
-        log(f"{told(problem).removesuffix(f'; {_REMEDY}.')}; it is now {place}, and attempts are counted anew.")
-        return []
+_REMEDY = "bring back a copy, or remove it"
 
 
 def changed_versions(attempts: Sequence[Attempt], now: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
@@ -201,9 +191,6 @@ def changed_versions(attempts: Sequence[Attempt], now: Mapping[str, str]) -> dic
     None if absent."""
     before = next((attempt.versions for attempt in reversed(attempts) if attempt.versions), dict(now))
     return changes(before, dict(now))
-
-
-_REMEDY = "bring back a copy; a training that goes on moves it aside and counts its attempts anew"
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:
@@ -232,15 +219,12 @@ def work_place() -> str:
     return f"{by} on {socket.gethostname()}"
 
 
-def ending(error: BaseException | None) -> tuple[str, str]:
+def _ending(error: BaseException | None) -> tuple[str, str]:
     """Return the state and reason of an attempt that ended with ``error``, or without one."""
     if error is None:
         return DONE, ""
-    # The import is local so that reading attempts does not need JAX.
-    from moejax.train.stopping import Stopped
-
-    if isinstance(error, Stopped):
-        return INTERRUPTED, f"stopped by {signal.Signals(error.number).name}"
+    # ``Stopped`` is recognised by its signal, because its module needs JAX.
+    if (number := getattr(error, "number", None)) is not None:
+        return INTERRUPTED, f"stopped by {signal.Signals(number).name}"
     why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    failed = isinstance(error, Exception) and not isinstance(error, StartAgain)
-    return FAILED if failed else INTERRUPTED, why[:1000]
+    return FAILED if isinstance(error, Exception) else INTERRUPTED, why[:1000]

@@ -7,14 +7,13 @@ change.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import datetime
 import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -22,9 +21,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from moejax.config import convert, dump
 from moejax.errors import UserError
 from moejax.folder import changes, has_writer
-from moejax.stored import Damaged, Unreadable, as_read, check_writable, claim, parse_json, read_json, write_json
-from moejax.train.directory.manifest import PHASE, STEP, finished_steps, saved_beside
-from moejax.wording import some, told
+from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
+from moejax.wording import some
 
 T = TypeVar("T")
 
@@ -41,9 +39,6 @@ RUNS = "runs"
 
 DIVERGED = "diverged.json"
 """File in the folder of a vmapped run that diverged, with the reason. Without it, the run is tried again."""
-
-_TRAINED = "training"
-"""Key of the training in a checkpoint's metadata."""
 
 REMEDY = "bring back a copy, or give the training's config with --config"
 """Remedy for an unreadable ``training.json``."""
@@ -97,6 +92,16 @@ class Settings(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
+@dataclass(frozen=True)
+class TrainingInputs:
+    """Inputs of a training other than its settings, by SHA-256, as far as they are known."""
+
+    corpus: str = ""
+    tokenizer: str = ""
+    initial_weights: str = ""
+    """Hash of the initial parameters, if they are another model's."""
+
+
 _ENTRY = {"at": str, "changes": dict[str, list]}
 
 
@@ -117,36 +122,38 @@ def own(
       UserError: the folder cannot be written, or belongs to a training that this one does not continue.
     """
     path = folder / TRAINING
-    saved = _saved(path, type(training), log)
-    if saved is None:
+    if not path.exists():
         if (folder / "checkpoints").is_dir():
-            # Every checkpoint restored from there is compared with this training (``check_state``).
+            # Every checkpoint restored from there is compared with this training (``check_trained``).
             check_writable(folder)
             write_json(path, training.as_json())
         else:
             claim(folder, TRAINING, training.as_json())
         return
     check_writable(folder)
+    # Settings added after the folder was written have their defaults.
+    saved = dump(read_json(path, type(training), remedy=REMEDY))
     changed = changes(saved, as_read(training.as_json()))
     if not _has_begun(folder) and not has_writer(folder):
         # Hashes of text and weights are recorded again, and text that gives other tokens is prepared again.
         for name in (CORPUS, INITIAL_WEIGHTS):
             (folder / name).unlink(missing_ok=True)
-        if _tokens(saved) != _tokens(training.as_json()) and os.path.lexists(folder / DATA):
-            aside = (folder / DATA).rename(_unused(folder / f"{DATA}-old-{number}" for number in itertools.count(1)))
+        if _tokens(saved) != _tokens(training.as_json()) and (folder / DATA).exists():
+            numbers = itertools.count(1)
+            aside = next(place for n in numbers if not os.path.lexists(place := folder / f"{DATA}-old-{n}"))
             log(f"The settings give other tokens than those in {folder / DATA}, which is now {aside}.")
+            (folder / DATA).rename(aside)
         write_json(path, training.as_json())
         return
     _check(folder, _decisive(changed), accept)
-    if not changed:
-        return
-    log(f"{folder} goes on with changes: {_shown(changed)}.")
-    history = read_history(folder)
-    plain = {place: list(pair) for place, pair in changed.items()}
-    if not history or history[-1]["changes"] != plain:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        write_json(folder / HISTORY, [*history, {"at": now, "changes": plain}])
-    write_json(path, training.as_json())
+    if changed:
+        log(f"{folder} resumes with changes: {_shown(changed)}.")
+        history = read_history(folder)
+        plain = {place: list(pair) for place, pair in changed.items()}
+        if not history or history[-1]["changes"] != plain:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            write_json(folder / HISTORY, [*history, {"at": now, "changes": plain}])
+        write_json(path, training.as_json())
 
 
 def _tokens(training: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,30 +170,6 @@ def _has_begun(folder: Path) -> bool:
     return any(any(place.glob(name)) for place in (folder, *folder.glob(f"{RUNS}/*")) for name in kept)
 
 
-def _saved(path: Path, kind: type[Settings], log: Callable[[str], None]) -> Any:
-    """Return the training of a folder as plain data; None without a record. A damaged file is moved aside with a
-    message if there are checkpoints, which also record their training."""
-    if not path.exists():
-        return None
-    try:
-        # Settings added after the folder was written have their defaults.
-        return dump(read_json(path, kind, remedy=REMEDY))
-    except Unreadable:
-        raise
-    except Damaged as problem:
-        if not (path.parent / "checkpoints").is_dir():
-            raise
-        names = (path.with_name(f"{path.stem}.damaged-{number}{path.suffix}") for number in itertools.count(1))
-        aside = path.rename(_unused(names))
-        log(f"{told(problem).removesuffix(f'; {REMEDY}.')}; it is now {aside}, and the settings that were given stand "
-            f"in its place.")  # fmt: skip
-        return None
-
-
-def _unused(names: Iterable[Path]) -> Path:
-    return next(name for name in names if not os.path.lexists(name))
-
-
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """Return the recorded changes of a folder's settings, oldest first."""
     path = folder / HISTORY
@@ -199,86 +182,12 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     Raises:
       Damaged: the content is invalid.
     """
-    remedy = "bring back a copy: without it nothing says how the numbers of this folder came about"
-    return parse_json(content, list[_ENTRY], path, remedy=remedy)
+    return parse_json(content, list[_ENTRY], path, remedy="bring back a copy: it explains the numbers of this folder")
 
 
-@dataclass(frozen=True)
-class TrainingInputs:
-    """Inputs of a training other than its settings, as far as they are known."""
-
-    corpus: str = ""
-    """SHA-256 of the text."""
-    tokenizer: str = ""
-    """SHA-256 of the tokenizer."""
-    initial_weights: str = ""
-    """SHA-256 of the initial parameters, if they are another model's."""
-    changes: tuple[dict[str, Any], ...] = ()
-    """Changes in ``history.json`` that decide numbers."""
-
-
-_INPUTS = "inputs"
-_SAVED = {_TRAINED: dict, PHASE: str, STEP: int, "seconds": float, _INPUTS: TrainingInputs}
-_FILES = {"corpus": CORPUS, "tokenizer": CORPUS, "initial_weights": INITIAL_WEIGHTS}
-
-
-def origin(training: Settings, inputs: TrainingInputs, phase: str, step: int) -> dict[str, Any]:
-    """Return the metadata of a checkpoint that ``check_state`` compares."""
-    return {_TRAINED: training.as_json(), _INPUTS: dump(inputs), PHASE: phase, STEP: step}
-
-
-def saved_inputs(folder: Path) -> TrainingInputs | None:
-    """Return the inputs recorded in any checkpoint of a training; None if no checkpoint records them."""
-    for phase in sorted((folder / "checkpoints").glob("*/")):
-        for step in finished_steps(phase):
-            with contextlib.suppress(UserError):
-                return convert(TrainingInputs, saved_beside(phase / str(step)).get(_INPUTS), "inputs")
-    return None
-
-
-def check_state(
-    folder: Path,
-    now: Settings,
-    metadata: Mapping[str, Any],
-    phase: str,
-    step: int,
-    inputs: TrainingInputs | None = None,
-) -> None:
-    """Raise if a checkpoint belongs to another training than its folder.
-
-    Args:
-      now: settings of the folder.
-      metadata: metadata of the checkpoint.
-      inputs: inputs of the resumed training; None if it does not resume.
-
-    Raises:
-      UserError: the checkpoint belongs to another training.
-    """
-    place = folder / "checkpoints" / phase / str(step)
-    try:
-        saved = convert(_SAVED, metadata, "It")[_INPUTS]
-    except UserError as error:
-        raise UserError(
-            f"What was saved beside the state in {place} is damaged. {error} Move {place} away; the training then goes "
-            f"on from the checkpoint before it."
-        ) from None
-    what = f"The checkpoint of step {step} of {phase}"
-    check_trained(folder, read_history(folder), now, metadata.get(_TRAINED), what)
-    if inputs is None:
-        return
-    for name, file in _FILES.items():
-        before, here = getattr(saved, name), getattr(inputs, name)
-        if before != here:
-            raise UserError(
-                f"{what} in {folder} was trained with {name} of SHA-256 {before[:12] or 'nothing'}…, and "
-                f"{folder / file} tells of {here[:12] or 'nothing'}…. Bring back a copy of that file, or train anew in "
-                f"another --out."
-            )
-    if list(saved.changes) != list(inputs.changes)[: len(saved.changes)]:
-        raise UserError(
-            f"{what} in {folder} was trained with changes of its settings that {folder / HISTORY} does not tell of. "
-            f"Bring back a copy of that file, or train anew in another --out."
-        )
+def decisive_changes(folder: Path) -> list[dict[str, Any]]:
+    """Return the changes that decide numbers; with any, ``training.json`` alone does not describe the training."""
+    return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
 
 
 def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Any, what: str) -> None:
@@ -311,29 +220,29 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Set
 
 def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
     """Return the settings, or changes of settings, that decide numbers."""
-    return {place: what for place, what in settings.items() if not _is_resumable(place)}
+    return {path: value for path, value in settings.items() if not _is_resumable(path)}
 
 
 def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings before a change."""
-    found = copy.deepcopy(dict(plain))
+    before = copy.deepcopy(dict(plain))
     for path, (old, _) in changed.items():
         *outer, name = path.split(".")
-        group = found
+        group = before
         for part in outer:
             inner = group.get(part)
             group[part] = group = dict(inner) if isinstance(inner, dict) else {}
         group[name] = old
-    return found
-
-
-def decisive_changes(folder: Path) -> list[dict[str, Any]]:
-    """Return the changes that decide numbers; with any, ``training.json`` alone does not describe the training."""
-    return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
+    return before
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
-    fixed = {place: pair for place, pair in decisive.items() if _among(place, FROZEN) or _appears(place, *pair)}
+    # A state holds an EMA or does not.
+    fixed = {
+        path: (old, new)
+        for path, (old, new) in decisive.items()
+        if _among(path, FROZEN) or (path == "recipe.ema_decay" and (old == 0) != (new == 0))
+    }
     if fixed:
         raise UserError(
             f"{folder} belongs to another run: {_shown(fixed)}. What is saved there cannot go on with that: choose "
@@ -346,11 +255,6 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
         )
 
 
-def _appears(place: str, old: Any, new: Any) -> bool:
-    """Return whether the change needs an EMA that the saved state does not hold, or drops one."""
-    return place == "recipe.ema_decay" and (old == 0) != (new == 0)
-
-
 def _is_resumable(path: str) -> bool:
     return _among(path, RESUMABLE) and not _among(path, SEMANTIC)
 
@@ -360,7 +264,7 @@ def _among(path: str, groups: tuple[str, ...]) -> bool:
 
 
 def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    return some([f"{place} was {old!r}, is {new!r}" for place, (old, new) in changed.items()], most=8, between="; ")
+    return some([f"{path} was {old!r}, is {new!r}" for path, (old, new) in changed.items()], most=8, between="; ")
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Show the log in TensorBoard or Weights & Biases, in addition to ``metrics.jsonl``: one run for the trunk and one per
+"""Show the log in TensorBoard or Weights & Biases, in addition to ``metrics.jsonl``: a run for the trunk and each
 branch."""
 
 from __future__ import annotations

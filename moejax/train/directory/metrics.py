@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.config import convert
 from moejax.folder import open_regular, write_text
 from moejax.stored import Damaged, parse_line, read_bytes
 from moejax.wording import some
@@ -25,18 +24,13 @@ TRUNK = "trunk"
 OF_THE_CLOCK = ("seconds", "tokens_per_second", "mfu", "memory_bytes", "memory_peak_bytes")
 """Fields that differ between trainings with the same numbers."""
 
-
 _LINE = {"phase": str, "step": int, "tokens": int, "seconds": float, "steps_done": int, "loss": float | str}
 """Fields of every line. Non-finite numbers are text."""
 
-_MEASURED = ("loss", "validation_loss", "mfu", "tokens_per_second")
 _COUNTED = ("step", "tokens", "seconds", "steps_done", "skipped_steps", "memory_bytes", "memory_peak_bytes")
-"""Numeric fields of a line, if present; counted ones are finite."""
+"""Fields that are finite, and at most 2^63."""
 
-_NOT_FINITE = ("nan", "inf", "-inf")
-
-_MOST = 2.0**63
-"""Upper limit of counted fields."""
+_PHASE = re.compile(rf"{TRUNK}|branch-[0-9]{{1,18}}")
 
 
 def number(value: float | str) -> float:
@@ -69,42 +63,23 @@ class MetricsLog:
         loggers: Sequence[Logger] = (),
         log: Callable[[str], None] = lambda text: None,
     ):
-        self._path = path
-        self._writes = writes
-        self._loggers = loggers
-        self._log = log
-        self._lines: list[dict[str, Any]] = []
+        self._path, self._writes, self._log = path, writes, log
+        self.loggers = loggers
 
-    def show_in(self, loggers: Sequence[Logger]) -> None:
-        """Pass lines to ``loggers`` too, once they are on disk."""
-        self._loggers = loggers
-
-    def rewind(self, phase: str, step: int, *, start: int = 0, every: int = 0) -> int:
-        """Remove the lines of a phase after ``step``, from which it resumes, and any torn last line.
-
-        Damaged lines and duplicates of a step are omitted, with a message. If none of the last ``every`` steps has a
-        line, a message reports it; the phase begins at ``start``.
+    def rewind(self, phase: str, step: int) -> int:
+        """Remove the lines of a phase after ``step``, from which it resumes, and any torn last line. Damaged lines are
+        removed with a message.
 
         Return the last logged step of the phase; 0 if there is none.
         """
         lines, damaged = _lines(_bytes(self._path), whole=True)
         reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
         if self._writes:
-            by_step: dict[tuple[str, int], dict[str, Any]] = {}
-            for line in lines:
-                by_step.setdefault((line["phase"], line["step"]), line)
-            kept = [line for line in by_step.values() if line["phase"] != phase or line["step"] <= step]
-            last = max((line["step"] for line in kept if line["phase"] == phase), default=start)
             if damaged:
-                self._log(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
-            if len(by_step) < len(lines):
-                self._log(f"{self._path} had {len(lines) - len(by_step)} lines of steps that others tell of; only the "
-                          f"first of each step is kept.")  # fmt: skip
-            if every and step - last >= every:
-                self._log(f"{self._path} has no line of the steps {last + 1} to {step} of {phase}, which are trained; "
-                          f"what it told of them is lost.")  # fmt: skip
+                self._log(f"{_no_lines(self._path, damaged)}; they are removed.")
+            kept = [line for line in lines if line["phase"] != phase or line["step"] <= step]
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
-            for logger in self._loggers:
+            for logger in self.loggers:
                 logger.begin(phase, [line for line in kept if line["phase"] == phase])
         return reached
 
@@ -116,19 +91,14 @@ class MetricsLog:
         """
         return read(self._path)
 
-    def write(self, phase: str, step: int, values: Mapping[str, Any]) -> None:
-        """Add one line; it is written to disk at the next ``flush``."""
-        plain = {name: _plain(value) for name, value in values.items()}
-        self._lines.append({"phase": phase, "step": step, **plain})
-
-    def flush(self) -> None:
-        """Write all lines. Call this before a checkpoint, so that the log has every step that a checkpoint covers."""
+    def write(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Append one line to the file and return it. The line is on disk before a checkpoint of its step."""
+        line = {"phase": phase, "step": step, **{name: _plain(value) for name, value in values.items()}}
         if self._writes:
-            _append(self._path, "".join(json.dumps(line) + "\n" for line in self._lines).encode())
-            for logger in self._loggers:
-                for line in self._lines:
-                    logger.write(line)
-        self._lines.clear()
+            _append(self._path, f"{json.dumps(line)}\n".encode())
+            for logger in self.loggers:
+                logger.write(line)
+        return line
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -172,12 +142,12 @@ def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str,
     Raises:
       Damaged: a line is invalid.
     """
-    found, damaged = _lines(content, whole=whole)
+    lines, damaged = _lines(content, whole=whole)
     if damaged:
         raise Damaged(
             f"{_no_lines(where, damaged)}; bring back a copy, or remove them: a training that goes on leaves them out."
         )
-    return found
+    return lines
 
 
 def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[bytes]]:
@@ -187,36 +157,30 @@ def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[b
 
 
 def _line(content: bytes) -> dict[str, Any] | None:
-    """Parse a line; None if any displayed field is not as ``MetricsLog`` writes it."""
+    """Parse a line; None if a field is not as ``MetricsLog`` writes it."""
     line = parse_line(content, _LINE)
-    if line is None or not re.fullmatch(rf"{TRUNK}|{branch_name(0)[:-1]}[0-9]{{1,18}}", line["phase"]):
+    if line is None or not _PHASE.fullmatch(line["phase"]):
         return None
-    measured = all(_is_number(line[name]) for name in _MEASURED if name in line)
-    counted = all(_is_number(line[name], most=_MOST, texts=()) for name in _COUNTED if name in line)
-    return line if measured and counted and _are_layers(line.get("layers", {"layer": []})) else None
+    scalars = [line[name] for name in line if name not in ("phase", "layers", *_COUNTED)]
+    counted = [line[name] for name in _COUNTED if name in line]
+    valid = all(map(_is_number, scalars)) and all(_is_number(number) and float(number) < 2.0**63 for number in counted)
+    return line if valid and _are_layers(line.get("layers", {"layer": []})) else None
 
 
-def _is_number(value: object, most: float = sys.float_info.max, texts: Sequence[str] = _NOT_FINITE) -> bool:
-    if isinstance(value, str):
-        return value in texts
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= most
+def _is_number(value: object) -> bool:
+    """Return whether a value is a number or, for a non-finite one, its name."""
+    is_finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return is_finite or value in ("nan", "inf", "-inf")
 
 
-def _are_layers(value: object) -> bool:
+def _are_layers(layers: object) -> bool:
     """Return whether the value has a list for every statistic, with an entry per mixture layer."""
-    try:
-        layers = convert(dict[str, list], value, "layers")
-    except ValueError:
+    if not isinstance(layers, dict) or not all(isinstance(values, list) for values in layers.values()):
         return False
-    return (
-        len({len(values) for values in layers.values()}) == 1
-        and all(_is_number(layer, texts=()) or _is_module(layer) for layer in layers.pop("layer", [None]))
-        and all(_is_number(value) for values in layers.values() for value in values)
+    names, *statistics = layers.get("layer"), *(values for name, values in layers.items() if name != "layer")
+    return names is not None and all(
+        len(values) == len(names) and all(map(_is_number, values)) for values in statistics
     )
-
-
-def _is_module(value: object) -> bool:
-    return isinstance(value, str) and bool(re.fullmatch(r"mtp_\d+", value, re.ASCII))
 
 
 def _no_lines(where: object, damaged: Sequence[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Read the file of a row: ``branch-TOKENS.json`` in its training's folder, one per run, written atomically."""
+"""Read the rows of a training: ``branch-TOKENS.json`` in its folder, one per budget, written atomically."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.errors import UserError
-from moejax.stored import Damaged, foreign_json, parse_json, read_bytes
+from moejax.stored import foreign_json, parse_json, read_bytes
 from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.directory.identity import check_trained
 from moejax.train.directory.metrics import branch_name
-from moejax.wording import told
 
 if TYPE_CHECKING:
     from moejax.train.training import Training
 
 
-class CutShort(UserError):
-    """A row's file is invalid: truncated, damaged, or edited."""
-
-
 _ROW = {"model": str, "tokens": int, "loss": float, "fingerprint": str}
+
+
+_REMEDY = "remove it, and its run is done again"
 
 
 def row_file(budget_tokens: int) -> str:
@@ -33,20 +31,17 @@ def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
     """Parse the content of a row's file.
 
     Raises:
-      CutShort: the content is invalid.
+      Damaged: the content is invalid.
     """
-    try:
-        return parse_json(text, _ROW, path, remedy="its run is done again")
-    except Damaged as problem:
-        raise CutShort(told(problem)) from None
+    return parse_json(text, _ROW, path, remedy="its run is done again")
 
 
 def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -> None:
     """Raise ``UserError`` if a row's model or budget does not match its file's path."""
     if (row["model"], row["tokens"]) != (model, tokens):
         raise UserError(
-            f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens, and stands where that of "
-            f"{model} at {tokens:,} belongs; put it back, or remove it and the run is done again."
+            f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens instead of {model} at {tokens:,}; put "
+            f"it back, or remove it and the run is done again."
         )
 
 
@@ -84,10 +79,9 @@ def check_row(
       UserError: the model, budget or recorded settings differ.
     """
     check_place(row, training.name, training.recipe.tokens(training.recipe.steps(budget_tokens)), path)
-    remedy = "remove it, and its run is done again"
     config = row.get("config")
     if config is not None:
-        config = foreign_json(str(config), f"The column config of {path}", shape=dict, remedy=remedy)
+        config = foreign_json(str(config), f"The column config of {path}", shape=dict, remedy=_REMEDY)
     check_trained(folder, history, training, config, f"{path}")
 
 
@@ -95,9 +89,7 @@ def read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
     """Return a budget's row, or None if its run is not finished.
 
     Raises:
-      CutShort: the file is invalid.
+      Damaged: the file is invalid.
     """
     path = folder / row_file(budget_tokens)
-    if not path.exists():
-        return None
-    return parse_row(read_bytes(path, remedy="remove it, and its run is done again"), path)
+    return parse_row(read_bytes(path, remedy=_REMEDY), path) if path.exists() else None

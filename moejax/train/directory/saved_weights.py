@@ -19,8 +19,8 @@ from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
 from moejax.progress import StageCallback
 from moejax.stored import Missing, foreign_json, read_bytes, read_json
-from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_state
-from moejax.train.directory.manifest import damage, finished_steps, saved_beside
+from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_trained, read_history
+from moejax.train.directory.manifest import damage, finished_steps, read_metadata
 from moejax.train.directory.metrics import TRUNK, branch_name
 from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
@@ -28,8 +28,7 @@ from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter
 from moejax.weights.tokenizer_files import GENERATION, TOKEN_IDS, TOKENIZER_FILES, special_token
 
-_STATE = "state"
-_METADATA = "_METADATA"
+_REMEDY = "go on with the training, which takes the checkpoint before it"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class SavedState:
     @property
     def state(self) -> Path:
         """Return the folder of Orbax's state."""
-        return self.place / _STATE
+        return self.place / "state"
 
     @property
     def tokens(self) -> int:
@@ -90,13 +89,13 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
     raise UserError(f"{path} holds no finished checkpoint; go on with the training first.")
 
 
-def check_saved(saved: SavedState, found: Mapping[str, str] | None = None) -> None:
-    """Raise ``UserError`` if a checkpoint differs from what was written; ``found`` supplies known hashes of its
-    files."""
-    remedy = "go on with the training, which takes the checkpoint before it"
-    if wrong := damage(saved.place, found):
-        raise UserError(f"{saved.place} is not what was written there: {wrong}; {remedy}.")
-    check_state(saved.folder, saved.training, saved_beside(saved.place), saved.phase, saved.step)
+def check_saved(saved: SavedState, hashes: Mapping[str, str] | None = None) -> None:
+    """Raise ``UserError`` if a checkpoint differs from what was written, or belongs to another training. ``hashes``
+    supplies those of its files, if known."""
+    if wrong := damage(saved.place, hashes):
+        raise UserError(f"{saved.place} is not what was written there: {wrong}; {_REMEDY}.")
+    trained, what = read_metadata(saved.place).get("training"), f"The checkpoint of step {saved.step} of {saved.phase}"
+    check_trained(saved.folder, read_history(saved.folder), saved.training, trained, what)
 
 
 def write_saved_weights(
@@ -141,8 +140,8 @@ def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
 
 def _open(state: Path, name: str, of: str = "params") -> Any:
     """Open one array of the state without reading it."""
-    remedy = "go on with the training, which takes the checkpoint before it"
-    metadata = foreign_json(read_bytes(state / _METADATA, remedy=remedy), state / _METADATA, shape=dict, remedy=remedy)
+    path = state / "_METADATA"
+    metadata = foreign_json(read_bytes(path, remedy=_REMEDY), path, shape=dict, remedy=_REMEDY)
     key = "expert_bias" if name == EXPERT_BIAS else f"{of}.{name}"
     base = f"file://{state.resolve()}/"
     database = {"driver": "ocdbt", "base": base, "path": f"{key}/"}

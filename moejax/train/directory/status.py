@@ -11,7 +11,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.folder import has_writer
-from moejax.stored import Missing, Unreadable, read_json
+from moejax.stored import Missing, read_json
 from moejax.train.directory.attempts import (
     DONE,
     INTERRUPTED,
@@ -23,7 +23,7 @@ from moejax.train.directory.attempts import (
     seconds_by_bucket,
 )
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING
-from moejax.train.directory.manifest import COMMITTED, finished_steps, validation_losses
+from moejax.train.directory.manifest import COMMITTED, finished_checkpoints, finished_steps, validation_losses
 from moejax.train.directory.metrics import TRUNK, last_lines, number
 from moejax.train.directory.row_file import read_rows, row_file
 
@@ -207,27 +207,11 @@ def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
     return None
 
 
-def interrupted_text(folders: Sequence[Path]) -> str:
-    """Return a message about the saved work of trainings that were stopped while no step was taken."""
-    phases = [path for folder in folders for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
-    saved = [phase / str(steps[-1]) for phase in phases if (steps := finished_steps(phase))]
-    if not saved:
-        return "Stopped before the first checkpoint: no step is saved, and the same command begins again."
-    newest = max(saved, key=lambda path: (path / COMMITTED).stat().st_mtime)
-    return (
-        f"Stopped while no step was taken; the newest checkpoint is that of step {int(newest.name):,} of "
-        f"{newest.parent.name}, and the same command goes on from there."
-    )
-
-
 def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
     """Return the checkpoint with the lowest validation loss of all that were evaluated."""
-    phases = [path for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
-    found = []
-    for phase in phases:
-        with contextlib.suppress(OSError, Unreadable):
-            found += [(loss, phase.name, step) for step, loss in validation_losses(phase).items()]
-    if not found:
+    phases = {place.parent for place in finished_checkpoints(folder)}
+    measured = [(loss, phase.name, step) for phase in phases for step, loss in validation_losses(phase).items()]
+    if not measured:
         return None
-    loss, phase, step = min(found)
+    loss, phase, step = min(measured)
     return {"phase": phase, "step": step, "validation_loss": loss}
