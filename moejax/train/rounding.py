@@ -9,6 +9,7 @@ other types logs a message. On NVIDIA GPUs, the order of sums is fixed only with
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import platform
@@ -89,16 +90,15 @@ def _in_rows(values: Sequence[str]) -> str:
     return values[0] if len(rows) == 1 else ", then ".join(f"{count} × {value}" for value, count in rows)
 
 
-def processor(told: Path = Path("/proc/cpuinfo")) -> str:
+def processor(information: Path = Path("/proc/cpuinfo")) -> str:
     """Return the type of this machine's processor: Linux's model name with its family, model and widest vectors."""
-    try:
-        first = told.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-    except OSError:
+    if not information.exists():
         return platform.processor() or platform.machine()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    lines = information.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = (facts.get("flags") or facts.get("Features") or "").split()
     # Arm kernels report numbers for a core's type instead of a name.
-    named = [facts.get("model name") or " ".join(facts.get(f"CPU {what}", "") for what in ("implementer", "part"))]
+    named = [facts.get("model name") or f"{facts.get('CPU implementer', '')} {facts.get('CPU part', '')}"]
     named += [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
     named += [next((flag for flag in ("avx512f", "avx2", "sve2", "sve", "asimd") if flag in flags), "")]
     return ", ".join(filter(None, map(str.strip, named))) or platform.machine()
@@ -107,10 +107,9 @@ def processor(told: Path = Path("/proc/cpuinfo")) -> str:
 def _threads() -> int:
     """Return the number of threads that XLA has started, counted by name, or else the requested number."""
     jax.devices()
-    found = 0
-    for name in Path("/proc/self/task").glob("*/comm"):
-        try:
-            found += name.read_text().strip().endswith("XLAEigen")
-        except OSError:  # The thread has ended meanwhile.
-            continue
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # The thread has ended meanwhile.
+            names.append(path.read_text().strip())
+    found = sum(name.endswith("XLAEigen") for name in names)
     return found or int(os.environ.get(_NPROC) or os.cpu_count() or 1)

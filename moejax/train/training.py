@@ -33,7 +33,7 @@ class InitialWeights:
 
     source: str = ""
     """A folder of weights (``moejax convert``), a training's folder, or a checkpoint in one; empty for random weights.
-    A dense model may start a mixture; see ``moejax.train.upcycle``."""
+    A dense model may start a mixture; see ``moejax.weights.upcycle``."""
     noise: Scale = 0.0
     """Upcycling: standard deviation of the noise added to the experts' copies, as a share of each matrix's own."""
 

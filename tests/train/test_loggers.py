@@ -94,10 +94,11 @@ class StandIn(types.ModuleType):
     def init(self, *, id, name, project, group, **rest):
         assert rest["resume"] == "allow"
         run = self.runs.setdefault(id, types.SimpleNamespace(name=name, project=project, group=group, points={}))
+        run.step = max(run.points, default=-1) + 1
 
         def log(values, step):
-            assert step > max(run.points, default=0)
-            run.points[step] = values
+            assert step >= run.step
+            run.points[step], run.step = values, step
 
         run.log, run.finish = log, lambda: None
         return run

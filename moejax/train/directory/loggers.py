@@ -141,23 +141,20 @@ class TensorBoardLogger:
 
 
 SHOWN = "wandb.json"
+"""File with the id of a training's runs in Weights & Biases."""
 
 
 class WandbLogger:
-    """Logger that shows each step once: shown lines are kept, because a resumed training logs the same numbers again.
-
-    ``wandb.json`` keeps the ids of the runs and the last shown step of each.
-    """
+    """Logger that shows each step once: W&B keeps the steps of a run that is resumed, and they are not sent again."""
 
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
         self._folder, self._project, self._name, self._config = folder, project, name, dict(config)
         self._run: Any = None
-        self._phase = ""
-        path = folder / SHOWN
-        self._shown: dict[str, Any] = {"id": uuid.uuid4().hex[:12], "steps": {}}
-        if path.exists():
-            remedy = "remove it, and the log is shown anew under other ids"
-            self._shown = read_json(path, {"id": str, "steps": dict[str, int]}, remedy=remedy)
+        path, remedy = folder / SHOWN, "remove it, and the log is shown anew under another id"
+        if not path.exists():
+            # The id must be on disk before anything is shown under it.
+            write_json(path, {"id": uuid.uuid4().hex[:12]})
+        self._id = read_json(path, {"id": str}, remedy=remedy)["id"]
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
         """Open or resume the run, and show logged lines that were not shown yet.
@@ -168,15 +165,12 @@ class WandbLogger:
         import wandb  # type: ignore[import-not-found]
 
         self.close()
-        self._phase = phase
-        # The id must be on disk before anything is shown under it.
-        write_json(self._folder / SHOWN, self._shown)
         try:
             self._run = wandb.init(
                 project=self._project,
                 group=self._name,
                 name=f"{self._name}/{phase}",
-                id=f"{self._shown['id']}-{phase}",
+                id=f"{self._id}-{phase}",
                 resume="allow",
                 dir=str(self._folder),
                 config=self._config,
@@ -190,12 +184,9 @@ class WandbLogger:
             self.write(line)
 
     def write(self, line: Line) -> None:
-        """Show a line unless its step was already shown."""
-        if line["step"] <= self._shown["steps"].get(self._phase, 0):
-            return
-        self._run.log(scalars(line), step=line["step"])
-        self._shown["steps"][self._phase] = line["step"]
-        write_json(self._folder / SHOWN, self._shown)
+        """Show a line unless its step was already shown. W&B's step of a resumed run is the one after its last."""
+        if line["step"] >= self._run.step:
+            self._run.log(scalars(line), step=line["step"])
 
     def close(self) -> None:
         """Finish the run if one is open."""

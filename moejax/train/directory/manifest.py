@@ -69,7 +69,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
     metadata = stored.foreign_json(stored.read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     saved, here = (metadata.get(PHASE), metadata.get(STEP)), (checkpoint.parent.name, int(checkpoint.name))
     if None not in saved and saved != here:
-        raise Damaged(f"{checkpoint} was saved as step {saved[1]} of {saved[0]}, and was moved or copied.")
+        raise Damaged(f"it was saved as step {saved[1]} of {saved[0]}, and was moved or copied.")
     return metadata
 
 
