@@ -37,6 +37,7 @@ from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.step import LAYERS, TrainState
 from moejax.train.training import Training
+from moejax.wording import told
 
 
 @dataclass(kw_only=True)
@@ -244,7 +245,7 @@ class RunCheckpoints:
                 try:
                     restored[run.folder] = manager.restore(step, self._program)
                 except NotRestored as error:
-                    failed.append((step, manager, str(error)))
+                    failed.append((step, manager, told(error)))
                     break
                 self._check_origin(run, step, restored[run.folder][1])
             else:
