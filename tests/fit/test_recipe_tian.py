@@ -25,8 +25,9 @@ from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
+from moejax.papers.tian.leverage_laws import TRAINED_BELOW, JointLaw, Residuals, functional_forms, joint_law
 from moejax.papers.tian.power_laws import allocation_law, hyperparameter_law
-from moejax.papers.tian.recipe import TRAINED_BELOW, JointLaw, Residuals, _in_logs, joint_law, tian
+from moejax.papers.tian.recipe import tian
 from moejax.papers.tian.runs import tian_runs
 from moejax.report import render
 from moejax.report.conclusions import BRIEF_RECIPE
@@ -197,7 +198,7 @@ def test_the_best_run_of_every_budget_gives_the_allocation():
     moves = np.tile(np.linspace(-1, 1, 9), 7)
     tokens = ALLOCATION(Design(flops=flops))["tokens"] * np.exp(moves)
     sweep = runs_from(Design(flops=flops, tokens=tokens), 3.0 + 0.1 * moves**2)
-    (found,) = allocation_law(sweep, number, np.unique(flops), {"mixtures": np.ones(len(flops), bool)})
+    (found,) = allocation_law(sweep, number, {"mixtures": np.ones(len(flops), bool)})
     assert found.law.tokens_exponent == pytest.approx(ALLOCATION.tokens_exponent, abs=1e-6)
     assert found.law.model_exponent == pytest.approx(1 - ALLOCATION.tokens_exponent, abs=1e-6)
 
@@ -226,14 +227,15 @@ def test_of_the_forms_in_granularity_the_saturating_one_is_between_the_line_and_
     """Table 17 compares three; a saturating power has a straight line as one of its ends."""
     granularity = np.array([2.0, 4.0, 6.0, 8.0, 12.0, 16.0])
     gained = np.exp(0.3 - 0.16 * (np.log2(granularity) - 3.4) ** 2)
-    points = dataclasses.replace(runs_from(Design(flops=np.full(6, 1e20)), np.ones(6)), loss=gained)
-    forms = {one["form"]: one for one in _in_logs("G", points, granularity, np.ones(6, bool))}
+    same = {"num_experts": 64.0, "top_k": 2.0, "num_shared_experts": 0.0, "expert_hidden": 2.0, "flops": 1e20}
+    design = Design(model_dim=granularity, **{name: np.full(6, value) for name, value in same.items()})
+    forms = {one.form: one for one in functional_forms(runs_from(design, gained), Sobol())}
     line, saturated, parabola = (
-        forms[name]["r_squared"] for name in ("power law", "power law, saturating", "log-polynomial (Eq. 2)")
+        forms[name].r_squared for name in ("power law", "power law, saturating", "log-polynomial (Eq. 2)")
     )
     assert line < saturated < parabola
     assert parabola == pytest.approx(1)
-    start, most = (forms["power law, saturating"]["coefficients"][f"granularity_{end}"] for end in ("start", "maximum"))
+    start, most = (forms["power law, saturating"].coefficients[f"granularity_{end}"] for end in ("start", "maximum"))
     assert 0 < start < most
 
 

@@ -43,6 +43,11 @@ class Family:
     runs: Runs
     """All runs; the runs that the curve is fitted to have weight."""
 
+    @property
+    def spent(self) -> Float[np.ndarray, " fitted"]:
+        """FLOPs of the runs that the curve is fitted to."""
+        return self.runs.design.flops[self.runs.weight > 0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Leverages:

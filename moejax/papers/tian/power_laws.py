@@ -28,6 +28,8 @@ LEAST_TRIED = 3
 """Minimum number of pairs of learning rate and batch size for which a budget has an optimum."""
 LEAST_SPLITS = 3
 """Minimum number of token counts, more than 10 % apart, for which a budget has an optimum."""
+LEAST_LEVELS = 3
+"""Minimum number of budgets: a line through fewer has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,46 +111,31 @@ def hyperparameter_law(
     """
     if learning_rate is None or batch_tokens is None:
         return ()
-    laws = []
+    tried, laws = np.stack([learning_rate, batch_tokens]), []
     for part, mask in parts.items():
-        kept = np.zeros(len(runs), bool)
+        near = np.zeros(len(runs), bool)
         at_an_end = []
         for here in _cells(mask & (runs.weight > 0), budget, family):
-            tried = len(set(zip(learning_rate[here], batch_tokens[here], strict=True)))
-            if tried >= LEAST_TRIED:
-                lowest = runs.loss[here].min()
-                kept |= here & (runs.loss <= lowest * (1 + NEAR_OPTIMAL))
-                at_an_end.append(
-                    any(
-                        values[here].min() < values[here].max()
-                        and values[here & (runs.loss == lowest)][0] in (values[here].min(), values[here].max())
-                        for values in (learning_rate, batch_tokens)
-                    )
-                )
-        if enough(budget[kept]):
-            x = flops[budget[kept]]
-            rate, batch = power_through(x, learning_rate[kept]), power_through(x, batch_tokens[kept])
-            law = Hyperparameters(
-                learning_rate_scale=rate[0],
-                learning_rate_exponent=rate[1],
-                batch_scale=batch[0],
-                batch_exponent=batch[1],
-            )
-            ends = {"learning_rate_exponent": rate[2], "batch_exponent": batch[2]}
-            points = {
-                "flops": x,
-                "learning_rate": learning_rate[kept],
-                "batch_tokens": batch_tokens[kept],
-                "loss": runs.loss[kept],
-            }
-            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends, at_an_end))
+            if len(np.unique(tried[:, here], axis=1).T) < LEAST_TRIED:
+                continue
+            near |= here & (runs.loss <= runs.loss[here].min() * (1 + NEAR_OPTIMAL))
+            best = tried[:, np.flatnonzero(here)[np.argmin(runs.loss[here])]]
+            least, most = tried[:, here].min(axis=1), tried[:, here].max(axis=1)
+            at_an_end.append(bool(((least < most) & ((best == least) | (best == most))).any()))
+        points = {
+            "flops": flops[budget[near]],
+            "learning_rate": learning_rate[near],
+            "batch_tokens": batch_tokens[near],
+            "loss": runs.loss[near],
+        }
+        outputs = {"learning_rate": "learning_rate", "batch": "batch_tokens"}
+        laws += _laws(Hyperparameters, outputs, f"hyperparameters of {part} (Eq. 5)", part, points, at_an_end)
     return tuple(laws)
 
 
 def allocation_law(
     runs: Runs,
     budget: Int[np.ndarray, " runs"],
-    flops: Float[np.ndarray, " budgets"],
     parts: Mapping[str, Bool[np.ndarray, " runs"]],
     family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
@@ -168,21 +155,16 @@ def allocation_law(
             if len(np.unique(split)) >= LEAST_SPLITS:
                 lowest = np.argmin(runs.loss[here])
                 best.append(here[lowest])
-                at_an_end.append(split[lowest] in (0, split.max()))
+                at_an_end.append(bool(split[lowest] in (0, split.max())))
         best = np.asarray(best, int)
-        if enough(budget[best]):
-            points = {
-                "flops": spent[best],
-                "flops_per_token": spent[best] / tokens[best],
-                "tokens": tokens[best],
-                "loss": runs.loss[best],
-            }
-            scale, data = (power_through(spent[best], points[name]) for name in ("flops_per_token", "tokens"))
-            law = Allocation(
-                model_scale=scale[0], model_exponent=scale[1], tokens_scale=data[0], tokens_exponent=data[1]
-            )
-            ends = {"model_exponent": scale[2], "tokens_exponent": data[2]}
-            laws.append(_laws(f"allocation of {part} (Eq. 6)", part, law, points, budget[best], ends, at_an_end))
+        points = {
+            "flops": spent[best],
+            "flops_per_token": spent[best] / tokens[best],
+            "tokens": tokens[best],
+            "loss": runs.loss[best],
+        }
+        outputs = {"model": "flops_per_token", "tokens": "tokens"}
+        laws += _laws(Allocation, outputs, f"allocation of {part} (Eq. 6)", part, points, at_an_end, budget[best])
     return tuple(laws)
 
 
@@ -195,28 +177,38 @@ def _cells(
         yield mask & (budget == number) & (family == own)
 
 
-def enough(budget: Int[np.ndarray, " runs"]) -> bool:
-    """Return whether a line through these budgets has an interval."""
-    return len(np.unique(budget)) >= 3
-
-
 def _laws(
+    law: type[Hyperparameters | Allocation],
+    outputs: Mapping[str, str],
     name: str,
     part: str,
-    law: Any,
-    points: Mapping[str, Any],
-    budget: np.ndarray,
-    ends: dict[str, tuple[float, float]],
+    points: Mapping[str, Float[np.ndarray, " runs"]],
     at_an_end: Sequence[bool],
-) -> PowerLaws:
-    return PowerLaws(
-        name=name,
-        part=part,
-        law=law,
-        points=points,
-        runs=len(budget),
-        budgets=len(np.unique(budget)),
-        exponents=ends,
-        optima=len(at_an_end),
-        at_an_end=int(sum(at_an_end)),
-    )
+    budget: Int[np.ndarray, " runs"] | None = None,
+) -> list[PowerLaws]:
+    """Return the law with a power of compute through every output; none below ``LEAST_LEVELS`` budgets.
+
+    Args:
+      outputs: column of every output, by the first word of its two coefficients.
+      budget: budget of every point; default: points of equal FLOPs share one.
+    """
+    levels = len(np.unique(points["flops"] if budget is None else budget))
+    if levels < LEAST_LEVELS:
+        return []
+    coefficients, exponents = {}, {}
+    for output, column in outputs.items():
+        scale, exponent, exponents[f"{output}_exponent"] = power_through(points["flops"], points[column])
+        coefficients |= {f"{output}_scale": scale, f"{output}_exponent": exponent}
+    return [
+        PowerLaws(
+            name=name,
+            part=part,
+            law=law(**coefficients),
+            points=points,
+            runs=len(points["loss"]),
+            budgets=levels,
+            exponents=exponents,
+            optima=len(at_an_end),
+            at_an_end=sum(at_an_end),
+        )
+    ]

@@ -119,8 +119,8 @@ def _compute_curve() -> Records:
     limit = optima.loss_compute_limit(LAW, 1e12, structure)
     reading = "the limit of Eqs. 30 to 32 for h = 0, with C = D·N_a as in the text, without the factor 6"
     yield record("Eq. 33", "C_0 at N = 1T, G = 7, S = 0.31", "1.87", limit.irreducible)
-    yield record("Eq. 33", "coefficient of C", "576", None, Reading(limit.scale, reading))
-    yield record("Eq. 33", "exponent of C", "-0.158", None, Reading(limit.exponent, reading))
+    yield record("Eq. 33", "coefficient of C", "576", None, Reading(float(limit.scale), reading))
+    yield record("Eq. 33", "exponent of C", "-0.158", None, Reading(float(limit.exponent), reading))
     for flops in (1e20, 1e22, 1e24, 1e26):
         note = (
             "Eq. 33 leaves out the term with h, which grows with compute, and lies below the exact optimum: "
