@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.optimize
-from test_isoflop_degrees import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
+from known_isoflops import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.__main__ import main
 from moejax.fit.search.starts import Sobol
