@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
@@ -39,7 +38,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 os.environ["DISABLE_MULTIPROC"] = "1"
 
-from lm_eval import simple_evaluate  # type: ignore[import-not-found]
+from lm_eval import evaluator, simple_evaluate  # type: ignore[import-not-found]
 from lm_eval.api.model import TemplateLM  # type: ignore[import-not-found]
 from lm_eval.models.utils import (  # type: ignore[import-not-found]
     normalize_gen_kwargs,
@@ -50,6 +49,10 @@ from lm_eval.utils import (  # type: ignore[import-not-found]
     get_rolling_token_windows,
     make_disjoint_window,
 )
+
+# The harness asks git for the commit of the current folder, which is not used here. Outside a repository, git would
+# print an error.
+evaluator.get_git_commit_hash = lambda: None
 
 DEFAULT_LENGTH = 2048
 """Maximum number of tokens of a text if the model does not specify one; the harness's default."""
@@ -114,15 +117,15 @@ class HarnessModel(TemplateLM):
 
     def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
         pairs = [(context, continuation) for _, context, continuation in requests]
-        found = self._model.log_likelihoods(pairs, self._progress("likelihoods"))
-        return [(likelihood.log, likelihood.greedy) for likelihood in found]
+        likelihoods = self._model.log_likelihoods(pairs, self._progress("likelihoods"))
+        return [(likelihood.log, likelihood.greedy) for likelihood in likelihoods]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Score whole texts: each token once, with as much preceding context as fits in its window."""
         texts = [self._windows(request.args[0]) for request in requests]
-        every = self._model.log_likelihoods([pair for text in texts for pair in text], self._progress("windows"))
-        found = iter(every)
-        return [sum(next(found).log for _ in text) for text in texts]
+        pairs = [pair for text in texts for pair in text]
+        likelihoods = iter(self._model.log_likelihoods(pairs, self._progress("windows")))
+        return [sum(next(likelihoods).log for _ in text) for text in texts]
 
     def _windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         windows = get_rolling_token_windows(
@@ -139,15 +142,15 @@ class HarnessModel(TemplateLM):
         alike: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             alike.setdefault(repr(request.args[1]), []).append(i)
-        found = [""] * len(requests)
+        answers = [""] * len(requests)
         for items in alike.values():
             texts = self._generate([requests[i].args[0] for i in items], requests[items[0]].args[1])
             for i, text in zip(items, texts, strict=True):
-                found[i] = text
-        for request, text in zip(requests, found, strict=True):
+                answers[i] = text
+        for request, text in zip(requests, answers, strict=True):
             lengths = len(text.split()), len(self.tok_encode(text, add_special_tokens=False))
             self.answers.setdefault(str(request.task_name), []).append(lengths)
-        return found
+        return answers
 
     def _generate(self, contexts: list[str], asked: dict[str, Any]) -> list[str]:
         options = dict(normalize_gen_kwargs(asked, DEFAULT_NEW_TOKENS))
@@ -185,8 +188,9 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     for name, value in options.items():
         if name not in _KNOWN and not (name in _OFF and value == _OFF[name]):
             raise UserError(
-                f"The task generates with {name} = {value!r}, which moejax does not do; it knows until, "
-                f"max_gen_toks, {', '.join(_KNOWN)}. Write the task anew without it (--task-path)."
+                f"The task generates with {name} = {value!r}, which is not supported; supported are until, "
+                f"max_gen_toks, {', '.join(_KNOWN)}. Copy the task without this option and pass its folder as "
+                f"--task-path."
             )
     if not options["do_sample"]:
         return Sampling(temperature=0.0)
@@ -213,31 +217,31 @@ def load_tasks(
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder is not None and not folder.is_dir():
-        raise UserError(f"{folder}, to be read for task files, is no folder; give one that holds them (*.yaml).")
+        raise UserError(f"There is no folder {folder}; pass one with task files (*.yaml).")
     manager = TaskManager(include_path=folder, include_defaults=False)
     if not set(names) <= set(manager.all_subtasks):
         # This reads ten thousand files.
         manager = TaskManager(include_path=folder)
-    found: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
     for name in names:
         matched = manager.match_tasks([name])
         if not matched:
             raise UserError(" ".join([unknown(f"Task {name}", name, [*others, *manager.all_tasks]), *_broken(folder)]))
         for one in matched:
-            found |= _load(manager, one)
-    return manager, list(found.values())
+            loaded |= _load(manager, one)
+    return manager, list(loaded.values())
 
 
 def _broken(folder: Path | None) -> list[str]:
     """Return messages about task files in the folder that are not YAML, which the harness silently skips."""
-    found = []
+    messages = []
     for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
         try:
             # Composed but not loaded, because the harness has tags of its own.
             yaml.compose(path.read_text("utf-8"))
         except (yaml.YAMLError, ValueError) as error:
-            found.append(f"{path} cannot be read ({says('yaml', error)}).")
-    return found
+            messages.append(f"{path} cannot be read ({says('yaml', error)}).")
+    return messages
 
 
 def _load(manager: TaskManager, name: str) -> dict[str, Any]:
@@ -250,11 +254,11 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
         remedy = (
             "Install what is missing."
             if isinstance(error, ImportError)
-            else "Its data are the files that its task file names (data_files), as seen from here; bring them."
+            else "Copy the files that its task file names (data_files) to this machine."
             if data in LOCAL
-            else f"Its data is {data or 'named in its task files'}: does this machine reach the Hugging Face Hub? "
-            f"Without a network, load the task once on a machine that does and bring its folder HF_HOME here, or write "
-            f"a task with local files (--task-path)."
+            else f"Its data is {data or 'named in its task files'}. Check that this machine can reach the Hugging Face "
+            f"Hub. Without a network, load the task on another machine and copy the folder HF_HOME, or pass a task "
+            f"with local files (--task-path)."
         )
         raise UserError(
             f"Task {name} could not be loaded ({says('lm-evaluation-harness', error)}). {remedy}"
@@ -281,10 +285,8 @@ def evaluate(
     for task in tasks:
         for part in task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task]:
             _check(part)
-    # The harness asks git for the commit of this folder, which is not used, and git complains outside a repository.
-    unasked = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None, create=True)
-    with contextlib.redirect_stdout(sys.stderr), unasked:
-        found = simple_evaluate(
+    with contextlib.redirect_stdout(sys.stderr):
+        evaluated = simple_evaluate(
             model=model,
             tasks=list(tasks),
             task_manager=manager,
@@ -294,13 +296,13 @@ def evaluate(
             log_samples=log_samples,
         )
     names = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better", "configs", "samples")
-    return {name: found[name] for name in names if name in found}
+    return {name: evaluated[name] for name in names if name in evaluated}
 
 
 def _check(task: Any) -> None:
     for attribute, what in (("UNSAFE_CODE", "runs code that the model writes"), ("MULTIMODAL", "shows pictures")):
         if getattr(task, attribute, False):
-            raise UserError(f"Task {task.task_name} {what}, which moejax eval does not do; leave it out.")
+            raise UserError(f"Task {task.task_name} {what}, which moejax eval does not support; leave it out.")
 
 
 def versions() -> dict[str, str]:

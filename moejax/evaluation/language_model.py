@@ -70,10 +70,10 @@ class LanguageModel:
         """
         for context, continuation in pairs:
             if not len(context):
-                raise ValueError("A context is empty; begin with the token that ends documents.")
+                raise ValueError("A context is empty; start it with the end-of-document token.")
             if len(continuation) > self.longest:
                 raise UserError(
-                    f"A continuation has {len(continuation)} tokens, and {self.longest} are the most; raise "
+                    f"A continuation has {len(continuation)} tokens, but at most {self.longest} are allowed; raise "
                     f"--max-length."
                 )
         # The last token is only predicted. So rows may have one token more than the longest text, and continuations
@@ -86,7 +86,7 @@ class LanguageModel:
         inputs = list(alike)
         lasts = [sorted({rows[item][-1] for item in items}) for items in alike.values()]
         room = 1 << (max(map(len, lasts), default=1) - 1).bit_length()
-        found: list[Likelihood] = [Likelihood(0.0, True)] * len(pairs)
+        likelihoods: list[Likelihood] = [Likelihood(0.0, True)] * len(pairs)
         done = 0
         for batch in batches(list(map(len, inputs)), longest=self.longest, batch_tokens=self.batch_tokens):
             tokens = np.zeros((batch.rows, batch.length), np.int32)
@@ -100,10 +100,11 @@ class LanguageModel:
                     which = lasts[place].index(rows[item][-1])
                     before = slice(ends[i] - len(pairs[item][1]), ends[i] - 1)
                     loss = losses[i, before].sum(dtype=np.float64) + last_losses[i, which]
-                    found[item] = Likelihood(-float(loss), bool(correct[i, before].all() and last_correct[i, which]))
+                    is_greedy = bool(correct[i, before].all() and last_correct[i, which])
+                    likelihoods[item] = Likelihood(-float(loss), is_greedy)
                     done += 1
             progress(done, len(pairs))
-        return found
+        return likelihoods
 
     def continuations(
         self,
@@ -123,11 +124,11 @@ class LanguageModel:
         room = self.longest - tokens
         if tokens < 1 or room < 1:
             raise UserError(
-                f"{tokens} tokens are to be generated, and text of {self.longest} is the longest; give at least 1, and "
-                f"a --max-length above them."
+                f"Cannot generate {tokens} tokens with a maximum length of {self.longest}; generate at least 1, and "
+                f"pass a larger --max-length."
             )
         prompts = [prompt[-room:] for prompt in prompts]
-        found: list[np.ndarray] = [np.array([], np.int32)] * len(prompts)
+        continuations: list[np.ndarray] = [np.array([], np.int32)] * len(prompts)
         done = 0
         for batch in batches([len(prompt) for prompt in prompts], longest=room, batch_tokens=self.batch_tokens):
             filled = np.zeros((batch.rows, batch.length), np.int32)
@@ -157,10 +158,10 @@ class LanguageModel:
                 if all(enough(row[:tokens]) for row in rows):
                     break
             for item, row in zip(batch.items, rows, strict=True):
-                found[item] = row[:tokens]
+                continuations[item] = row[:tokens]
             done += len(batch.items)
             progress(done, len(prompts))
-        return found
+        return continuations
 
     def _read(self, tokens: np.ndarray, ends: np.ndarray, last: np.ndarray) -> tuple[jax.Array, ...]:
         w = self.weights

@@ -63,13 +63,13 @@ def check_model(path: Path) -> None:
     """Raise ``UserError`` if ``load_model`` cannot read the folder."""
     if not path.is_dir():
         raise UserError(
-            f"There is no folder {path}; give the --out of a training, a checkpoint in it, a folder of weights, or a "
-            f"Hugging Face checkpoint."
+            f"There is no folder {path}; pass the --out of a training run, one of its checkpoints, a weights folder, "
+            f"or a Hugging Face checkpoint."
         )
     if not (is_weights(path) or is_training(path) or (path / "config.json").is_file()):
         raise UserError(
-            f"{path} is neither in the folder of a training, as moejax train writes, nor a folder of weights, as "
-            f"moejax convert writes, nor a Hugging Face checkpoint with a config.json."
+            f"{path} has no model. Pass the --out of moejax train, a weights folder of moejax convert, or a Hugging "
+            f"Face checkpoint with a config.json."
         )
 
 
@@ -85,8 +85,8 @@ def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> Load
 def _fitting(tokenizer: Tokenizer | None, weights: Weights) -> Tokenizer | None:
     if tokenizer is not None and tokenizer.vocab_size > weights.architecture.vocab_size:
         raise UserError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {weights.architecture.vocab_size}; give "
-            f"the one it was trained with as --tokenizer."
+            f"The tokenizer has {tokenizer.vocab_size} tokens, but the model {weights.architecture.vocab_size}; pass "
+            f"the tokenizer that the model was trained with as --tokenizer."
         )
     return tokenizer
 

@@ -37,20 +37,19 @@ def score_of(results: Mapping[str, Any], better: Mapping[str, bool], task: str, 
       UserError: the task has no such metric, or none at all.
     """
     known = [name for name, value in results.items() if _is_metric(name) and _is_number(value)]
-    if not (found := metric if metric in known else "") and not metric:
-        ordered = [name for share in SHARES for name in known if name.partition(",")[0] == share]
-        found = next(iter([*ordered, *known]), "")
-    if not found:
+    shares = [name for share in SHARES for name in known if name.partition(",")[0] == share]
+    chosen = metric if metric else next(iter([*shares, *known]), "")
+    if chosen not in known:
         raise UserError(
             f"Task {task} has no score {metric or 'that is a number'}; it has {', '.join(known) or 'none'}. Leave it "
             f"out, or name another metric in its task file."
         )
-    name, _, filtered = found.partition(",")
-    value, error = float(results[found]), results.get(f"{name}_stderr,{filtered}")
+    name, _, filtered = chosen.partition(",")
+    value, error = float(results[chosen]), results.get(f"{name}_stderr,{filtered}")
     scale = 100.0 if name in SHARES else 1.0
     lacks = 100.0 - 100.0 * value if name in SHARES else value if better.get(name) is False else None
     return Score(
-        metric=found,
+        metric=chosen,
         score=scale * value,
         deviation=scale * float(error) if _is_number(error) else None,  # type: ignore[arg-type]
         error=lacks,

@@ -44,10 +44,10 @@ class Suite:
 
     def shots(self) -> dict[int | None, list[str]]:
         """Return the harness tasks by their number of shots."""
-        found: dict[int | None, list[str]] = {}
+        by_shots: dict[int | None, list[str]] = {}
         for one in self.run_here:
-            found.setdefault(one.num_fewshot, []).append(one.task)
-        return found
+            by_shots.setdefault(one.num_fewshot, []).append(one.task)
+        return by_shots
 
     def scores(self, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
         """Return the scores in percent by the paper's task names, from results of the harness.
@@ -55,7 +55,7 @@ class Suite:
         Raises:
           UserError: a task's score is not among the results.
         """
-        found = {}
+        scores = {}
         for one in self.run_here:
             own = results.get(one.task, {})
             if not isinstance(own.get(one.metric), int | float):
@@ -63,8 +63,8 @@ class Suite:
                 raise UserError(
                     f"Task {one.task} has no score {one.metric}, which the suite reads for {one.name}; it has {known}."
                 )
-            found[one.name] = 100 * float(own[one.metric])
-        return found
+            scores[one.name] = 100 * float(own[one.metric])
+        return scores
 
     def averages(self, scores: Mapping[str, float]) -> dict[str, tuple[float, int, int]]:
         """Return by category, and as ``overall``: the mean score, the number of tasks scored, and the number of
@@ -91,8 +91,8 @@ def suite_of(name: str) -> Suite:
     return SUITES[name]
 
 
-_ABSENT = "It is not among the tasks of lm-evaluation-harness 0.4.13; a task file of your own can stand for it."
-_SANDBOX = "It runs the code that the model writes, and moejax eval has no sandbox for that."
+_ABSENT = "lm-evaluation-harness 0.4.13 does not have it; you can add it as a task file."
+_SANDBOX = "It runs code that the model writes, but moejax eval has no sandbox."
 
 
 def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[EvaluationTask, ...]:

@@ -52,8 +52,8 @@ def documents(
         tokens = tokens[kept[:, : context + choice - 1].all(axis=1)]
     if len(tokens) < CHOICES or choice < 1:
         raise UserError(
-            f"The task {NAME} takes {CHOICES} rows of held-out text or more, of at least 8 tokens, and there are "
-            f"{len(tokens)} of {tokens.shape[1]}; raise recipe.data.validation_tokens, or leave it out of "
+            f"The task {NAME} needs at least {CHOICES} rows of held-out text with at least 8 tokens, but there are "
+            f"{len(tokens)} rows of {tokens.shape[1]}; raise recipe.data.validation_tokens, or remove it from "
             f"downstream.tasks."
         )
     count = min(limit or MOST, len(tokens))
@@ -73,8 +73,8 @@ def results(
     likelihoods: Likelihoods, asked: Sequence[Document], progress: CountCallback = lambda done, total: None
 ) -> Mapping[str, Any]:
     """Return the share of documents whose correct choice is the most likely, under the harness's names."""
-    found = likelihoods([(context, one) for context, choices in asked for one in choices], progress)
-    logs = np.array([one.log for one in found]).reshape(len(asked), CHOICES)
+    answered = likelihoods([(context, one) for context, choices in asked for one in choices], progress)
+    logs = np.array([one.log for one in answered]).reshape(len(asked), CHOICES)
     # If another choice is equally likely, for example because its text is the same, the answer counts as wrong.
     right = (logs[:, :1] > logs[:, 1:]).all(axis=1)
     share = float(right.mean())
