@@ -1,5 +1,5 @@
 """Compute experts by grouped matrix products, for accelerators with such a kernel. Shapes are those of
-``experts_blocks``."""
+``experts.blocks``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from jax import Array
 from jax._src.cudnn import fused_attention_stablehlo as fused
 from jaxtyping import Float, Int
 
-from moejax.kernels.grouped_matmul_tiles import MosaicTile
+from moejax.kernels.grouped_matmul.tiles import MosaicTile
 from moejax.kernels.quantization import Quantized
 
 

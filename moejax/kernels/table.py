@@ -40,7 +40,7 @@ class Kernel(NamedTuple):
 
 
 TOKAMAX = "0.0.17" if jax.__version_info__ >= (0, 11) else "0.0.12"
-"""Release of tokamax for this JAX version whose kernels take the sizes of ``grouped_matmul_tokamax``; no public
+"""Release of tokamax for this JAX version whose kernels take the sizes of ``grouped_matmul.tokamax``; no public
 function does. JAX 0.11 changed the format of Mosaic kernels."""
 
 
@@ -88,9 +88,9 @@ def triton_backend() -> Any:
 TABLE: dict[str, dict[str, Kernel]] = {
     "attention": {
         "numba": Kernel("cpu", "cpu.attention:attention", cpu.available, "float32"),
-        "splash": Kernel("tpu", "attention_splash:splash"),
-        "cudnn": Kernel("gpu", "attention_cudnn:cudnn"),
-        "tiled": Kernel("any", "attention_tiled:tiled"),
+        "splash": Kernel("tpu", "attention.splash:splash"),
+        "cudnn": Kernel("gpu", "attention.cudnn:cudnn"),
+        "tiled": Kernel("any", "attention.tiled:tiled"),
         "reference": Kernel("any", "attention:reference"),
     },
     "rms_norm": {
@@ -114,27 +114,27 @@ TABLE: dict[str, dict[str, Kernel]] = {
         "reference": Kernel("any", "experts:reference"),
     },
     "grouped_matmul": {
-        "megablox": Kernel("tpu", "grouped_matmul_megablox:MEGABLOX"),
-        "tokamax": Kernel("gpu", "grouped_matmul_tokamax:TOKAMAX", lambda: has_tokamax() and has_any_triton()),
+        "megablox": Kernel("tpu", "grouped_matmul.megablox:MEGABLOX"),
+        "tokamax": Kernel("gpu", "grouped_matmul.tokamax:TOKAMAX", lambda: has_tokamax() and has_any_triton()),
         "mosaic_blackwell": Kernel(
             "gpu",
-            "grouped_matmul_mosaic_blackwell:MOSAIC_BLACKWELL",
+            "grouped_matmul.mosaic_blackwell:MOSAIC_BLACKWELL",
             lambda: is_importable(f"{PALLAS_GPU}.blackwell_ragged_dot_mgpu") and has_any_triton(),
         ),
-        "triton": Kernel("gpu", "grouped_matmul_triton:TRITON", has_pallas_triton),
+        "triton": Kernel("gpu", "grouped_matmul.triton:TRITON", has_pallas_triton),
         "mosaic_hopper": Kernel(
             "gpu",
-            "grouped_matmul_mosaic_hopper:MOSAIC_HOPPER",
+            "grouped_matmul.mosaic_hopper:MOSAIC_HOPPER",
             lambda: is_importable(f"{PALLAS_GPU}.ragged_dot_mgpu", f"{PALLAS_GPU}.transposed_ragged_dot_mgpu"),
         ),
-        "jax_triton": Kernel("gpu", "grouped_matmul_jax_triton:JAX_TRITON", has_jax_triton),
+        "jax_triton": Kernel("gpu", "grouped_matmul.jax_triton:JAX_TRITON", has_jax_triton),
         "reference": Kernel("any", "grouped_matmul:REFERENCE"),
     },
     "grouped_matmul_8_bits": {
-        "tokamax": Kernel("tpu", "grouped_matmul_tokamax_tpu:in_8_bits", has_tokamax),
-        "mosaic": Kernel("gpu", "grouped_matmul_mosaic_8_bits:in_8_bits"),
-        "triton": Kernel("gpu", "grouped_matmul_triton:in_8_bits", has_pallas_triton),
-        "jax_triton": Kernel("gpu", "grouped_matmul_jax_triton:in_8_bits", has_jax_triton),
+        "tokamax": Kernel("tpu", "grouped_matmul.tokamax_tpu:in_8_bits", has_tokamax),
+        "mosaic": Kernel("gpu", "grouped_matmul.mosaic_8_bits:in_8_bits"),
+        "triton": Kernel("gpu", "grouped_matmul.triton:in_8_bits", has_pallas_triton),
+        "jax_triton": Kernel("gpu", "grouped_matmul.jax_triton:in_8_bits", has_jax_triton),
         "reference": Kernel("any", "quantization:reference"),
     },
     "ragged_all_to_all": {

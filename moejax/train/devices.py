@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.kernels.grouped_matmul_megablox import LANES
+from moejax.kernels.grouped_matmul.megablox import LANES
 from moejax.kernels.quantization import TYPES
 from moejax.kernels.table import TOKAMAX, has_tokamax
 from moejax.laws.accounting import flops_per_token

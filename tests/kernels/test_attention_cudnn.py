@@ -14,9 +14,9 @@ from jax._src.cudnn import fused_attention_stablehlo
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from moejax.architecture import Architecture
-from moejax.kernels import attention_cudnn
 from moejax.kernels.attention import AttentionMask
-from moejax.kernels.attention_cudnn import _documents, cudnn, most_documents, supports
+from moejax.kernels.attention import cudnn as attention_cudnn
+from moejax.kernels.attention.cudnn import _documents, cudnn, most_documents, supports
 from moejax.kernels.private_api import tracing_for_gpu
 from moejax.laws.memory import named_activations
 from moejax.model.runtime import remat_policy

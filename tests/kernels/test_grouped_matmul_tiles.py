@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from moejax.kernels.grouped_matmul_tiles import (
+from moejax.kernels.grouped_matmul.tiles import (
     HOPPER,
     RECORDS,
     SHARED_BYTES,
@@ -18,7 +18,7 @@ from moejax.kernels.grouped_matmul_tiles import (
     nearest,
     triton_tile,
 )
-from moejax.kernels.grouped_matmul_triton import row_tiles
+from moejax.kernels.grouped_matmul.triton import row_tiles
 from moejax.kernels.table import load
 from moejax.plan.gpu_target import TARGETS
 from moejax.platform import gpu_generation

@@ -45,7 +45,7 @@ class Tensor:
 
 
 def interpreted(kernel, out, tile, grid, *arrays, **sizes):
-    """Run a kernel as ``grouped_matmul_jax_triton._call`` does."""
+    """Run a kernel as ``jax_triton._call`` does."""
 
     def run(*arrays):
         result = np.full(out.shape, 7, out.dtype)
@@ -58,7 +58,7 @@ def interpreted(kernel, out, tile, grid, *arrays, **sizes):
 
 def differences(dtype, rows, sizes, into, out_of):
     """Return how far the products and gradients are from the reference's, relative to the largest number."""
-    from moejax.kernels import grouped_matmul_jax_triton as kernels
+    from moejax.kernels.grouped_matmul import jax_triton as kernels
 
     kernels._call = interpreted
     keys = jax.random.split(jax.random.key(0), 3)

@@ -274,7 +274,7 @@ def test_a_program_gets_the_kernel_of_its_chip(kind, platform, quantized, kernel
         if kernel != "tokamax":
             assert chosen is load("grouped_matmul_8_bits", kernel)
         else:
-            assert chosen.__module__.endswith("grouped_matmul_tokamax_tpu")
+            assert chosen.__module__.endswith("grouped_matmul.tokamax_tpu")
 
 
 @pytest.mark.parametrize(("rows", "is_refused"), [(299_593, False), (299_594, True), (599_186, True), (599_187, False)])

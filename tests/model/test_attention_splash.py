@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from moejax.kernels import attention_splash
 from moejax.kernels.attention import AttentionMask, attention, reference
-from moejax.kernels.attention_splash import splash
+from moejax.kernels.attention import splash as attention_splash
+from moejax.kernels.attention.splash import splash
 from moejax.kernels.table import TABLE
 from moejax.platform import platform
 from moejax.sharding import MESH_AXES

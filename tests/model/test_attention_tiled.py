@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_architectures import KNOWN
 
-from moejax.kernels import attention_tiled
 from moejax.kernels.attention import AttentionMask, attention, reference
-from moejax.kernels.attention_tiled import tiled
+from moejax.kernels.attention import tiled as attention_tiled
+from moejax.kernels.attention.tiled import tiled
 from moejax.model import transformer
 from moejax.model.positions import alibi_slopes
 from moejax.model.runtime import Runtime

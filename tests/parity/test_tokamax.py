@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 
 from moejax.kernels import quantization
 from moejax.kernels.experts import Experts
-from moejax.kernels.grouped_matmul_tiles import nearest
+from moejax.kernels.grouped_matmul.tiles import nearest
 from moejax.kernels.table import has_tokamax, load
 from moejax.plan.gpu_target import TARGETS
 from moejax.routing import ROUTERS

@@ -22,7 +22,7 @@ from moejax.cli.commands.config import load as load_config
 from moejax.kernels.attention import AttentionMask, attention
 from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul import grouped_matmul
-from moejax.kernels.grouped_matmul_mosaic_8_bits import COLUMNS, ROWS, in_8_bits
+from moejax.kernels.grouped_matmul.mosaic_8_bits import COLUMNS, ROWS, in_8_bits
 from moejax.kernels.linear import project
 from moejax.kernels.private_api import tracing_for_gpu
 from moejax.kernels.table import TABLE, select

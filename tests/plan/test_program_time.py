@@ -13,9 +13,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from moejax.kernels.attention import AttentionMask
-from moejax.kernels.attention_splash import splash
+from moejax.kernels.attention.splash import splash
 from moejax.kernels.grouped_matmul import grouped_matmul
-from moejax.kernels.grouped_matmul_megablox import MEGABLOX
+from moejax.kernels.grouped_matmul.megablox import MEGABLOX
 from moejax.laws.chips import find
 from moejax.plan.program_text import Instruction
 from moejax.plan.program_time import (

@@ -9,9 +9,10 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from routing_draws import assert_close, draw_experts, draw_logits, draw_tokens
 
-from moejax.kernels import experts_grouped_matmul, grouped_matmul_megablox
+from moejax.kernels import experts_grouped_matmul
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul, grouped_matmul
-from moejax.kernels.grouped_matmul_triton import TRITON
+from moejax.kernels.grouped_matmul import megablox as grouped_matmul_megablox
+from moejax.kernels.grouped_matmul.triton import TRITON
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
 from moejax.routing.layout import by_expert

@@ -1,6 +1,6 @@
 """Compute grouped experts on CPU cores: blocks of an expert's rows, each through all three of its matrices.
 
-The result equals that of ``experts_blocks``, without its copies. A block's rows are gathered from their tokens when
+The result equals that of ``experts.blocks``, without its copies. A block's rows are gathered from their tokens when
 they are needed, and stay in a core's cache with their hidden rows. Products accumulate into gradients in place, and
 nothing is padded. While one matrix is used, the next one is prefetched, because experts with few rows use each matrix
 only briefly. Experts are distributed over XLA's threads.

@@ -17,7 +17,7 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul_tiles import jax_tile
+from moejax.kernels.grouped_matmul.tiles import jax_tile
 from moejax.kernels.table import triton_backend
 from moejax.platform import gpu_generation
 

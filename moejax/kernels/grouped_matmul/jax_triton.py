@@ -1,4 +1,4 @@
-"""Implement the grouped products of ``grouped_matmul_triton`` in Triton's own language, called by ``jax_triton``.
+"""Implement the grouped products of ``grouped_matmul.triton`` in Triton's own language, called by ``jax_triton``.
 
 JAX deprecated Pallas's Triton backend in 0.11 and will remove it. These kernels then serve Ampere, Blackwell's gradient
 of the matrices, float32 on any NVIDIA GPU, and widths that no Mosaic tile divides. They use the tile sizes of the
@@ -22,8 +22,8 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int, Shaped
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul_tiles import TritonTile, triton_tile
-from moejax.kernels.grouped_matmul_triton import row_tiles, supports
+from moejax.kernels.grouped_matmul.tiles import TritonTile, triton_tile
+from moejax.kernels.grouped_matmul.triton import row_tiles, supports
 from moejax.kernels.quantization import quantize
 from moejax.platform import gpu_generation
 

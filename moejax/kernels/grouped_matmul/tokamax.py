@@ -15,7 +15,7 @@ from jax import Array
 from jax.custom_batching import sequential_vmap
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul_tiles import MosaicTile, nearest
+from moejax.kernels.grouped_matmul.tiles import MosaicTile, nearest
 from moejax.kernels.private_api import tokamax_gpu
 from moejax.kernels.table import triton_backend
 from moejax.platform import gpu_generation

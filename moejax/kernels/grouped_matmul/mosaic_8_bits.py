@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
-from moejax.kernels.grouped_matmul_triton import row_tiles
+from moejax.kernels.grouped_matmul.triton import row_tiles
 from moejax.kernels.quantization import Quantized, quantize
 from moejax.platform import gpu_generation
 

@@ -12,7 +12,7 @@ from jax import Array
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
-from moejax.kernels.grouped_matmul_megablox import LANES, row_tile, tile_width, whole_tiles
+from moejax.kernels.grouped_matmul.megablox import LANES, row_tile, tile_width, whole_tiles
 from moejax.kernels.private_api import tokamax_tpu
 from moejax.kernels.quantization import Quantized, quantize
 from moejax.platform import platform
