@@ -60,7 +60,7 @@ class Choices:
 
     def advice(self, value: object) -> str:
         """Return the end of a sentence about another name: the most similar ones, or all."""
-        return did_you_mean(str(value), self.names)
+        return did_you_mean(str(value), [name for name in self.names if name])
 
 
 def one_of(names: Iterable[str]) -> Choices:

@@ -12,7 +12,7 @@ from typing import Any
 from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax import run_table
-from moejax.config import build, dump
+from moejax.config import build, check_fields, dump
 from moejax.data.corpus import Summary, check_sources, open_corpus, read_summary
 from moejax.errors import UserError
 from moejax.fit.tables.column_names import with_derived
@@ -398,7 +398,7 @@ def conclude_table(
         flops = 10 * float(runs["flops"].max()) if "flops" in full else Analysis.decision_flops
     sizes = [size for size in ("tokens", "params_active", "flops") if size in full and runs[size].nunique() > 1]
     analysis = Analysis(laws=chosen, resamples=resamples, decision_flops=flops, hold_out=(*sizes, "tokens")[0])
-    analysis.check()
+    check_fields(analysis, "analysis")
     analysed = analyse(path, analysis, update)
     _save_fits(analysed, folder)
     rows = runs.sort_values([c for c in ("model", "tokens") if c in runs]).to_dict("records")

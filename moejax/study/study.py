@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from moejax.architecture import Architecture
-from moejax.config import build, check_fields, check_name, dump, unknown
+from moejax.config import Rule, build, check_fields, check_name, dump, unknown
 from moejax.errors import UserError
-from moejax.evaluation.suites import suite_of
+from moejax.evaluation.suites import SUITES
 from moejax.fit.score_links import LINKS
 from moejax.fit.sweeps.settings import SETTINGS
 from moejax.laws import LAWS
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS
-from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, whole
+from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, one_of, whole
 from moejax.study import annealed
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training
@@ -33,22 +33,22 @@ RECIPES = ("tian",)
 class Analysis:
     """Settings of the analysis of a study's runs. They may change after training."""
 
-    laws: tuple[str, ...] = ("chinchilla", "effective_params")
+    laws: tuple[Annotated[str, one_of(LAWS)], ...] = ("chinchilla", "effective_params")
     """Names of the laws to fit, from ``moejax.laws.LAWS``; empty to train without fitting."""
     resamples: Annotated[int, RESAMPLES] = 300
     """Number of bootstrap resamples, drawn by architecture."""
     decision_flops: Annotated[float, NumberRange(1, 1e40)] = 1e15
     """Compute budget in FLOPs for which the fitted laws give the best model."""
-    best_by: tuple[str, ...] = ()
+    best_by: tuple[Annotated[str, one_of(SETTINGS)], ...] = ()
     """Settings that the study sweeps, such as ``learning_rate``. Laws are fitted to the run with the lowest loss of
     each architecture and token budget. If empty, all runs are fitted.
     """
-    hold_out: str = "tokens"
+    hold_out: Annotated[str, one_of(HOLD_OUT)] = "tokens"
     """Held-out set for the test of each law: the runs largest in this field of a Design, or the models in
     ``hold_out_models``. A law that the other runs do not determine is not fitted.
     """
     hold_out_models: tuple[str, ...] = ()
-    anneal: str = ""
+    anneal: Annotated[str, one_of(("", annealed.PREDICT))] = ""
     """``predict``: write a table with predicted losses of budgets that are not trained, as if a branch of the model's
     trunk were annealed to them (``moejax.study.annealed``). If empty, nothing is predicted.
     """
@@ -56,29 +56,18 @@ class Analysis:
     """Budgets for ``anneal``, in ascending order."""
     anneal_law: str = "momentum"
     """Law of loss curves that is fitted to each model's trunk and branches."""
-    recipe: str = ""
+    recipe: Annotated[str, one_of(("", *RECIPES))] = ""
     """A paper's procedure to apply to the runs after the laws, one of ``RECIPES``; none if empty."""
     recipe_models: tuple[str, ...] = ()
     """Models whose runs the procedure uses; all if empty. Its figures show all models."""
     seed: Annotated[int, whole(0, INT32)] = 0
 
-    def check(self) -> None:
-        """Raise ``UserError`` with the value, the rule and a remedy if a setting names something unknown."""
-        check_fields(self, "analysis")
-        if self.hold_out not in HOLD_OUT:
-            raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
-        for name in self.best_by:
-            if name not in SETTINGS:
-                raise UserError(unknown(f"analysis.best_by: setting {name!r}", name, SETTINGS))
-        if self.anneal not in ("", annealed.PREDICT):
-            raise UserError(unknown(f"analysis.anneal: {self.anneal!r}", self.anneal, (annealed.PREDICT,)))
-        if self.recipe and self.recipe not in RECIPES:
-            raise UserError(unknown(f"analysis.recipe: {self.recipe!r}", self.recipe, RECIPES))
-        for name in self.laws:
-            if name not in LAWS:
-                raise UserError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))
-            if self.laws.count(name) > 1:
-                raise UserError(f"analysis.laws has {name} {self.laws.count(name)} times; name every law once.")
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda analysis: len(set(analysis.laws)) == len(analysis.laws),
+            "analysis.laws has a law twice: {self.laws}; name every law once.",
+        ),
+    )
 
 
 OWN_DATA = ("unique_tokens", "decay_mixture")
@@ -92,8 +81,7 @@ TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "c
 class Stated:
     """A total that a paper states for its experiments, to compare with the plan."""
 
-    quantity: str
-    """One of ``TOTALS``."""
+    quantity: Annotated[str, one_of(TOTALS)]
     value: Annotated[float, NumberRange(0, 1e60)]
     source: str
 
@@ -102,8 +90,8 @@ class Stated:
 class Downstream:
     """Downstream evaluation of a study's checkpoints, one per model and budget. It may change after training."""
 
-    suite: str = ""
-    """A named list of tasks, one of ``moejax.evaluation.suites.SUITES``; none if empty."""
+    suite: Annotated[str, one_of(("", *SUITES))] = ""
+    """A named list of tasks; none if empty."""
     tasks: tuple[str, ...] = ()
     """Additional tasks or groups of lm-evaluation-harness, or ``validation_choices``, a task on the study's own
     text.
@@ -118,26 +106,21 @@ class Downstream:
     """Maximum number of generated tokens, within the task's limit; 0 for the task's default."""
     batch_tokens: Annotated[int, whole(1, INT32)] = 8_192
     """Tokens per forward pass."""
-    dtype: str = "float32"
-    """Compute type: ``float32`` or ``bfloat16``."""
-    links: tuple[str, ...] = ("sigmoid", "power")
-    """Fitted forms of a task's error as a function of the loss, from ``moejax.fit.score_links.LINKS``."""
+    dtype: Annotated[str, one_of(("float32", "bfloat16"))] = "float32"
+    """Type of computations."""
+    links: tuple[Annotated[str, one_of(LINKS)], ...] = ("sigmoid", "power")
+    """Fitted forms of a task's error as a function of the loss."""
 
-    def check(self) -> None:
-        """Raise ``UserError`` with the value, the rule and a remedy if a setting names something unknown."""
-        check_fields(self, "downstream")
-        if self.suite:
-            suite_of(self.suite)
-        for name in self.tasks:
-            if not name or self.tasks.count(name) > 1:
-                raise UserError(f"downstream.tasks has {name!r} {self.tasks.count(name)} times; name every task once.")
-            if "*" in name or "," in name:
-                raise UserError(f"downstream.tasks has {name!r}; it is no pattern, so name tasks or groups one by one.")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise UserError(unknown(f"downstream.dtype {self.dtype!r}", self.dtype, ("float32", "bfloat16")))
-        for name in self.links:
-            if name not in LINKS:
-                raise UserError(unknown(f"downstream.links: {name!r}", name, list(LINKS)))
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda asked: len(set(asked.tasks)) == len(asked.tasks) and all(asked.tasks),
+            "downstream.tasks is {self.tasks}; name every task once.",
+        ),
+        Rule(
+            lambda asked: not any(sign in name for name in asked.tasks for sign in "*,"),
+            "downstream.tasks is {self.tasks}, which has a pattern; name tasks or groups one by one.",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,11 +236,8 @@ class Study:
                 if name not in self.models and not later:
                     raise UserError(unknown(f"{group}: model {name!r}", name, known))
         self._check_stages()
-        self.analysis.check()
-        self.downstream.check()
-        for stated in self.stated:
-            if stated.quantity not in TOTALS:
-                raise UserError(unknown(f"stated: quantity {stated.quantity!r}", stated.quantity, TOTALS))
+        check_fields(self.analysis, "analysis")
+        check_fields(self.downstream, "downstream")
         trainings = self.trainings()
         for training in trainings:
             if models is None or training.name in models:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from moejax.architecture import Architecture
+from moejax.config import check_fields
 from moejax.data.config import DataConfig
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
@@ -94,8 +95,8 @@ def test_a_study_that_sweeps_its_learning_rate_says_so_and_fits_the_best_if_aske
 
 
 def test_only_settings_can_be_swept():
-    with pytest.raises(ValueError, match=r"analysis\.best_by: setting 'lr' is not known"):
-        dataclasses.replace(LAWS, best_by=("lr",)).check()
+    with pytest.raises(ValueError, match=r"analysis\.best_by\[0\] is 'lr'; known are learning_rate"):
+        check_fields(dataclasses.replace(LAWS, best_by=("lr",)), "analysis")
 
 
 SHAPE = Architecture(

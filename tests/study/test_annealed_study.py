@@ -62,7 +62,7 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (study(anneal="guess"), "analysis.anneal: 'guess'"),
+        (study(anneal="guess"), "analysis.anneal is 'guess'; known are predict"),
         (study(anneal=""), "analysis.anneal is empty; set it to"),
         (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
         (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),
@@ -157,7 +157,7 @@ def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_err
     alone = read_runs(trained / TABLE, Chinchilla, trust_units=True, where=["is_predicted == 0"])
     assert not any("not measured" in note for note in alone.notes)
     assert (alone.runs.weight == 1).all()
-    with pytest.raises(ValueError, match=r"predicted losses .* without a standard error .*--where 'is_predicted == 0'"):
+    with pytest.raises(ValueError, match=r"predicted losses .* need a standard error .*--where 'is_predicted == 0'"):
         read_runs(run_table.read(trained / TABLE).drop(columns="loss_standard_error"), Chinchilla, trust_units=True)
 
 
