@@ -17,8 +17,8 @@ gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
 laws: $(VENV)/.installed  ## write a page for every law into docs/laws
 	$(BIN)/moejax laws --pages docs
 
-settings: $(VENV)/.installed  ## write what config files may set into moejax/cli/settings.json and docs/settings.md, from the dataclasses
-	$(BIN)/python -m moejax.cli.settings && $(BIN)/python -m moejax.cli.settings_page
+settings: $(VENV)/.installed  ## write docs/settings.md, the settings of config files, from the dataclasses
+	$(BIN)/python -m moejax.reference.settings
 
 errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the five documents
 	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md

@@ -100,7 +100,7 @@ def zhao() -> Truth:
 
 def abnar() -> Truth:
     """The grid of configs/studies/abnar.py: 157 runs."""
-    from moejax.cli.commands.config import load
+    from moejax.cli.config_file import load
     from moejax.laws.accounting import design_of
     from moejax.study.study import Study
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import jax
 
-from moejax.cli.commands.config import load
+from moejax.cli.config_file import load
 from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
 from moejax.train.allocator import keep_memory

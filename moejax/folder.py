@@ -43,6 +43,14 @@ _INPUTS: ContextVar[frozenset[Path]] = ContextVar("inputs", default=frozenset())
 _SET: ContextVar[dict[Path, Path] | None] = ContextVar("set", default=None)
 
 
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file; False for names that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 @contextlib.contextmanager
 def reading(paths: Iterable[Path]) -> Iterator[None]:
     """Protect input files of a command within this context: ``atomic_write`` replaces none of them."""

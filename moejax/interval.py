@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from moejax.errors import UserError
 from moejax.quantities import format
+from moejax.ranges import LEVEL
 
 DECISIVE_FACTOR = 10.0
 """Ratio of the bounds above which an interval is uninformative."""
@@ -96,7 +97,7 @@ def in_percent(level: float) -> str:
     return f"{100 * level:.6g}%"
 
 
-MOST_LEVEL = 0.9999
+MOST_LEVEL = LEVEL.high
 """Maximum level. Tails beyond it depend on the shape of a distribution and not on the runs."""
 
 

@@ -105,3 +105,13 @@ def _plain(value: float | int, digits: int) -> str:
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as a clock time: ``12:07``, ``3:12:07``, ``2 d 3:12:07``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes}:{seconds:02d}"
+    days, hours = divmod(hours, 24)
+    return (f"{days} d " if days else "") + f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -95,6 +95,8 @@ Copies = Annotated[int, whole(0, 1_000_000)]
 """Number of things that are created or kept."""
 RESAMPLES = whole(10, 100_000)
 """Number of bootstrap resamples. With fewer, the bounds of an interval are the extreme resamples themselves."""
+LEVEL = NumberRange(0, 0.9999, without_low=True)
+"""Coverage of an interval."""
 Seed = Annotated[int, whole(0, 2**32 - 1)]
 Share = Annotated[float, NumberRange(0, 1)]
 PositiveShare = Annotated[float, NumberRange(0, 1, without_low=True)]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moejax.cli import settings
 from moejax.config import build, check_fields, dump
 from moejax.errors import UserError
 from moejax.ranges import NumberRange
+from moejax.reference import settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from moejax import run_table
-from moejax.cli.commands.config import load, read
+from moejax.cli.config_file import load, read
 from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
 from moejax.folder import changes

@@ -6,24 +6,24 @@ stopped by Ctrl-C.
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import errno
-import importlib
 import io
 import os
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 import moejax
 from moejax.cli import COMMANDS
+from moejax.cli.options import Command, check, parse_command
+from moejax.cli.out_folder import check_out
 from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
-from moejax.cli.validation import input_files, validate
 from moejax.errors import ChildError, UserError, out_of_memory
-from moejax.folder import reading
+from moejax.folder import is_file, reading
 from moejax.say import discard, say
-from moejax.wording import did_you_mean, one_line, says
+from moejax.wording import did_you_mean, says
 
 DONE, OTHERS, USERS = 0, 1, 2
 
@@ -47,35 +47,6 @@ exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mis
              (reproduce, study), 130 stopped, 75 interrupted by SIGTERM or by another machine's end: the same
              command goes on
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        super().error(one_line(message))
-
-
-def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a command's arguments."""
-    module = _parser_module(name)
-    parser = _Parser(
-        prog=f"moejax {name}",
-        description=module.HELP,
-        epilog=f"example:\n{module.EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    module.add_arguments(parser)
-    return parser
-
-
-def _parser_module(name: str) -> Any:
-    """Return the module of a command's options: ``HELP``, ``EXAMPLE`` and ``add_arguments``.
-
-    It may also have ``OUTPUTS``, the files that it writes to ``--out``; ``check``, which validates arguments without
-    computation; ``command``, which names the module of ``moejax.cli.commands`` if there are several; and ``prepare``,
-    which configures the process before JAX is imported.
-    """
-    return importlib.import_module(f"moejax.cli.parsers.{name}")
 
 
 def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
@@ -164,18 +135,20 @@ def _run(words: list[str]) -> int:
     if name not in COMMANDS:
         return _fail(f"{name} is no command; {did_you_mean(name, COMMANDS)}")
     try:
-        arguments = _arguments(name, rest)
-        parser = _parser_module(name)
-        with reading(input_files(arguments)):
-            validate(arguments, getattr(parser, "OUTPUTS", ()))
-            if hasattr(parser, "check"):
-                parser.check(arguments)
+        given, overrides = split_overrides(rest)
+        command = parse_command(name, given, {"overrides": tuple(overrides), "words": tuple(rest)})
+        if overrides and not getattr(command, "config", None):
+            raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
+        inputs, outputs = _files(command)
+        with reading(inputs):
+            for field, place in outputs.items():
+                if field.metadata["metavar"] == "DIR":
+                    check_out(place, field.metadata.get("files", ()))
+            check(command)
             check_flags()
             keep_libtpu_quiet()
-            if hasattr(parser, "prepare"):
-                parser.prepare(arguments)
-            module = parser.command(arguments) if hasattr(parser, "command") else name
-            return importlib.import_module(f"moejax.cli.commands.{module}").run(arguments)
+            command.prepare()
+            return command.run() or DONE
     except UserError as error:
         return _fail(str(error))
     except ChildError as error:
@@ -186,17 +159,19 @@ def _run(words: list[str]) -> int:
         raise
 
 
-def _arguments(name: str, words: list[str]) -> argparse.Namespace:
-    """Parse the arguments of a command, and add the attributes that every command gets."""
-    given, overrides = split_overrides(words)
-    if empty := next((word for word in given if word.startswith("--") and word.endswith("=--")), None):
-        # argparse treats this -- as the end of the options, and then finds no value.
-        raise UserError(f"{empty.removesuffix('=--')} is '--', which is no value; give one after the =.")
-    arguments = parser_of(name).parse_args(given)
-    if overrides and not getattr(arguments, "config", None):
-        raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
-    arguments.overrides, arguments.command_line, arguments.began = overrides, words, time.time()
-    return arguments
+def _files(command: Command) -> tuple[list[Path], dict[dataclasses.Field[Any], str | Path]]:
+    """Return the existing files that a command's options name, and the places that it writes to."""
+    inputs, outputs = [], {}
+    for field in dataclasses.fields(command):
+        value = getattr(command, field.name)
+        if field.metadata.get("output"):
+            outputs |= {} if value is None else {field: value}
+            continue
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str | Path):
+                words = (str(text), str(text).partition(":")[0])
+                inputs += [Path(word) for word in words if is_file(Path(word))]
+    return inputs, outputs
 
 
 def _help() -> str:

@@ -6,10 +6,8 @@ time writes to a folder. Files that belong together appear together.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
-import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,15 +18,6 @@ from moejax.wording import says
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota, and the maximum file size."""
-
-
-def local(text: str) -> Path:
-    """Parse a local path for ``add_argument("--out", type=local)``, where a store is not supported."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty; name a place of this machine, or leave it out")
-    if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise argparse.ArgumentTypeError(f"{text} is no place of this machine; name one, such as results, and copy it")
-    return Path(text)
 
 
 _HELD: ContextVar[Path | None] = ContextVar("held", default=None)
@@ -76,6 +65,23 @@ def out_file(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         check_replaceable(path)
         yield path
+
+
+def check_out(place: str | Path, files: tuple[str, ...] = ()) -> None:
+    """Check, before the work, that results can be written to a folder, and that files in it may be replaced.
+
+    Raises:
+      UserError: the name is invalid, it lies below a file, or a file exists and was not written by moejax.
+    """
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in str(place)):
+        raise UserError(f"--out is {str(place)!r}; a folder's name has no line breaks or other control characters.")
+    if "://" in str(place):
+        return
+    folder = Path(place)
+    at = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if at is not None and not at.is_dir():
+        raise UserError(f"The results cannot be written to {place}: {at} is a file; choose another --out.")
+    check_outputs(folder, files)
 
 
 def check_outputs(folder: Path, names: tuple[str, ...]) -> None:

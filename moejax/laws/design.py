@@ -64,6 +64,7 @@ class Design:
     model_dim: Quantity = None
     """Width of the residual stream."""
     num_layers: Quantity = None
+    """Layers."""
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
     columns: Any = None

@@ -285,3 +285,15 @@ def factor(value: float, smallest: Any, largest: Any) -> float:
 
 
 ROUNDING = 1e-9
+
+
+def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
+    """Return the law of a name, with its paper's constants if it is named by its paper and none are given.
+
+    Raises:
+      UserError: there is no such law.
+    """
+    law = law_name(text)
+    if constants is None:
+        constants = next((key for key in PUBLISHED[law] if key.startswith(text.lower())), None)
+    return law, constants

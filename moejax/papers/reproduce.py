@@ -12,10 +12,11 @@ from moejax.laws.active_params import DEFAULT
 from moejax.papers.abnar import records as abnar
 from moejax.papers.chapter_002 import records as chapter_002
 from moejax.papers.li import records as li
-from moejax.papers.record import VERDICTS, Record, Records
+from moejax.papers.record import ERROR, RULE, UNDER_READING, UNEXPLAINED, VERDICTS, Record, Records
 from moejax.papers.tian import records as tian
 from moejax.papers.verdicts import recorded
 from moejax.papers.zhao import records as zhao
+from moejax.result import Column, Result, Table
 from moejax.wording import did_you_mean
 
 
@@ -78,3 +79,32 @@ def tally(records: Iterable[Record]) -> dict[str, dict[str, int]]:
     """Return the number of records of each paper by kind of verdict."""
     counts = Counter((record.paper, record.kind) for record in records)
     return {paper: {kind: counts[paper, kind] for kind in VERDICTS} for paper in dict.fromkeys(p for p, _ in counts)}
+
+
+def summary(records: list[Record]) -> Result:
+    """Return the numbers that differ from the printed ones, in a table per paper, and the number of verdicts of each
+    kind.
+    """
+    counts = tally(records)
+    columns = (
+        Column("where"),
+        Column("quantity", words=True),
+        Column("printed"),
+        Column("tolerance"),
+        Column("computed"),
+        Column("verdict", words=True),
+        Column("reading or remark", words=True),
+    )
+    tables = []
+    for paper in counts:
+        rows = [
+            [r.where, r.quantity, r.printed, r.tolerance, r.shown, r.kind, r.found.name if r.found else r.note]
+            for r in records
+            if r.paper == paper and r.kind in (UNDER_READING, ERROR, UNEXPLAINED)
+        ]
+        tables.append(Table(f"{PAPERS[paper].title}: what is not simply as printed", columns, rows))
+    rows = [[paper, *row.values(), sum(row.values())] for paper, row in counts.items()]
+    total = [sum(row[kind] for row in counts.values()) for kind in VERDICTS]
+    heads = [Column(name) for name in ("paper", *VERDICTS, "all")]
+    tables.append(Table("Verdicts", heads, [*rows, ["all", *total, sum(total)]], [RULE]))
+    return Result(tables=tables)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from pathlib import Path
 
 from moejax.papers.record import Record
-from moejax.stored import foreign_json
+from moejax.stored import foreign_json, read_bytes
 
 
 def recorded() -> dict[str, str]:
@@ -37,3 +38,9 @@ def changes(records: Iterable[Record], known: Mapping[str, str]) -> list[str]:
     return sorted(
         told + [f"{key}: this quantity is on record as '{known[key]}' and no longer computed." for key in gone]
     )
+
+
+def read_verdicts(path: Path) -> dict[str, str]:
+    """Return the verdicts in a file of ``--record``, by the key of their number."""
+    remedy = f"--record {path} writes a file of verdicts"
+    return foreign_json(read_bytes(path, remedy=remedy), path, shape=dict[str, str], remedy=remedy)

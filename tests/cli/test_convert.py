@@ -85,8 +85,8 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "weights", "{theirs}"], "is no folder of a training"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
         (["--from", "hf", "{theirs}", "--shard-bytes", "0"], "--shard-bytes is 0"),
-        (["--from", "hf", "{theirs}", "--family", "mixtral"], "--family is for --to hf"),
-        (["--from", "hf", "{theirs}", "--ema"], "--ema is of a training"),
+        (["--from", "hf", "{theirs}", "--family", "mixtral"], "--from and --family exclude each other"),
+        (["--from", "hf", "{theirs}", "--ema"], "--from and --ema exclude each other"),
     ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path, capsys):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands.config import load
-from moejax.cli.parsers import design as words
+from moejax.cli.config_file import load
 from moejax.design.constraint import Constraint
 from moejax.design.decide import decide
 from moejax.design.measures import CostAssumptions
@@ -220,12 +219,3 @@ def test_constraints_that_conflict_are_named(capsys):
 def test_mistakes_are_sentences(capsys, words, says):
     assert main(["design", *words]) == 2
     assert says in capsys.readouterr().err
-
-
-def test_every_example_names_options_that_exist():
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    words.add_arguments(parser)
-    for line in words.EXAMPLE.splitlines():
-        parser.parse_args(line.split()[2:])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands.config import load
+from moejax.cli.config_file import load
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.chips import CHIPS, find
@@ -74,8 +74,8 @@ def test_a_pod_is_sized_by_memory(capsys):
     ("words", "sentence"),
     [
         (["--chip", "h8000"], "did you mean h800"),
-        (["--mfu", "40"], "The MFU is 40; give the share"),
-        (["--price", "-1"], "The price is -1"),
+        (["--mfu", "40"], "--mfu is 40; give a number above 0"),
+        (["--price", "-1"], "--price is -1; give a number"),
         (["--config.recipe.batch_tokens=1000"], "a positive multiple of data.sequence_length"),
     ],
 )

@@ -6,16 +6,19 @@ from moejax.__main__ import main
 
 
 def test_where_the_harness_is_missing_the_extra_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("moejax.cli.parsers.eval.find_spec", lambda name: None)
+    monkeypatch.setattr("moejax.cli.commands.eval.find_spec", lambda name: None)
     assert main(["eval", str(tmp_path), "--tasks", "arc_easy"]) == 2
     assert "which is not installed; pip install 'moejax[eval]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [(["--tasks", ","], "names no task"), (["--tasks", "a", "--limit", "0"], "give at least one document")],
+    [
+        (["--tasks", ","], "names no task"),
+        (["--tasks", "a", "--limit", "0"], "--limit is 0; give"),
+    ],
 )
 def test_what_asks_for_nothing_is_a_sentence(words, sentence, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("moejax.cli.parsers.eval.find_spec", lambda name: True)
+    monkeypatch.setattr("moejax.cli.commands.eval.find_spec", lambda name: True)
     assert main(["eval", str(tmp_path), *words]) == 2
     assert sentence in capsys.readouterr().err

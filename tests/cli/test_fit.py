@@ -1,9 +1,6 @@
 """``moejax fit`` from a file to an answer, and from a mistake to a sentence."""
 
-import argparse
-import inspect
 import json
-import re
 import shlex
 
 import numpy as np
@@ -11,12 +8,13 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.command_line import parser_of
-from moejax.cli.commands import fit_recipes
-from moejax.cli.parsers.fit import RECIPES, check
+from moejax.cli.commands.compare import Compare
+from moejax.cli.commands.fit import RECIPES
+from moejax.cli.options import check, parse_command
 from moejax.errors import UserError
 from moejax.fit.fit_result import load
 from moejax.fit.uncertainty import bootstrap
+from moejax.fit.uncertainty.answers import Questions, asked_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
@@ -162,12 +160,12 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--each", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--weight", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--folds", "99"], "99 folds"),
-        (MAPPED, "give --law NAME"),
+        (MAPPED, "One of --law, --form or --recipe is required"),
         ([*MAPPED, "--recipe", "launch-check"], "give --law NAME"),
         ([*MAPPED, "--recipe", "zhao"], "no column params_total"),
         ([*MAPPED, "--recipe", "tian", "--map", "top_k=1"], "no column num_experts"),
         ([*MAPPED, "--recipe", "tian"], "no column flops"),
-        (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "known are launch-check"),
+        (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "choose from 'launch-check'"),
         (
             ["--law", "chinchilla", *MAPPED, "--recipe", "launch-check", "--pilot", "none.csv"],
             "no run table at none.csv",
@@ -203,28 +201,19 @@ OPTIONS = {
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_recipe_refuses_an_option_that_it_would_not_read_and_names_those_that_it_reads(recipe, option):
     law = OPTIONS["law"] if "law" in RECIPES[recipe] and option != "law" else []
-    arguments = parser_of("fit").parse_args(["runs.csv", "--recipe", recipe, *law, *OPTIONS[option]])
+    fit = parse_command("fit", ["runs.csv", "--recipe", recipe, *law, *OPTIONS[option]])
     if option in RECIPES[recipe]:
-        check(arguments)
+        check(fit)
         return
     with pytest.raises(UserError, match=f"--recipe {recipe} does not read {OPTIONS[option][0]}; ") as error:
-        check(arguments)
+        check(fit)
     assert all(OPTIONS[name][0] in str(error.value) for name in RECIPES[recipe])
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_what_a_recipe_is_said_to_read_is_what_its_code_reads(recipe):
-    source = inspect.getsource(fit_recipes.RECIPES[recipe])
-    read = {*re.findall(r"arguments\.(\w+)", source), *(["law"] if "law_of(" in source else [])}
-    read |= {"starts"} if "starts_of(" in source else set()
-    assert read - {"seed", "out", "runs", "map"} == {*RECIPES[recipe]}
 
 
 @pytest.mark.parametrize("option", ["pilot", "correct", "shares"])
 def test_an_option_of_a_recipe_alone_is_refused_without_one(option):
-    arguments = parser_of("fit").parse_args(["runs.csv", *OPTIONS["law"], *OPTIONS[option]])
-    with pytest.raises(UserError, match=f"does not read --{option}; --recipe (launch-check|domains) does"):
-        check(arguments)
+    with pytest.raises(UserError, match=f"--{option} needs --recipe"):
+        check(parse_command("fit", ["runs.csv", *OPTIONS["law"], *OPTIONS[option]]))
 
 
 @pytest.mark.parametrize(
@@ -394,13 +383,10 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
 
 
 def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
-    from argparse import Namespace
-
-    from moejax.cli.commands.fit_answers import asked_of
     from moejax.laws.mixtures.five_factor import FiveFactor
 
-    asked = {"decide": ["params_total=671B", "flops=1e24,params_total=671B"], "profile": ["r_a*"], "influence": []}
-    found = asked_of(FiveFactor, "loss", (), Namespace(predict=[], covariance="sandwich", by="group", **asked))
+    asked = Questions(decide=[{"params_total": 671e9}, {"flops": 1e24, "params_total": 671e9}], profile=["r_a*"])
+    found = asked_of(FiveFactor, "loss", (), asked)
     assert [answer.symbol for answer in found.decisions] == ["G*", "S*", "r_a*", "N_a*", "D*", "L*"]
     assert len(found.profiles) == 1
 
@@ -452,23 +438,15 @@ def test_a_launch_check_gives_a_verdict_and_takes_no_run_for_two(table, tmp_path
 
 
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
-    from moejax.cli.commands import compare
-    from moejax.cli.parsers import compare as compare_words
-    from moejax.cli.parsers import fit as fit_words
-
-    def parsed(module, words):
-        parser = argparse.ArgumentParser()
-        module.add_arguments(parser)
-        return parser.parse_args(words)
-
     options = ["my runs.csv", "--where", "seed == 42", "--map", "tokens=step * 2", "--best-by", "lr", "--drop-invalid"]
-    given = parsed(compare_words, [*options, "--penalty", "squared"])
-    words = shlex.split(compare.next_command(given, "kaplan"))
+    comparison = parse_command("compare", [*options, "--penalty", "squared"])
+    assert isinstance(comparison, Compare)
+    words = shlex.split(comparison.next_command("kaplan"))
     assert words[:2] == ["moejax", "fit"]
-    again = vars(parsed(fit_words, words[2:]))
-    assert again["law"] == "kaplan"
+    again = parse_command("fit", words[2:])
+    assert again.law == "kaplan"
     for name in ("runs", "where", "map", "best_by", "drop_invalid", "penalty", "trust_units", "loss"):
-        assert again[name] == getattr(given, name)
+        assert getattr(again, name) == getattr(comparison, name)
 
 
 @pytest.mark.parametrize(

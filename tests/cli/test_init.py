@@ -26,7 +26,7 @@ READERS |= {"designed/config.py", "runs/next/study.py", "configs/studies/FILE.py
 def shown():
     """Every config that help texts and pages name, but those that a page writes out."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py"))]
-    helps = [ROOT / "moejax" / "cli" / "parsers" / f"{name}.py" for name in COMMANDS]
+    helps = [ROOT / "moejax" / "cli" / "commands" / f"{name}.py" for name in COMMANDS]
     helps.append(ROOT / "moejax" / "cli" / "command_line.py")
     texts = [page.read_text() for page in (*pages, *helps) if page.name != "log.md"]
     named = {name for text in texts for name in re.findall(r"--config[= ]([\w./-]+\.py)", text)}

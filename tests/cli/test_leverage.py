@@ -1,15 +1,15 @@
 """``moejax leverage``."""
 
-import argparse
+import dataclasses
 import json
 import re
-import shlex
 
 import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.parsers import leverage as command
+from moejax.cli.commands.leverage import Leverage
+from moejax.cli.options import flag_of
 from moejax.fit.fit_result import load
 from moejax.fit.uncertainty.estimands import decision_estimands, find
 from moejax.float64 import float64
@@ -159,17 +159,8 @@ def test_every_option_that_is_named_where_curves_are_not_determined_is_one_of_th
     assert main(["leverage", f"{table}:num_experts > 0", f"{table}:num_experts == 0"]) == 0
     said = capsys.readouterr()
     assert "was not set by the data" in said.out
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    options = {option for action in parser._actions for option in action.option_strings}
+    options = {flag_of(Leverage, field.name) for field in dataclasses.fields(Leverage) if field.metadata}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
-
-
-def test_every_example_names_options_that_exist():
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    for line in command.EXAMPLE.splitlines():
-        parser.parse_args(shlex.split(line)[2:])
 
 
 def test_rows_that_are_in_both_families_are_counted_and_flops_that_follow_are_offered(table, tmp_path, capsys):

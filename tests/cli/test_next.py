@@ -1,15 +1,12 @@
 """``moejax next``."""
 
-import argparse
 import json
-import shlex
 
 import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands.config import load
-from moejax.cli.parsers import next as command
+from moejax.cli.config_file import load
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.accounting import design_of
@@ -120,8 +117,8 @@ def test_runs_are_proposed_for_a_law_by_formula_with_columns_and_a_budget_of_its
         (("--target", "M*:flops=1e23"), "chinchilla has nothing called M*"),
         (("--target", "loss:params_active=7B"), "also give tokens"),
         (("--target", LARGE, "--k", "0"), "--k is 0"),
-        (("--target", LARGE, "--form", "loss = E + A/N^a"), "--law and --form are two laws"),
-        (("--target", LARGE, "--budget", "C = 6*N*D"), "--budget is of a formula"),
+        (("--target", LARGE, "--form", "loss = E + A/N^a"), "--law and --form exclude each other"),
+        (("--target", LARGE, "--budget", "C = 6*N*D"), "--budget needs --form"),
         (("--target", LARGE, "--reach", "0.5"), "--reach is 0.5"),
         (("--target", LARGE, "--around", "nobody"), "nobody"),
         (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),
@@ -149,13 +146,6 @@ def test_too_few_runs_for_a_fit_are_planned_by_modes_or_around_published_constan
     assert "planned for every mode of its posterior" in " ".join((captured.err + captured.out).split())
     assert main(words(few, *more, "--around", "hoffmann-2022", "--noise", "0.003")) == 0
     assert "do not identify" in capsys.readouterr().out
-
-
-def test_every_example_names_options_that_exist():
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    for line in command.EXAMPLE.splitlines():
-        parser.parse_args(shlex.split(line)[2:])
 
 
 def test_a_coefficient_below_0_is_asked_by_its_size(table, capsys):

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.parsers import predict
-from moejax.cli.validation import law_or_fit
+from moejax.cli.commands import predict
+from moejax.cli.shared import law_or_fit
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moejax.cli.parsers import predict
+from moejax.cli.commands import predict
 from moejax.cli.process import check_flags, compile_quickly, keep_libtpu_quiet, keep_programs, take_gpu_memory
 from moejax.compilation_cache import MOST_PROGRAMS
 from moejax.errors import UserError

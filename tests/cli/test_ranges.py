@@ -1,6 +1,5 @@
 """``moejax ranges``: Tables 3 and 4 of Zhao et al., as the document prints them."""
 
-import argparse
 import dataclasses
 import json
 import math
@@ -10,10 +9,9 @@ import shlex
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.command_line import parser_of
-from moejax.cli.commands.ranges import Model, inward, ranges
 from moejax.laws.predict import published
 from moejax.papers.zhao.models import MODELS, TABLE_3, TABLE_4
+from moejax.papers.zhao.ranges import Asked, Model, inward, ranges
 from moejax.report import render
 from moejax.result import NOT_DETERMINED
 
@@ -50,14 +48,14 @@ def test_json_says_what_a_model_of_one_s_own_may_do(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--params-total 1e9", "belong together"),
-        ("kimi-k2 --params-total 1e9 --params-active 1e8", "Models have sizes of their own"),
-        ("--params-total 1e9 --params-active 2e9", "at most all of them"),
-        ("--params-total 10 --params-active 10", "at least 1000"),
+        ("--params-total 1e9", "--params-total needs --params-active"),
+        ("kimi-k2 --params-total 1e9 --params-active 1e8", "MODEL exclude each other"),
+        ("--params-total 1e9 --params-active 2e9", "give at most --params-total, 1e+09"),
+        ("--params-total 10 --params-active 10", "of at least 1000"),
         ("--law chinchilla", "give --law zhao"),
         ("--gain -1", "above 0 and below 100"),
         ("kimi-k3", "did you mean kimi-k2"),
-        ("--flops 1e23 --params-total 1e9", "moejax design --law zhao --flops 1e+23 --params-total 1e+09 gives"),
+        ("--flops 1e23 --params-total 1e9", "moejax design --law zhao --flops 1e23 --params-total N gives"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, capsys):
@@ -67,8 +65,7 @@ def test_mistakes_are_answered_with_a_sentence(words, sentence, capsys):
 
 def test_an_optimum_that_is_no_share_is_not_determined():
     law = dataclasses.replace(published("zhao").law, share_coupling=1e-9, shared_slope=-50.0)
-    asked = argparse.Namespace(**vars(parser_of("ranges").parse_args([])))
-    result = ranges(law, "mine", [Model("yours", 1e9, 1e8)], published("zhao"), asked)
+    result = ranges(law, "mine", [Model("yours", 1e9, 1e8)], "", published("zhao"), Asked())
     (row,) = result.data["models"]
     assert math.isnan(row["optimal_active_share"])
     assert math.isnan(result.data["optimal_shared_share"])

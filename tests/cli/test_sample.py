@@ -9,7 +9,6 @@ from tokenizers import Tokenizer, models, processors
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
-from moejax.cli.commands import sample
 from moejax.model import transformer
 from moejax.weights.folder import save_weights
 
@@ -53,7 +52,9 @@ def test_a_prompt_is_read_after_what_the_template_puts_there(template, opens, we
     shutil.copytree(weights, tmp_path / "converted")
     tokenizer.save(str(tmp_path / "converted" / "tokenizer.json"))
     prompts = []
-    monkeypatch.setattr(sample, "generate", lambda a, r, p, prompt, *_, **__: prompts.append(prompt.tolist()) or prompt)
+    monkeypatch.setattr(
+        "moejax.model.generate.generate", lambda a, r, p, prompt, *_, **__: prompts.append(prompt.tolist()) or prompt
+    )
     for folder, words in ((tmp_path / "converted", []), (weights, ["--tokenizer", "bytes"])):
         assert main(["sample", str(folder), "--prompt", "abc", *words]) == 0
     assert prompts == [[[*[begin] * opens, 0, 1, 2]], [[256, 97, 98, 99]]]
@@ -68,7 +69,7 @@ def test_the_text_is_printed_with_its_prompt(weights, capsys):
     ("words", "sentence"),
     [
         (["--temperature", "-1"], "temperature is -1.0"),
-        (["--tokens", "0"], "at least one of each"),
+        (["--tokens", "0"], "--tokens is 0; give a whole number"),
         (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens and the model 257"),
         (["--tokenizer", "nowhere.json"], "There is no tokenizer nowhere.json"),
     ],

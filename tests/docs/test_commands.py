@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from moejax.cli import COMMANDS
-from moejax.cli.command_line import parser_of, split_overrides
+from moejax.cli.command_line import split_overrides
+from moejax.cli.options import parse_command
 
 pytestmark = pytest.mark.docs
 PAGES = [
@@ -36,7 +37,7 @@ SHOWN = [
     (str(source), line)
     for source, text in (
         *((page, code(page)) for page in PAGES),
-        *((name, importlib.import_module(f"moejax.cli.parsers.{name}").EXAMPLE) for name in COMMANDS),
+        *((name, importlib.import_module(f"moejax.cli.commands.{name}").EXAMPLE) for name in COMMANDS),
     )
     for line in commands(text)
 ]
@@ -54,7 +55,7 @@ def test_every_shown_command_is_one_that_can_be_given(capsys):
     for source, line in SHOWN:
         _, name, *words = shlex.split(line, comments=True)
         try:
-            parser_of(name).parse_args(split_overrides(words)[0])
+            parse_command(name, split_overrides(words)[0])
         except (SystemExit, ValueError):
             refused.append(f"{source}: {line}: {capsys.readouterr().err}")
     assert not refused

@@ -15,14 +15,14 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import law_pages
-from moejax.cli.law_pages import DESIGNED, write_pages
 from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import design_from
 from moejax.laws.formula import formula, parse
 from moejax.laws.law import coefficients, in_units
 from moejax.papers.errata import findings, paper_of, places_in, section
+from moejax.reference import laws as law_pages
+from moejax.reference.laws import DESIGNED, write_pages
 from moejax.report.mathml import GREEK, block, inline
 
 DOCS = Path("docs")

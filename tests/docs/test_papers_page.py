@@ -11,7 +11,8 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
-from moejax.cli.command_line import DONE, parser_of, split_overrides
+from moejax.cli.command_line import DONE, split_overrides
+from moejax.cli.options import parse_command
 from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.papers.record import ERROR, MATCH, NOT_CHECKABLE, UNDER_READING, UNEXPLAINED
 from moejax.papers.verdicts import recorded
@@ -45,7 +46,7 @@ def test_every_command_in_a_row_is_one_that_can_be_given(capsys):
         assert name in COMMANDS
         try:
             if words:
-                parser_of(name).parse_args(split_overrides(words)[0])
+                parse_command(name, split_overrides(words)[0])
         except (SystemExit, ValueError):
             refused.append(f"{line}: {capsys.readouterr().err}")
     assert not refused

@@ -24,7 +24,7 @@ from test_commands import code, commands
 
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
-from moejax.cli.commands.config import load
+from moejax.cli.config_file import load
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002
 from moejax.plan.gpu_target import has_cuda_plugin
@@ -36,7 +36,7 @@ from moejax.study.study import Study
 ROOT = Path.cwd()
 SHOWN = {page.stem: commands(code(page)) for page in [Path("README.md"), *sorted(Path("docs").glob("*.md"))]}
 SHOWN["help"] = [
-    line for name in COMMANDS for line in commands(importlib.import_module(f"moejax.cli.parsers.{name}").EXAMPLE)
+    line for name in COMMANDS for line in commands(importlib.import_module(f"moejax.cli.commands.{name}").EXAMPLE)
 ]
 SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for line in commands(code(page))]
 

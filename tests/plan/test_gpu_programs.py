@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moejax.cli.commands.config import load as load_config
+from moejax.cli.config_file import load as load_config
 from moejax.kernels.attention import AttentionMask, attention
 from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul import grouped_matmul

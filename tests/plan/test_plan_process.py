@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moejax.cli.commands.config import load
+from moejax.cli.config_file import load
 from moejax.errors import UserError
 from moejax.plan.process import plan
 from moejax.plan.topology import parse

@@ -52,12 +52,10 @@ def test_a_training_that_finds_no_room_for_a_word_is_the_disks_fault(fails, task
 
 
 def test_a_study_whose_training_failed_ends_with_a_sentence(config_file, tmp_path, monkeypatch, capsys):
-    from moejax.cli.commands import study
-
     def failed(*_, **__):
         raise ChildError("1 of 1 trainings failed: small ended with status 1: why (see small.log).")
 
-    monkeypatch.setattr(study, "train_study", failed)
+    monkeypatch.setattr("moejax.study.run.train_study", failed)
     assert main(["study", f"--config={config_file}", "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
     assert "moejax: 1 of 1 trainings failed: small ended with status 1" in said

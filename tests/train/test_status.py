@@ -14,8 +14,8 @@ from command import environment, run, start, write_config
 from interrupted import Killed, on_one_device
 
 from moejax.__main__ import main
-from moejax.cli.progress import routing_tables
 from moejax.folder import only_writer
+from moejax.report.trainings import routing_tables
 from moejax.stored import write_json
 from moejax.train.directory import metrics
 from moejax.train.directory.attempts import DONE, INTERRUPTED, RUNNING, WAITING

@@ -1,97 +1,116 @@
-"""Implement ``moejax compare``: compare laws on a table of runs."""
+"""Compare laws on a table of runs."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from moejax.cli.commands.fit_options import SIGNS, fixed_of, formulas_of, penalty_of
-from moejax.cli.commands.run_table_options import read_table, splits_of
-from moejax.cli.out_folder import out_set
-from moejax.cli.progress import progress
+from moejax.cli.options import argument, flag_of, given, option, out
+from moejax.cli.process import compile_quickly
+from moejax.cli.shared import FORM, FORMULA, RUNS, ObjectiveOptions, SignOptions, SplitOptions, TableOptions
 from moejax.errors import UserError
-from moejax.fit.selection.comparison import Comparison, compare, of_the_loss, summary
-from moejax.fit.tables.read_runs import ReadRuns
-from moejax.folder import write_json, write_text
-from moejax.laws import LAWS
-from moejax.laws.design import FIELDS
-from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.predict import law_name
-from moejax.report import render
-from moejax.report.figures import compared_laws
-from moejax.report.figures.figure import write_figure
-from moejax.result import Result
-from moejax.run_sources import source
-from moejax.say import say
+from moejax.run_sources.source import named, source
 from moejax.wording import listed
 
+if TYPE_CHECKING:
+    from moejax.fit.selection.comparison import Comparison
+    from moejax.fit.tables.read_runs import ReadRuns
+    from moejax.laws.formula_law import FormulaLaw
+    from moejax.result import Result
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read the runs, fit the laws, test them on held-out runs, and print the comparison."""
-    formulas = formulas_of(arguments, arguments.form)
-    asked = arguments.laws or ("" if formulas else "all")
-    named = [] if asked in ("", "all") else [law_name(name) for name in asked.split(",")]
-    laws = (of_the_loss(LAWS, named) if asked else {}) | formulas
-    read = _read(arguments, formulas)
-    if not (arguments.hold_out or arguments.each or arguments.folds):
-        arguments.hold_out = ["tokens"]
-    splits = splits_of(read, arguments)
-    with progress() as show:
-        found = compare(
-            laws,
-            read.runs,
-            splits,
-            penalty=penalty_of(arguments),
-            fixed=fixed_of(arguments),
-            seed=arguments.seed,
-            progress=show,
-        )
-    title = f"Laws compared on {source.named(arguments.runs)}"
-    if arguments.out:
-        with out_set(arguments.out):
-            _write(arguments.out, found, read, summary(found, title, verbose=True))
-    result = summary(found, title, arguments.verbose)
-    result = replace(result, notes=[f"Next: {next_command(arguments, found.next_law)}"])
-    render.show(result, as_json=arguments.json)
-    return 0
+EXAMPLE = """\
+moejax compare runs.parquet --hold-out tokens
+moejax compare runs.csv --hold-out flops --fix irreducible=1.6 --penalty squared
+moejax compare runs.csv --laws chinchilla --form 'loss = E + A/N^alpha + B/D^alpha' --form 'loss = E + A/(N*D)^alpha'
+moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json"""
 
 
-def _read(arguments: argparse.Namespace, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
-    """Return the runs, with the columns and the target of the formulas."""
-    targets = list(dict.fromkeys(target for law in formulas.values() for target in law.outputs))
-    if len(targets) > 1:
-        raise UserError(f"The formulas are of {listed(targets)}; laws are compared on one target.")
-    own = dict.fromkeys(name for law in formulas.values() for name in law.inputs if name not in FIELDS)
-    if not targets or targets == ["loss"]:
-        return read_table(arguments, tuple(own))
-    read = read_table(argparse.Namespace(**{**vars(arguments), "loss": targets[0]}), tuple(own))
-    return replace(read, runs=replace(read.runs, output=targets[0]))
+@dataclass(frozen=True, kw_only=True)
+class Compare(SignOptions, ObjectiveOptions, SplitOptions, name="compare"):
+    """Fit every law that a table of runs allows, and test all on the same held-out runs (the largest in tokens, if none
+    are selected).
+    """
+
+    runs: Path | str = argument(RUNS, metavar="RUNS", read=source)
+    laws: str = option("", "names of laws, separated by commas, or all (all; with --form, none)", metavar="NAMES")
+    form: tuple[str, ...] = option((), FORM, metavar="FORMULA", group=FORMULA)
+    verbose: bool = option(False, "give the reason for each law that is left out")
+    out: Path | None = out(
+        "write compare.json, compare.md and the figure", "compare.json", "compare.md", "predicted_vs_actual.csv"
+    )
+
+    def prepare(self) -> None:
+        """Reduce the compile time of the few programs of a fit. Holding out each group takes many fits."""
+        compile_quickly(optimised=self.each is not None)
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_set
+        from moejax.cli.progress import progress
+        from moejax.fit.selection.comparison import compare, of_the_loss, summary
+        from moejax.laws import LAWS
+        from moejax.laws.predict import law_name
+        from moejax.report import render
+
+        formulas = self.formulas(self.runs, self.form)
+        asked = self.laws or ("" if formulas else "all")
+        names = [] if asked in ("", "all") else [law_name(name) for name in asked.split(",")]
+        laws = (of_the_loss(LAWS, names) if asked else {}) | formulas
+        read = self._read_for(formulas)
+        usual = not (self.hold_out or self.each or self.folds)
+        splits = (replace(self, hold_out=("tokens",)) if usual else self).splits(read, self.seed)
+        how = {"penalty": self.objective(), "fixed": self.fixed, "seed": self.seed}
+        with progress() as show:
+            comparison = compare(laws, read.runs, splits, **how, progress=show)
+        title = f"Laws compared on {named(self.runs)}"
+        if self.out:
+            with out_set(self.out):
+                _write(self.out, comparison, read, summary(comparison, title, verbose=True))
+        result = summary(comparison, title, self.verbose)
+        result = replace(result, notes=[f"Next: {self.next_command(comparison.next_law)}"])
+        render.show(result, as_json=self.json)
+
+    def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
+        """Return the runs, with the columns and the target of the formulas."""
+        from moejax.laws.design import FIELDS
+
+        targets = list(dict.fromkeys(target for law in formulas.values() for target in law.outputs))
+        if len(targets) > 1:
+            raise UserError(f"The formulas are of {listed(targets)}; laws are compared on one target.")
+        own = dict.fromkeys(name for law in formulas.values() for name in law.inputs if name not in FIELDS)
+        if targets in ([], ["loss"]):
+            return self.read(self.runs, tuple(own))
+        read = replace(self, loss=targets[0]).read(self.runs, tuple(own))
+        return replace(read, runs=replace(read.runs, output=targets[0]))
+
+    def next_command(self, law: str) -> str:
+        """Return the command that fits the recommended law to the same rows in the same way."""
+        by_formula = law in self.form
+        words = ["moejax", "fit", str(self.runs), "--form" if by_formula else "--law", law]
+        signs = ("positive", "negative", "either") if by_formula else ()
+        kept = (*signs, *TableOptions.__dataclass_fields__, "fix", "penalty", "residual", "delta")
+        for name in kept:
+            if name not in given(self) or name == "json":
+                continue
+            value, flag = getattr(self, name), flag_of(Compare, name)
+            if isinstance(value, tuple):
+                words += [word for one in value for word in (flag, str(one))]
+            else:
+                words += [flag] if value is True else [flag, str(value)]
+        return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
 
 
-def next_command(arguments: argparse.Namespace, law: str) -> str:
-    """Return the command that fits the recommended law to the same rows in the same way."""
-    words = ["moejax", "fit", str(arguments.runs), "--form" if law in arguments.form else "--law", law]
-    if law in arguments.form:
-        words += [
-            word for sign in SIGNS if getattr(arguments, sign) for word in (f"--{sign}", getattr(arguments, sign))
-        ]
-    for name in ("map", "where", "fix"):
-        words += [word for value in getattr(arguments, name) for word in (f"--{name}", value)]
-    usual = {"loss": "loss", "group": None, "weight": None, "best_by": None, "penalty": "huber", "residual": "log"}
-    for name, value in {**usual, "delta": None}.items():
-        if (given := getattr(arguments, name)) != value:
-            words += [f"--{name.replace('_', '-')}", str(given)]
-    for name in ("smooth", "drop_invalid", "drop_duplicates", "trust_units"):
-        words += [f"--{name.replace('_', '-')}"] if getattr(arguments, name) else []
-    return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
+def _write(folder: Path, comparison: Comparison, read: ReadRuns, result: Result) -> None:
+    from moejax.folder import write_json, write_text
+    from moejax.report import render
+    from moejax.report.figures import compared_laws
+    from moejax.report.figures.figure import write_figure
+    from moejax.say import say
 
-
-def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> None:
     figure = write_figure(
-        folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
+        folder, "predicted_vs_actual", lambda: compared_laws.draw(comparison, read.runs, read.rows.tolist())
     )
     words = read.runs.output.replace("_", " ")
     image = f"\n![Predicted against measured {words}, a panel per law]({figure[0]})\n"

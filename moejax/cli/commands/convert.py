@@ -1,87 +1,132 @@
-"""Implement ``moejax convert``: convert Hugging Face checkpoints to moejax's weights, and models to such
-checkpoints.
-"""
+"""Convert Hugging Face checkpoints to moejax's weights, and models to such checkpoints."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from moejax.cli.out_folder import out_folder
-from moejax.cli.progress import progress_display
+from moejax.cli.options import Command, option, out
 from moejax.errors import UserError
-from moejax.huggingface.conversion import from_huggingface, to_huggingface
-from moejax.json_text import json_text
-from moejax.progress import ProgressCallback
-from moejax.quantities import format_bytes
-from moejax.say import say
-from moejax.train.directory.saved_weights import find_saved_state, is_training, write_saved_weights
-from moejax.weights.folder import WEIGHTS, is_weights
+from moejax.folder import check_new_folder
+from moejax.ranges import whole
+
+if TYPE_CHECKING:
+    from moejax.huggingface.conversion import Converted
+
+EXAMPLE = """\
+  moejax convert --from hf Mixtral-8x7B-v0.1 --out weights/mixtral
+  moejax convert --to hf weights/mixtral --dtype bfloat16 --out mixtral-hf
+  moejax convert --to hf runs/mine --out mine-hf                               # the longest budget of a training
+  moejax convert --to hf runs/mine/checkpoints/branch-65536 --out mine-hf-65536
+  moejax convert --to weights runs/mine --out weights/mine                     # for load_weights in Python"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Convert a model, and print the written files."""
-    kind, path = arguments.source or arguments.target
-    option = "--from" if arguments.source else "--to"
-    out = arguments.out
-    if not Path(path).is_dir():
-        given = (
-            "the folder of a Hugging Face checkpoint, which `hf download NAME --local-dir DIR` fetches"
-            if arguments.source
-            else "the --out of a training, a checkpoint in it, or a folder of weights"
-        )
-        raise UserError(f"{option} {kind} {path}: there is no folder {path}. Give {given}.")
-    with out_folder(out.absolute().parent, shared=True), progress_display() as update:
-        done = _directions()[option, kind](Path(path), out, arguments, update)
-    if arguments.json:
-        print(json_text({"out": str(out), **done}))
-    else:
-        _print(out, done)
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Convert(Command, name="convert"):
+    """Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."""
+
+    ONE_OF = ("source", "target")
+    source: tuple[str, str] | None = option(
+        None,
+        "a checkpoint folder to read",
+        flag="from",
+        metavar=("hf", "PATH"),
+        excludes=("target", "family", "ema"),
+    )
+    target: tuple[str, str] | None = option(
+        None,
+        "format to write, and a weights folder, a training's folder or a checkpoint in it to read",
+        flag="to",
+        metavar=("hf|weights", "PATH"),
+    )
+    out: Path = out("new folder, which appears when it is complete", required=True)
+    ema: bool = option(False, "for a training with recipe.ema_decay: the moving average of its parameters")
+    dtype: str | None = option(
+        None, "type of the weights (default: as stored)", choices=("float32", "bfloat16", "float16")
+    )
+    family: str | None = option(None, "with --to hf: as mixtral (default: one that fits)", metavar="NAME")
+    shard_bytes: Annotated[int, whole(1, 10**18)] = option(
+        5_000_000_000, "with --to hf: maximum size of a file, where tensors allow", metavar="N"
+    )
+
+    def check(self) -> None:
+        kind, path = self._direction
+        option, known = ("--from", ("hf",)) if self.source else ("--to", ("hf", "weights"))
+        if kind not in known:
+            raise UserError(f"{option} {kind} is not known; write {option} {' or '.join(known)}, and a PATH.")
+        if kind == "weights" and (self.dtype or self.family):
+            raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
+        check_new_folder(self.out)
+        if not Path(path).is_dir():
+            given = (
+                "the folder of a Hugging Face checkpoint, which `hf download NAME --local-dir DIR` fetches"
+                if self.source
+                else "the --out of a training, a checkpoint in it, or a folder of weights"
+            )
+            raise UserError(f"{option} {kind} {path}: there is no folder {path}. Give {given}.")
+
+    @property
+    def _direction(self) -> tuple[str, str]:
+        direction = self.source or self.target
+        assert direction is not None, "one is required"
+        return direction
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress
+        from moejax.huggingface.conversion import from_huggingface
+        from moejax.json_text import json_text
+
+        kind, path = self._direction
+        with out_folder(self.out.absolute().parent, shared=True), progress() as show:
+            if self.source:
+                done = _as_data(from_huggingface(Path(path), self.out, dtype=self.dtype, progress=show))
+            elif kind == "hf":
+                done = self._to_huggingface(Path(path), show)
+            else:
+                done = self._to_weights(Path(path), show)
+        if self.json:
+            print(json_text({"out": str(self.out), **done}))
+        else:
+            _print(self.out, done)
+
+    def _to_huggingface(self, path: Path, show: Any) -> dict[str, Any]:
+        from moejax.huggingface.conversion import to_huggingface
+        from moejax.train.directory.saved_weights import find_saved_state, is_training, write_saved_weights
+        from moejax.weights.folder import is_weights
+
+        options = {"family": self.family, "dtype": self.dtype, "shard_bytes": self.shard_bytes, "progress": show}
+        if is_weights(path):
+            if self.ema:
+                raise UserError(f"--ema is of a training, and {path} is a folder of weights; leave it out.")
+            return _as_data(to_huggingface(path, self.out, **options))
+        if not is_training(path):
+            raise UserError(
+                f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training. "
+                f"Give the --out of a training, a checkpoint in it, or a folder of weights."
+            )
+        saved = find_saved_state(path)
+        with tempfile.TemporaryDirectory(dir=self.out.absolute().parent, prefix=".moejax-") as folder:
+            between = Path(folder, "weights")
+            write_saved_weights(saved, between, ema=self.ema, progress=show)
+            length = saved.training.recipe.data.sequence_length
+            done = to_huggingface(between, self.out, **options, sequence_length=length)
+        return {**_as_data(done), "phase": saved.phase, "step": saved.step}
+
+    def _to_weights(self, path: Path, show: Any) -> dict[str, Any]:
+        from moejax.train.directory.saved_weights import find_saved_state, write_saved_weights
+        from moejax.weights.folder import WEIGHTS
+
+        saved = find_saved_state(path)
+        files = write_saved_weights(saved, self.out, ema=self.ema, progress=show)
+        size = (self.out / WEIGHTS).stat().st_size
+        return {"bytes": size, "tokenizer": files, "phase": saved.phase, "step": saved.step}
 
 
-def _directions() -> dict[tuple[str, str], Any]:
-    return {("--from", "hf"): _from_hf, ("--to", "hf"): _to_hf, ("--to", "weights"): _to_weights}
-
-
-def _from_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
-    return _said(from_huggingface(path, out, dtype=arguments.dtype, progress=_shares(update)))
-
-
-def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
-    options = {"family": arguments.family, "dtype": arguments.dtype, "shard_bytes": arguments.shard_bytes}
-    if is_weights(path):
-        if arguments.ema:
-            raise UserError(f"--ema is of a training, and {path} is a folder of weights; leave it out.")
-        return _said(to_huggingface(path, out, **options, progress=_shares(update)))
-    if not is_training(path):
-        raise UserError(
-            f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training. "
-            f"Give the --out of a training, a checkpoint in it, or a folder of weights."
-        )
-    saved = find_saved_state(path)
-    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".moejax-") as folder:
-        between = Path(folder, "weights")
-        write_saved_weights(saved, between, ema=arguments.ema, progress=_shares(update))
-        length = saved.training.recipe.data.sequence_length
-        done = to_huggingface(between, out, **options, sequence_length=length, progress=_shares(update))
-    return {**_said(done), "phase": saved.phase, "step": saved.step}
-
-
-def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
-    saved = find_saved_state(path)
-    files = write_saved_weights(saved, out, ema=arguments.ema, progress=_shares(update))
-    return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "phase": saved.phase, "step": saved.step}
-
-
-def _shares(update: ProgressCallback):
-    return lambda name, done, total: update(done / max(total, 1), name)
-
-
-def _said(done: Any) -> dict[str, Any]:
+def _as_data(done: Converted) -> dict[str, Any]:
     return {
         "family": done.family,
         "tensors": done.tensors,
@@ -94,17 +139,17 @@ def _said(done: Any) -> dict[str, Any]:
 
 
 def _print(out: Path, done: dict[str, Any]) -> None:
+    from moejax.quantities import format_bytes
+    from moejax.say import say
+
+    lines = []
     if "phase" in done:
-        say(f"{done['phase']}, step {done['step']:,}", file=sys.stdout)
-    if done.get("left_out"):
-        say(
-            f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others",
-            file=sys.stdout,
-        )
-    for remark in done.get("remarks", ()):
-        say(remark, file=sys.stdout)
+        lines.append(f"{done['phase']}, step {done['step']:,}")
+    if left_out := done.get("left_out"):
+        lines.append(f"left out, as no part of the model: {len(left_out)} tensors, {left_out[0]} and others")
     family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
-    say(f"{family}{format_bytes(done['bytes'])}: {out}", file=sys.stdout)
-    say(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}", file=sys.stdout)
+    lines += [*done.get("remarks", ()), f"{family}{format_bytes(done['bytes'])}: {out}"]
+    lines.append(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}")
     if fault := done.get("fault_in_training"):
-        say(f"! The model cannot be trained further as it is: {fault}", file=sys.stdout)
+        lines.append(f"! The model cannot be trained further as it is: {fault}")
+    say(*lines, file=sys.stdout)

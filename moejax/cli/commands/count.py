@@ -1,145 +1,27 @@
-"""Implement ``moejax count``: count parameters, FLOPs and bytes of an architecture, by part and by each paper's
-convention.
-"""
+"""Count parameters, FLOPs and bytes of an architecture."""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
-from moejax.cli.commands.architecture import load_architecture
-from moejax.laws import PUBLISHED
-from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params
-from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.conventions import FLOPS, PARAMS
-from moejax.laws.memory import kv_cache_bytes, training_memory
-from moejax.laws.predict import effective_params
-from moejax.quantities import format, format_bytes
-from moejax.report import render
-from moejax.result import Column, Result, Table, percent
+from moejax.cli.options import option
+from moejax.cli.shared import ArchitectureOptions, Length
+
+EXAMPLE = "  moejax count --arch deepseek-v3.1 --sequence-length 4096"
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Count and print."""
-    found = load_architecture(arguments)
-    assert found is not None, "the parser requires one"
-    name, architecture = found
-    render.show(summary(count(name, architecture, arguments.sequence_length)), as_json=arguments.json)
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Count(ArchitectureOptions, name="count"):
+    """Count parameters, FLOPs and bytes of an architecture, by part and by each paper's convention."""
 
+    ONE_OF = ("arch", "config")
+    sequence_length: Length = option(4096, "tokens of a sequence, for the FLOPs of attention scores", metavar="TOKENS")
 
-def count(name: str, architecture: Any, sequence_length: int) -> dict[str, Any]:
-    """Return all counts of the command as plain numbers."""
-    counts, modules = params(architecture), mtp_params(architecture)
-    flops = flops_per_token(architecture, sequence_length)
-    stated = CATALOGUE.get(name.lower())
-    return {
-        "name": name,
-        "sequence_length": sequence_length,
-        "params": asdict(counts),
-        "params_total": counts.total,
-        "params_active": counts.active,
-        "params_embedding": counts.vocabulary,
-        "mtp_params": asdict(modules),
-        "params_mtp": modules.total,
-        "params_mtp_active": modules.active,
-        "flops_per_token_forward": asdict(flops),
-        "flops_per_token_training": flops.training,
-        "params_effective": {
-            key: effective
-            for sets in PUBLISHED.values()
-            for key, one in sets.items()
-            if (effective := effective_params(one.law, design_of(architecture, 1.0))) is not None
-        },
-        "params_by_convention": {
-            key: {"total": c.total(architecture), "active": c.active(architecture), "source": c.source}
-            for key, c in PARAMS.items()
-        },
-        "flops_per_token_by_convention": {
-            key: {"training": c.per_token(architecture, sequence_length), "source": c.source}
-            for key, c in FLOPS.items()
-        },
-        "bytes": {
-            "adamw_float32": training_memory(architecture, 0).total,
-            "activations_per_token_bfloat16": training_memory(architecture, 1).activations,
-            "activations_per_token_recomputed": training_memory(architecture, 1, recompute=True).activations,
-            "kv_cache_per_token_bfloat16": kv_cache_bytes(architecture, 1),
-        },
-        "published": None
-        if stated is None
-        else {
-            "params_total": stated.params_total,
-            "params_active": stated.params_active,
-            "computed": stated.computed(),
-            "source": stated.source,
-            "note": stated.note,
-        },
-    }
+    def run(self) -> None:
+        from moejax.report import render
+        from moejax.report.counts import count, summary
 
-
-_BYTES = {
-    "adamw_float32": "parameters, gradients and AdamW's moments in float32",
-    "activations_per_token_bfloat16": "activations per token in bfloat16",
-    "activations_per_token_recomputed": "the same, layers computed again",
-    "kv_cache_per_token_bfloat16": "key-value cache per token in bfloat16",
-}
-
-
-def summary(counts: dict[str, Any]) -> Result:
-    """Return the counts as tables."""
-    total, active = counts["params_total"], counts["params_active"]
-    forward = counts["flops_per_token_forward"]
-    source = Column("source", words=True)
-    tables = [
-        Table(
-            f"Parameters of {counts['name']}",
-            (Column("part"), Column("parameters", format), Column("share", percent(2))),
-            [*_shares(counts["params"], total), ["total", total, ""], ["active", active, active / total]],
-        ),
-        Table(
-            f"FLOPs per token, sequences of {counts['sequence_length']}, not halved for causality",
-            (Column("part"), Column("FLOPs", format), Column("share", percent(2))),
-            [
-                *_shares(forward, sum(forward.values())),
-                ["forward", sum(forward.values()), ""],
-                ["training", counts["flops_per_token_training"], ""],
-            ],
-        ),
-        Table(
-            "Parameters by convention",
-            (Column("convention"), Column("total", format), Column("active", format), source),
-            [[k, c["total"], c["active"], c["source"]] for k, c in counts["params_by_convention"].items()],
-        ),
-        Table(
-            "Effective parameters, of the dense model with the same loss",
-            (Column("constants"), Column("parameters", format), Column("share", percent(2))),
-            [[k, n, n / total] for k, n in counts["params_effective"].items()],
-        ),
-        Table(
-            "Training FLOPs per token by convention",
-            (Column("convention"), Column("FLOPs", format), source),
-            [[k, c["training"], c["source"]] for k, c in counts["flops_per_token_by_convention"].items()],
-        ),
-        Table(
-            "Memory",
-            (Column("what"), Column("bytes", format_bytes)),
-            [[_BYTES[k], n] for k, n in counts["bytes"].items()],
-        ),
-    ]
-    if modules := counts["params_mtp"]:
-        active = counts["params_mtp_active"]
-        rows = [*_shares(counts["mtp_params"], modules), ["total", modules, ""], ["active", active, active / modules]]
-        note = "Beside the parameters above; training computes them, and its FLOPs above are with them."
-        tables.insert(1, Table("Modules of multi-token prediction", tables[0].columns, rows, [note]))
-    if (stated := counts["published"]) is not None:
-        columns = (Column("parameters"), Column("stated", format), Column("counted so", format))
-        total, active, *_ = stated["computed"]
-        rows = [["total", stated["params_total"], total], ["active", stated["params_active"], active]]
-        notes = [stated["note"]] if stated["note"] else []
-        tables.append(Table(f"Published: {stated['source']}", columns, rows, notes))
-    return Result(tables=tables, data=counts)
-
-
-def _shares(parts: dict[str, Any], total: Any) -> list[list[Any]]:
-    return [[part.replace("_", " "), n, n / total] for part, n in parts.items() if n]
+        architecture = self.architecture()
+        assert architecture is not None, "one is required"
+        counts = count(str(self.arch or self.config), architecture, self.sequence_length)
+        render.show(summary(counts), as_json=self.json)

@@ -1,352 +1,146 @@
-"""Implement ``moejax curves``: fit a law to loss curves, and predict annealed losses and the best schedule."""
+"""Fit a law to loss curves, and predict annealed losses and the best schedule."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import jax
-import numpy as np
-import pandas as pd
-
-from moejax import table_file
-from moejax.cli.commands.fit_options import fixed_of
-from moejax.cli.number import pairs
-from moejax.cli.out_folder import out_folder, out_set
-from moejax.cli.progress import progress
-from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
+from moejax.cli.options import argument, given, option, out
+from moejax.cli.process import compile_quickly
+from moejax.cli.shared import Length, LevelOptions, Seed, numbers, pairs
 from moejax.errors import UserError
-from moejax.fit.curves.loss_curves import (
-    STARTS,
-    HeldOutCurve,
-    fit_curves,
-    held_out_curve,
-    knows_drops,
-    predict_curve,
-    reach_beyond,
-)
-from moejax.fit.curves.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only, read_curves
-from moejax.fit.fit_result import FitResult, read_plain
-from moejax.float64 import float64
-from moejax.folder import write_text
-from moejax.interval import check_level, in_percent
-from moejax.json_text import finite
-from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS, called
-from moejax.laws.predict import beyond_in_words
-from moejax.quantities import parse, parse_whole_number
-from moejax.report import render
-from moejax.report.figures import loss_curves
-from moejax.report.figures.figure import write_figure
-from moejax.result import Column, Result, Table, percent
-from moejax.say import say
-from moejax.stored import write_json
-from moejax.train.schedule import DECAYS, WarmupStableDecay
-from moejax.wording import counted, did_you_mean, listed
+from moejax.ranges import whole
+
+if TYPE_CHECKING:
+    from moejax.fit.curves.read_curves import Curves
+
+EXAMPLE = """\
+moejax curves runs/quickstart --only 'small/*'
+moejax curves cosine.csv constant.csv wsd.csv --warmup 2000 --hold-out wsd --out curves
+moejax curves curves.csv --map step=iteration --map loss=val_loss --law momentum
+moejax curves curves.csv --predict steps=48K,decay_share=.2 --predict steps=96K,decay_share=1,decay_shape=cosine
+moejax curves curves.csv --best 48K --out curves
+moejax curves new.csv --law curves/fit.json --predict steps=96K,decay_share=.2"""
+READING, TRUSTING, ASKING = "reading", "trusting", "asking the fitted law"
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read curves, fit a law, test it on held-out curves, predict, and print."""
-    level = check_level(arguments.level)
-    read = read_curves(
-        arguments.curves,
-        mapping=dict(pairs(arguments.map, "--map")),
-        loss=arguments.loss,
-        only=arguments.only,
-        warmup=arguments.warmup,
-        where=arguments.where,
+@dataclass(frozen=True, kw_only=True)
+class CurvesCommand(LevelOptions, name="curves"):
+    """Fit a law to loss curves: the loss that any schedule of learning rates leads to, and the best schedule."""
+
+    curves: tuple[str, ...] = argument(
+        "tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, for several runs, run; "
+        "metrics.jsonl, or a folder with such files, of a training or a study; also s3://… and gs://…; TensorBoard's "
+        "folders and MLflow's databases and folders",
+        metavar="CURVES",
     )
-    for note in read.notes:
-        say(note)
-    kept = _saved(arguments)
-    kept_out = read.matching(arguments.hold_out) if arguments.hold_out else ()
-    if kept is not None:
-        known = {curve.name for curve in read.curves if curve.data_hash in kept.hashes}
-        kept_out = tuple(name for name in read.names if name in kept_out or name not in known)
-    fitted, tested = read.without(kept_out), read.only(kept_out)
-    if not fitted.curves and kept is None:
-        raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
-    # Settings that a schedule omits are taken from the first curve.
-    like = fitted if fitted.curves else read
-    schedules = {text: _schedule(text, like) for text in arguments.predict}
-    fixed = fixed_of(arguments)
-    if arguments.best is not None:
-        _check_best(arguments.best, like, fixed if kept is None else kept.fit.coefficients)
-    with out_folder(arguments.out), progress() as show:
-        how = {"blocks": arguments.blocks, "fixed": fixed, "seed": arguments.seed, "starts": arguments.starts}
-        result = fit_curves(fitted, arguments.law, **how, progress=show) if kept is None else kept.fit
-        held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
-        answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
-        best = _best(result, like, arguments.best) if arguments.best is not None else None
-        summary = _summary(result, like, held_out, answers, best, level, kept)
-        if arguments.out:
-            written = _write(arguments.out, summary, result, read, held_out, best, level)
-            say(f"Wrote {listed(written)} to {arguments.out}.")
-    render.show(summary, as_json=arguments.json)
-    return 0
+    law: str = option(
+        "multi_power",
+        "multi_power or momentum, or a folder or fit.json of this command, to ask without a fit",
+        metavar="NAME",
+    )
+    map: tuple[str, ...] = option(
+        (), "take our column from theirs, or from arithmetic on theirs", metavar="OURS=THEIRS", group=READING
+    )
+    loss: str | None = option(
+        None, "column of the losses, such as validation_loss (loss)", metavar="COLUMN", group=READING
+    )
+    where: tuple[str, ...] = option(
+        (), "rows to read, such as \"split == 'train'\" (all)", metavar="CONDITION", group=READING
+    )
+    only: tuple[str, ...] = option((), "curves to read, such as 'small/*' (all)", metavar="PATTERN", group=READING)
+    warmup: Annotated[int, whole(0, 1_000_000)] | None = option(
+        None, "steps in which the rate rose from 0, if that is not logged", metavar="STEPS", group=READING
+    )
+    fix: tuple[str, ...] = option((), "hold a coefficient at a value", metavar="NAME=VALUE")
+    hold_out: tuple[str, ...] = option((), "curves to predict and not to fit", metavar="PATTERN", group=TRUSTING)
+    blocks: Annotated[int, whole(1, 10**9)] | None = option(
+        None,
+        "segments of a curve, of two points or more, that count as one draw each; 1 if curves are many (8)",
+        metavar="COUNT",
+        group=TRUSTING,
+    )
+    starts: Annotated[int, whole(1, 1_000_000)] = option(
+        128, "number of initial guesses", metavar="COUNT", group=TRUSTING
+    )
+    seed: Seed = option(0, "seed of the initial guesses", metavar="NUMBER", group=TRUSTING)
+    predict: tuple[str, ...] = option(
+        (),
+        "a schedule: steps, and decay_share, decay_shape, final_share, warmup, peak",
+        metavar="NAME=VALUE,…",
+        group=ASKING,
+    )
+    best: Length | None = option(
+        None, "the schedule of least loss after this number of steps", metavar="STEPS", group=ASKING
+    )
+    out: Path | None = out(
+        "write fit.json, summary.txt, predictions.csv and a figure",
+        "fit.json",
+        "summary.txt",
+        "predictions.csv",
+        "curves.png",
+        "curves.svg",
+        "curves.csv",
+        "schedule.csv",
+    )
 
+    def prepare(self) -> None:
+        """Reduce the compile time of the few programs of a fit."""
+        compile_quickly()
 
-@dataclass(frozen=True)
-class _Saved:
-    """A saved fit, with the names of its curves."""
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress
+        from moejax.fit.curves.loss_curves import fit_curves, held_out_curve
+        from moejax.report import render
+        from moejax.report.curves import best_for, check_best, last_loss, load_saved, schedule_of, summary, write
+        from moejax.say import say
+        from moejax.wording import listed
 
-    fit: FitResult
-    curves: tuple[str, ...]
-    hashes: tuple[str, ...]
-    """Hashes of the curves (``LossCurve.data_hash``)."""
+        read, fixed, saved = self._read(), numbers(self.fix, "--fix"), load_saved(self.law)
+        held_out = read.matching(self.hold_out) if self.hold_out else ()
+        if saved is not None:
+            if of_fit := {"fix", "blocks", "starts", "seed"} & {*given(self)}:
+                raise UserError(f"--{min(of_fit)} is of a fit, and {self.law} is fitted already; name a law to fit it.")
+            known = {curve.name for curve in read.curves if curve.data_hash in saved.hashes}
+            held_out = tuple(name for name in read.names if name in held_out or name not in known)
+        fitted, tested = read.without(held_out), read.only(held_out)
+        if not fitted.curves and saved is None:
+            raise UserError(f"Holding out {listed(held_out)} leaves no curve to fit; hold out fewer.")
+        # Settings that a schedule omits are taken from the first curve.
+        like = fitted if fitted.curves else read
+        schedules = {text: schedule_of(text, pairs(text.split(","), "--predict"), like) for text in self.predict}
+        if self.best is not None:
+            check_best(self.best, like, fixed if saved is None else saved.fit.coefficients)
+        with out_folder(self.out), progress() as show:
+            how = {"blocks": self.blocks, "fixed": fixed, "seed": self.seed, "starts": self.starts}
+            result = fit_curves(fitted, self.law, **how, progress=show) if saved is None else saved.fit
+            tests = [held_out_curve(result, curve, self.level) for curve in tested.curves]
+            answers = {text: last_loss(result, rates, self.level) for text, rates in schedules.items()}
+            best = best_for(result, like, self.best) if self.best is not None else None
+            said = summary(result, like, tests, answers, best, self.level, saved)
+            if self.out:
+                written = write(self.out, said, result, read, tests, best, self.level)
+                say(f"Wrote {listed(written)} to {self.out}.")
+        render.show(said, as_json=self.json)
 
+    def _read(self) -> Curves:
+        from moejax.fit.curves.read_curves import read_curves
+        from moejax.run_sources.source import has_prefix
+        from moejax.say import say
 
-def _saved(arguments: argparse.Namespace) -> _Saved | None:
-    """Return the saved fit that ``--law`` names; None if it names a law to fit."""
-    path = Path(arguments.law)
-    if arguments.law.lower() in (*CURVE_LAWS, *ALIASES_OF_CURVES):
-        return None
-    path = path / "fit.json" if path.is_dir() else path
-    if not path.is_file():
-        return None
-    fit = FitResult.load(path)
-    if type(fit.law) not in CURVE_LAWS.values():
-        raise UserError(f"{path} is a fit of {called(type(fit.law))}, and of no law of curves.")
-    usual = {"fix": [], "blocks": None, "starts": STARTS, "seed": 0}
-    if given := [name for name, value in usual.items() if getattr(arguments, name) != value]:
-        raise UserError(f"--{given[0]} is of a fit, and {path} is fitted already; name a law in its place to fit it.")
-    plain = read_plain(path)
-    return _Saved(fit, tuple(plain.get("curves", ())), tuple(plain.get("curve_hashes", ())))
-
-
-SCHEDULE = ("steps", "decay_share", "decay_shape", "final_share", "warmup", "peak")
-
-
-def _schedule(text: str, curves: Curves) -> Any:
-    """Return the rates of ``steps=…,decay_share=…``. Warm-up and peak default to those of the first curve."""
-    first, given = curves.curves[0], dict(pairs(text.split(","), "--predict"))
-    if unknown := [name for name in given if name not in SCHEDULE]:
-        raise UserError(f"--predict {text!r}: a schedule has no {unknown[0]!r}; {did_you_mean(unknown[0], SCHEDULE)}")
-    if "steps" not in given:
-        raise UserError(f"--predict {text!r} does not say how long; add steps=NUMBER.")
-    shape = given.get("decay_shape", "linear")
-    if shape not in DECAYS:
-        raise UserError(f"--predict {text!r}: there is no decay {shape!r}; {did_you_mean(shape, DECAYS)}")
-    whole = {name: parse_whole_number(given[name]) for name in ("steps", "warmup") if name in given}
-    numbers = {name: parse(value) for name, value in given.items() if name not in {*whole, "decay_shape"}}
-    steps, share = whole["steps"], numbers.get("decay_share", 0.0)
-    warmup, peak = whole.get("warmup", first.warmup_steps), numbers.get("peak", first.peak)
-    if steps > LONGEST:
-        raise UserError(f"--predict {text!r}: steps are at most {LONGEST:,}; each has a rate.")
-    if not 0 < peak <= LARGEST_RATE:
-        raise UserError(
-            f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0 and at most {LARGEST_RATE:g}."
+        for path in self.curves:
+            if "://" not in path and not has_prefix(path) and not Path(path.partition("#")[0]).exists():
+                raise UserError(f"There is no {path}; name tables of curves, or folders with metrics.jsonl.")
+        read = read_curves(
+            list(self.curves),
+            mapping=pairs(self.map, "--map"),
+            loss=self.loss,
+            only=self.only,
+            warmup=self.warmup,
+            where=self.where,
         )
-    if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
-        raise UserError(
-            f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up "
-            f"({counted(warmup, 'step')}) ends before the training."
-        )
-    decay = min(share * steps, steps - warmup)
-    rates = WarmupStableDecay(
-        peak=peak,
-        warmup_steps=warmup,
-        decay_start=steps - decay if decay else np.inf,
-        decay_steps=decay or 1.0,
-        final_share=numbers.get("final_share", 0.0),
-        shape=shape,
-    )
-    with float64():
-        return np.asarray(jax.vmap(rates)(np.arange(steps)), np.float64)
-
-
-def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
-    found = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
-    return {**found, **dict(zip(("beyond", "beyond_in"), reach_beyond(result, rates), strict=True))}
-
-
-def _check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
-    """Raise ``UserError``, before fitting, if no best schedule exists."""
-    first = curves.curves[0]
-    if steps > LONGEST:
-        raise UserError(f"--best is {steps:,} steps; they are at most {LONGEST:,}, each with a rate.")
-    check_horizon(steps, first.warmup_steps, first.peak)
-    if not (curves.falls or "drop_scale" in fixed):
-        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
-
-
-def _best(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
-    if not knows_drops(result):
-        remedy = constant_only(curves) or "These curves do not determine it; add one whose rate falls at another time."
-        raise UserError(f"--best rests on what a drop of the rate takes off. {remedy}")
-    first = curves.curves[0]
-    return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
-
-
-def _summary(
-    result: FitResult,
-    fitted: Curves,
-    held_out: list[HeldOutCurve],
-    answers: dict[str, dict[str, Any]],
-    best: BestSchedule | None,
-    level: float,
-    kept: _Saved | None,
-) -> Result:
-    base, data = result.summary(level), {}
-    tables = list(base.tables)
-    notes = ["A draw is a stretch of a curve: its neighbours' residuals are alike.", *base.notes]
-    if held_out:
-        tables.append(_held_out_table(held_out))
-        data["held_out"] = [
-            {
-                "name": h.name,
-                "points": h.points,
-                "r_squared": h.r_squared,
-                "mae": h.mae,
-                "rmse": h.rmse,
-                "mean_relative_error": h.relative,
-                "max_relative_error": h.worst,
-                "last_error": h.last_error,
-                "inside": h.inside,
-                "beyond": h.beyond,
-                "beyond_in": h.beyond_in,
-            }
-            for h in held_out
-        ]
-    if answers:
-        tables.append(_answers_table(answers, level))
-        notes += _too_high(answers, max(float(curve.loss.max()) for curve in fitted.curves))
-        data["predictions"] = {text: finite(a) for text, a in answers.items()}
-    if best is not None:
-        gains = {name: _gain(result, best, rates, level) for name, (rates, _) in best.others.items()}
-        tables.append(_best_table(best, gains, level))
-        data["best"] = {
-            "steps": len(best.rates),
-            "loss": best.loss,
-            "decays_from": best.decays_from,
-            "final_share": best.final_share,
-            "gains": {name: dict(zip(("gain", "low", "high"), gain, strict=True)) for name, gain in gains.items()},
-        }
-    names = fitted.names if kept is None else kept.curves
-    hashes = [curve.data_hash for curve in fitted.curves] if kept is None else list(kept.hashes)
-    said = constant_only(fitted) if kept is None else ""
-    how = f"fitted {'' if kept is None else 'before '}to {counted(len(names), 'curve')}"
-    return Result(
-        title=f"{type(result.law).__name__}, {how} ({result.metrics.runs} points)",
-        warnings=[*([said] if said else []), *base.warnings],
-        tables=tables,
-        notes=notes,
-        data={**base.data, "curves": list(names), "curve_hashes": hashes, **finite(data)},
-    )
-
-
-def _held_out_table(held_out: list[HeldOutCurve]) -> Table:
-    columns = (
-        Column("curve"),
-        Column("points"),
-        Column("R²", ".4f"),
-        Column("MAE", ".5f"),
-        Column("RMSE", ".5f"),
-        Column("largest", percent(2)),
-        Column("at the end", "+.5f"),
-        Column("in range", percent(0)),
-        Column("beyond", ".3g"),
-        Column("in", words=True),
-    )
-    rows = [
-        [h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond, h.beyond_in]
-        for h in held_out
-    ]
-    return Table("Curves that were not fitted, errors in nats/token", columns, rows, key="held-out")
-
-
-def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
-    columns = (
-        Column("schedule", words=True),
-        Column("loss", ".4f"),
-        Column(f"{in_percent(level)} range"),
-        Column("beyond", ".3g"),
-        Column("in", words=True),
-        Column("why no range", words=True),
-    )
-    rows = [[text, a["loss"], _range(a), a["beyond"], a["beyond_in"], a["reason"]] for text, a in answers.items()]
-    return Table("Loss at the end of a schedule, nats/token", columns, rows)
-
-
-def _range(found: dict[str, Any]) -> str:
-    return "" if found["reason"] or not np.isfinite(found["low"]) else f"[{found['low']:.4f}, {found['high']:.4f}]"
-
-
-def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
-    above = {text: a for text, a in answers.items() if a["loss"] > highest}
-    if not above:
-        return []
-    far = [
-        f"{text}: {beyond_in_words({a['beyond_in']: a['beyond']})[0]} the fitted ones"
-        for text, a in above.items()
-        if a["beyond_in"]
-    ]
-    why = f" ({'; '.join(far)})" if far else ""
-    return [
-        f"! At the end of {listed(above)} the law has more than the highest loss that was measured, {highest:.4g}; it "
-        f"does not describe such a schedule{why}."
-    ]
-
-
-def _gain(result: FitResult, best: BestSchedule, other: Any, level: float) -> tuple[float, float, float]:
-    """Return the loss under another schedule minus that under the best one, with its interval by the coefficients'
-    covariance.
-    """
-    with float64():
-        found = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))
-    (low,), (high,) = found.ends(level, False)
-    return float(found.middle[0]), float(low), float(high)
-
-
-def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, float]], level: float) -> Table:
-    columns = (
-        Column("schedule"),
-        Column("loss", ".4f"),
-        Column("best is lower by", ".4f"),
-        Column(f"{in_percent(level)} interval"),
-    )
-    rows = [["best", best.loss, None, ""]]
-    rows += [
-        [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]"] for name, (gain, low, high) in gains.items()
-    ]
-    steps = len(best.rates)
-    note = (
-        f"It decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) on, to {best.final_share:.2g} of "
-        f"the peak. It is an extrapolation: no curve had this schedule, and it lies where the law lets it. Intervals "
-        f"know the coefficients' uncertainty, and nothing of how the form fails; train it beside the usual one."
-    )
-    title = f"The best schedule for {steps:,} steps under the law, nats/token"
-    return Table(title, columns, rows, notes=[note])
-
-
-def _write(
-    folder: Path,
-    summary: Result,
-    result: FitResult,
-    read: Curves,
-    held_out: list[HeldOutCurve],
-    best: BestSchedule | None,
-    level: float,
-) -> list[str]:
-    known = {h.name: h.predicted for h in held_out}
-    parts = []
-    for curve in read.curves:
-        own = known.get(curve.name)
-        if own is None:
-            after = curve.steps >= curve.warmup_steps
-            own = predict_curve(result, curve.rates, curve.steps[after], level).assign(measured=curve.loss[after])
-        parts.append(own.assign(run=curve.name, role="held out" if curve.name in known else "fitted"))
-    table = pd.concat(parts, ignore_index=True)
-    with out_set(folder):
-        write_json(folder / "fit.json", summary.data)
-        write_text(folder / "summary.txt", render.text(summary) + "\n")
-        write_text(folder / "predictions.csv", table_file.csv_text(table))
-        written = ["fit.json", "summary.txt", "predictions.csv"]
-        written += write_figure(folder, "curves", lambda: loss_curves.draw(table, best, level))
-        if best is not None:
-            rows = {"step": np.arange(1, len(best.rates) + 1), "lr": best.rates}
-            write_text(folder / "schedule.csv", table_file.csv_text(pd.DataFrame(rows)))
-            written.append("schedule.csv")
-    return written
+        for note in read.notes:
+            say(note)
+        return read

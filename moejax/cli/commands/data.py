@@ -1,112 +1,167 @@
-"""Implement ``moejax data``: prepare text or tokens for training, train tokenizers, show prepared sets."""
+"""Prepare text or tokens for training, train tokenizers, show prepared sets."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from moejax.cli.out_folder import out_file
-from moejax.cli.progress import progress_display
-from moejax.config import dump
-from moejax.data.prepare import prepare
-from moejax.data.prepared import PreparedSet
-from moejax.data.sources import skipped
-from moejax.data.train_tokenizer import train_tokenizer
+from moejax.cli.options import Command, argument, option, out
+from moejax.cli.shared import Workers
 from moejax.errors import UserError
-from moejax.json_text import json_text
-from moejax.report import render
-from moejax.result import Column, Result, Table
-from moejax.say import say
-from moejax.wording import command, some
+from moejax.ranges import NumberRange, whole
 
-NAMED = 20
+if TYPE_CHECKING:
+    from moejax.data.prepared import PreparedSet
+    from moejax.result import Result
+
+EXAMPLE = """\
+  moejax data tokenizer texts/ --vocab-size 32768 --out tokenizer.json
+  moejax data prepare texts/ --tokenizer tokenizer.json --out sets/texts
+  moejax data prepare web.jsonl.zst --text-field content --out sets/web --workers 8
+  moejax data prepare train.bin --tokenizer ids:50257:50256 --out sets/gpt2     # tokens of nanoGPT or Megatron
+  moejax data prepare hf:roneneldan/TinyStories --out sets/stories              # pip install 'moejax[hf]'
+  moejax data show sets/texts --verify
+  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web"""
+MOST_NAMED = 20
 """Maximum number of skipped files that JSON output names."""
+DocumentShare = Annotated[float, NumberRange(0, 1, without_high=True)]
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run one of the three actions and print its result."""
-    return {"prepare": _prepare, "tokenizer": _tokenizer, "show": _show}[arguments.action](arguments)
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(Command):
+    """A source of text."""
+
+    source: str = argument(
+        "a file, a folder, hf:NAME[:CONFIG], or python_stdlib; formats: docs/data.md", metavar="SOURCE"
+    )
+    text_field: str = option("text", "field of a record with the text", metavar="NAME")
+
+    def skipped(self) -> dict[str, Any]:
+        """Report the files of a folder that are not read, and return them as data."""
+        from moejax.data.sources import skipped
+        from moejax.say import say
+
+        files = skipped(self.source)
+        if files is None or not files.read:
+            # If no file is readable, a separate message describes the folder.
+            return {}
+        if text := str(files):
+            say(f"moejax: {self.source}: {text}")
+        by_suffix = {suffix or "none": count for suffix, count in files.by_suffix.items()}
+        counts = {"files": len(files.files), "by_suffix": by_suffix, "named": list(files.files[:MOST_NAMED])}
+        return {"skipped": {**counts, "hidden": len(files.hidden), "prepared_sets": list(files.prepared)}}
 
 
-def _prepare(arguments: argparse.Namespace) -> int:
-    skipped = _say_skipped(arguments.source)
-    with progress_display() as update:
-        prepared = prepare(
-            arguments.source,
-            arguments.out,
-            tokenizer=arguments.tokenizer,
-            validation_share=arguments.validation_share,
-            corrupt_share=arguments.corrupt_share,
-            text_field=arguments.text_field,
-            workers=arguments.workers or _cores(),
-            again=True,
-            update=update,
-        )
-    _print(prepared, arguments, sample=0, skipped=skipped)
-    if not arguments.json:
-        say(f"train on it with {command(f'--config.recipe.data.source={arguments.out}')}", file=sys.stdout)
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Prepare(SourceOptions, name="data prepare"):
+    """Tokenise text once, in parallel; an interrupted preparation is resumed."""
 
+    out: Path = out("folder of the set", required=True)
+    tokenizer: str = option("bytes", "bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END", metavar="NAME")
+    validation_share: DocumentShare = option(0.05, "share of documents held out", metavar="SHARE")
+    corrupt_share: DocumentShare = option(0.01, "share of documents that may be unreadable", metavar="SHARE")
+    workers: Workers | None = option(None, "number of processes (default: one per core)", metavar="N")
 
-def _tokenizer(arguments: argparse.Namespace) -> int:
-    skipped = _say_skipped(arguments.source)
-    unread: list[str] = []
-    with out_file(arguments.out), progress_display() as update:
-        found = train_tokenizer(
-            arguments.source,
-            arguments.out,
-            vocab_size=arguments.vocab_size,
-            text_field=arguments.text_field,
-            max_bytes=arguments.max_bytes,
-            update=update,
-            unread=unread.append,
-        )
-    if unread:
-        say(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}")
-    if found.vocab_size < arguments.vocab_size:
-        say(f"The text gave only {found.vocab_size:,} tokens.")
-    result = {"tokenizer": str(arguments.out), "vocab_size": found.vocab_size, "sha256": found.sha256}
-    result |= {"end_of_document": found.end_of_document, "unread": len(unread), **skipped}
-    if arguments.json:
-        print(json_text(result))
-    else:
-        say(f"{found.vocab_size:,} tokens: {arguments.out}", file=sys.stdout)
-    return 0
+    def check(self) -> None:
+        is_folder = self.source.strip() and Path(self.source).is_dir()
+        if is_folder and Path(os.path.realpath(self.out)).is_relative_to(os.path.realpath(self.source)):
+            raise UserError(f"--out {self.out} lies in the source, {self.source}; name a folder outside it.")
 
+    def run(self) -> None:
+        from moejax.cli.progress import progress_display
+        from moejax.data.prepare import prepare
+        from moejax.report import render
+        from moejax.say import say
+        from moejax.wording import command
 
-def _say_skipped(source: str) -> dict[str, Any]:
-    """Report the files of a folder that are not read, and return them as data."""
-    found = skipped(source)
-    if found is None or not found.read:
-        # If no file is readable, a separate message describes the folder.
-        return {}
-    if text := str(found):
-        say(f"moejax: {source}: {text}")
-    by_suffix = {suffix or "none": count for suffix, count in found.by_suffix.items()}
-    counts = {"files": len(found.files), "by_suffix": by_suffix, "named": list(found.files[:NAMED])}
-    return {"skipped": {**counts, "hidden": len(found.hidden), "prepared_sets": list(found.prepared)}}
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    prepared = PreparedSet(Path(arguments.folder))
-    _print(prepared, arguments, sample=arguments.sample)
-    if arguments.verify:
-        wrong = prepared.verify()
-        if wrong:
-            raise UserError(
-                f"{len(wrong)} files of {arguments.folder} are not what was written: {', '.join(wrong[:3])}; remove "
-                f"them and run moejax data prepare with the same settings, which makes them again."
+        skipped = self.skipped()
+        with progress_display() as update:
+            prepared = prepare(
+                self.source,
+                self.out,
+                tokenizer=self.tokenizer,
+                validation_share=self.validation_share,
+                corrupt_share=self.corrupt_share,
+                text_field=self.text_field,
+                workers=self.workers or _cores(),
+                again=True,
+                update=update,
             )
-        say(f"{len(prepared.manifest.shards):,} shards are as they were written")
-    return 0
+        render.show(_summary(prepared, 0, skipped), as_json=self.json)
+        if not self.json:
+            say(f"train on it with {command(f'--config.recipe.data.source={self.out}')}", file=sys.stdout)
 
 
-def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Mapping[str, Any] = {}) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer(SourceOptions, name="data tokenizer"):
+    """Train a byte-level BPE tokenizer."""
+
+    out: Path = out("tokenizer.json to write", required=True, metavar="FILE")
+    vocab_size: Annotated[int, whole(1, 10_000_000)] = option(32_768, "size of the vocabulary", metavar="N")
+    max_bytes: Annotated[int, whole(1, 10**15)] = option(10**9, "bytes of text to learn from", metavar="N")
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_file
+        from moejax.cli.progress import progress_display
+        from moejax.data.train_tokenizer import train_tokenizer
+        from moejax.json_text import json_text
+        from moejax.say import say
+        from moejax.wording import some
+
+        skipped = self.skipped()
+        unread: list[str] = []
+        with out_file(self.out), progress_display() as update:
+            trained = train_tokenizer(
+                self.source,
+                self.out,
+                vocab_size=self.vocab_size,
+                text_field=self.text_field,
+                max_bytes=self.max_bytes,
+                update=update,
+                unread=unread.append,
+            )
+        if unread:
+            say(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}")
+        if trained.vocab_size < self.vocab_size:
+            say(f"The text gave only {trained.vocab_size:,} tokens.")
+        if not self.json:
+            say(f"{trained.vocab_size:,} tokens: {self.out}", file=sys.stdout)
+            return
+        result = {"tokenizer": str(self.out), "vocab_size": trained.vocab_size, "sha256": trained.sha256}
+        print(json_text(result | {"end_of_document": trained.end_of_document, "unread": len(unread), **skipped}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show(Command, name="data show"):
+    """Show the content of a prepared set."""
+
+    folder: str = argument("folder of the set", metavar="DIR")
+    verify: bool = option(False, "also compare every file of tokens with its hash")
+    sample: Annotated[int, whole(0, 1_000_000)] = option(64, "number of tokens to decode", metavar="N")
+
+    def run(self) -> None:
+        from moejax.data.prepared import PreparedSet
+        from moejax.report import render
+        from moejax.say import say
+
+        prepared = PreparedSet(Path(self.folder))
+        render.show(_summary(prepared, self.sample, {}, decode=self.json), as_json=self.json)
+        if self.verify:
+            if wrong := prepared.verify():
+                raise UserError(
+                    f"{len(wrong)} files of {self.folder} were changed: {', '.join(wrong[:3])}; remove them and run "
+                    f"moejax data prepare with the same settings, which makes them again."
+                )
+            say(f"{len(prepared.manifest.shards):,} shards are as they were written")
+
+
+def _summary(prepared: PreparedSet, sample: int, skipped: dict[str, Any], *, decode: bool = False) -> Result:
+    from moejax.config import dump
+    from moejax.result import Column, Result, Table
+
     manifest = prepared.manifest
     whole = Column("", ",")
     columns = [Column("split"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]
@@ -128,19 +183,14 @@ def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Map
     if manifest.corrupt.records:
         lost = f"{manifest.corrupt.records:,} records, {manifest.corrupt.bytes:,} bytes lost beside"
         notes += [f"left out as corrupt: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
-    text = _sample(prepared, sample) if sample or arguments.json else ""
+    text = prepared.tokenizer.decode(prepared.split("validation").read(0, sample)) if sample or decode else ""
     if sample:
         notes += [f"the first {sample} tokens held out:", *text.splitlines()]
-    found = Result(
+    return Result(
         tables=[Table(manifest.source, (*columns, Column("bytes/token", ".3f")), rows)],
         notes=notes,
         data={**dump(manifest), "shards": len(manifest.shards), "sample": text, **skipped},
     )
-    render.show(found, as_json=arguments.json)
-
-
-def _sample(prepared, tokens: int) -> str:
-    return prepared.tokenizer.decode(prepared.split("validation").read(0, tokens))
 
 
 def _cores() -> int:

@@ -1,127 +1,336 @@
-"""Implement ``moejax design``: derive an architecture from a law and a budget, with shadow prices of all
-constraints.
-"""
+"""Derive an architecture from a law and a budget, with shadow prices of all constraints."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from moejax.cli.commands.architecture import load_architecture
-from moejax.cli.commands.design_constraints import assumptions_of, constraints_of, range_of
-from moejax.cli.commands.predict import law_and_constants
-from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.out_folder import out_set
-from moejax.design.build import config_text
-from moejax.design.constraint import Constraint
-from moejax.design.decide import DesignResult, beyond, decide, of_shapes, on_chips, side_by_side
-from moejax.design.frontier import frontier, landscape
-from moejax.design.problem import of_sizes
-from moejax.design.summary import (
-    landscape_summary,
-    laws_summary,
-    summary,
-    sweep_summary,
-    with_assumptions,
-    with_chips,
-    with_extrapolation,
+from moejax.cli.options import REQUIRED, option, out
+from moejax.cli.process import compile_quickly
+from moejax.cli.shared import (
+    LAW,
+    ArchitectureOptions,
+    BootstrapOptions,
+    ConventionOptions,
+    Length,
+    NotNegative,
+    Positive,
+    Share,
+    law_or_fit,
+    named_law,
+    numbers,
+    pairs,
 )
 from moejax.errors import UserError
-from moejax.fit.fit_result import FitResult, load_of_runs
-from moejax.fit.uncertainty.bootstrap import bootstrap
-from moejax.folder import atomic_write, write_json, write_text, written_in
-from moejax.interval import OPEN
-from moejax.laws import LAWS, PUBLISHED
-from moejax.laws.active_params import convention
-from moejax.laws.predict import published
-from moejax.report import render
-from moejax.result import Result
-from moejax.say import say
-from moejax.wording import command, listed
+from moejax.quantities import parse
+from moejax.ranges import whole
+
+if TYPE_CHECKING:
+    from moejax.design.constraint import Constraint
+    from moejax.design.decide import DesignResult
+    from moejax.design.measures import CostAssumptions
+    from moejax.fit.fit_result import FitResult
+    from moejax.result import Result
+
+EXAMPLE = """\
+moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
+moejax design --law all --flops 1e24 --params-total 1T
+moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwen3-30b-a3b --out designed
+moejax design --law zhao --target-loss 2.0 --minimise lifetime_flops --served-tokens 10T --params-total 1T
+moejax design --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21 --params-total 30B
+moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier
+moejax design --law data_constrained --flops 1e22 --unique-tokens 25B
+moejax design --law leverage --flops 1e22 --sweep expert_expansion=2:128 --sweep granularity=1:32 --out landscape"""
+AT_MOST, ALSO, COUNTING, AROUND = "at most", "also", "counting", "around the optimum"
+SHAPE = "the shape: dimensions that the law does not read are those of --arch or --config"
+MEASURES = (
+    "flops",
+    "params_total",
+    "params_active",
+    "tokens",
+    "unique_tokens",
+    "inference_flops",
+    "lifetime_flops",
+    "kv_bytes",
+    "chip_hours",
+)
+"""Measures with an option for their maximum."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Find the optimum and print it."""
-    with out_set(arguments.out):
-        if arguments.law == "all":
-            result = _all_laws(arguments)
-        elif arguments.sweep:
-            result = _sweep(arguments)
-        else:
-            result = _one_law(arguments)
-        if arguments.out:
-            write_json(arguments.out / "design.json", result.data)
-    if arguments.out:
-        say(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.")
-    render.show(result, as_json=arguments.json)
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Design(ArchitectureOptions, BootstrapOptions, ConventionOptions, name="design"):
+    """Choose what to train for a budget: sizes, shape and tokens, with the price of every constraint and the flat
+    region around the optimum.
+    """
 
-
-def _problem(arguments: argparse.Namespace, law: Any, constraints: Any, *, shape: bool = False) -> Any:
-    taken = convention(arguments.active_convention)
-    problem = of_sizes(
-        law, constraints, active_params=taken, goal=arguments.minimise, assumptions=assumptions_of(arguments)
+    law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
+    constants: str | None = option(None, "a published set of constants (the law's first)", metavar="SET")
+    minimise: str = option("loss", "loss, or with --target-loss: flops, lifetime_flops, …", metavar="MEASURE")
+    flops: float | None = option(None, "training FLOPs", metavar="NUMBER", group=AT_MOST)
+    params_total: float | None = option(None, "all parameters", metavar="NUMBER", group=AT_MOST)
+    params_active: float | None = option(None, "parameters that serve one token", metavar="NUMBER", group=AT_MOST)
+    tokens: float | None = option(None, "training tokens", metavar="NUMBER", group=AT_MOST)
+    unique_tokens: float | None = option(
+        None,
+        "distinct tokens that exist; more tokens repeat them, if the law counts repetition",
+        metavar="NUMBER",
+        group=AT_MOST,
     )
-    return of_shapes(problem, _like(arguments)) if shape else problem
-
-
-def _like(arguments: argparse.Namespace) -> Any:
-    found = load_architecture(arguments)
-    return None if found is None else found[1]
-
-
-def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
-    """Return the label of a law, the law, and its published constants or fit."""
-    if Path(arguments.law).suffix == ".json":
-        result = load_of_runs(arguments.law)
-        for sentence in (*result.warnings, *result.dropped):
-            say(f"! {sentence}")
-        return type(result.law).__name__, result.law, result
-    name, constants = law_and_constants(arguments.law, arguments.constants)
-    known = published(name, constants)
-    return f"{name} ({known.source})", known.law, known
-
-
-def _one_law(arguments: argparse.Namespace) -> Result:
-    name, law, known = law_and_source(arguments)
-
-    problem = _problem(arguments, law, constraints_of(arguments), shape=arguments.shape)
-    like, exact = _like(arguments), arguments.exact_shape
-    likely, by = _likely(arguments, known)
-    decision = decide(
-        problem,
-        like=like,
-        within=arguments.within,
-        known=known,
-        exact=exact,
-        likely=likely,
-        by=by,
-        level=arguments.level,
+    inference_flops: float | None = option(None, "FLOPs of serving one token", metavar="NUMBER", group=AT_MOST)
+    lifetime_flops: float | None = option(
+        None, "FLOPs of training and of serving --served-tokens", metavar="NUMBER", group=AT_MOST
     )
-    if arguments.out and decision.built is not None:
-        says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
-        sequence = decision.optimum.problem.assumptions.sequence_length
-        text = config_text(decision.built, "designed", says, sequence)
-        write_text(arguments.out / "config.py", text)
-        plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
-        say(f"Its plan: {plan}")
-    result = with_assumptions(summary(name, decision), {type(law).__name__: problem}, arguments.unique_tokens)
-    if isinstance(known, FitResult) or decision.built is None:
-        result = with_extrapolation(result, "Sizes alone lie", beyond(known, decision.optimum))
-    if isinstance(known, FitResult):
-        result = replace(result, warnings=[*_unknown(known, decision), *result.warnings])
-    if arguments.chips:
-        result = with_chips(result, on_chips(decision, arguments.chips), problem.assumptions)
-    return result
+    kv_bytes: float | None = option(
+        None, "bytes of keys and values at --context (with --shape)", metavar="NUMBER", group=AT_MOST
+    )
+    chip_hours: float | None = option(None, "chips times hours", metavar="NUMBER", group=AT_MOST)
+    target_loss: float | None = option(None, "loss to reach, if --minimise is not loss", metavar="NATS", group=AT_MOST)
+    memory: float | None = option(
+        None, "memory of one chip, for parameters and optimiser: 80G", metavar="BYTES", group=AT_MOST, needs=("chips",)
+    )
+    days: float | None = option(
+        None, "days of training on all --chips", metavar="NUMBER", group=AT_MOST, needs=("chips",)
+    )
+    chips: Annotated[int, whole(1, 10**9)] | None = option(
+        None, "number of chips that --memory and --days count with", metavar="COUNT", group=AT_MOST
+    )
+    hold: tuple[str, ...] = option(
+        (),
+        "fix a variable, by its name or by its letter in the law's paper: sparsity=0.9, S=0.9",
+        metavar="NAME=VALUE",
+        group=ALSO,
+    )
+    range: tuple[str, ...] = option((), "bounds of a variable", metavar="NAME=LOW:HIGH", group=ALSO)
+    convention: str = option("exact", "convention for a shape's FLOPs", metavar="NAME", group=COUNTING)
+    sequence_length: Length = option(4096, "sequence length of training", metavar="TOKENS", group=COUNTING)
+    context: Length = option(32_768, "tokens that --kv-bytes counts", metavar="TOKENS", group=COUNTING)
+    memory_tokens: Annotated[int, whole(0, 10**18)] = option(
+        0, "tokens whose activations --memory counts", metavar="TOKENS", group=COUNTING
+    )
+    served_tokens: NotNegative = option(0.0, "tokens served, for --lifetime-flops", metavar="NUMBER", group=COUNTING)
+    chip_flops: Positive = option(989e12, "peak FLOP/s of one chip", metavar="NUMBER", group=COUNTING)
+    mfu: Share = option(0.4, "share of the peak FLOP/s assumed", metavar="SHARE", group=COUNTING)
+    shape: bool = option(False, "choose shapes, counted exactly, from the start", group=SHAPE)
+    exact_shape: bool = option(
+        False, "build widths and heads nearest to the optimum, not the multiples that hardware likes", group=SHAPE
+    )
+    within: Positive = option(0.001, "increase of the loss that bounds the flat region", metavar="NATS", group=AROUND)
+    sweep: tuple[str, ...] = option(
+        (),
+        "the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
+        metavar="NAME=LOW:HIGH",
+        group=AROUND,
+    )
+    out: Path | None = out(
+        "write design.json, and config.py to train it", "design.json", "config.py", "frontier.png", "landscape.png"
+    )
+
+    def check(self) -> None:
+        if self.law == "all" and (self.sweep or self.constants or self.runs):
+            raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
+        if len(self.sweep) > 2:
+            raise UserError(f"--sweep is given {len(self.sweep)} times; a landscape lies over two.")
+
+    def prepare(self) -> None:
+        """Reduce the compile time of the few programs of a fit or a design."""
+        compile_quickly(optimised=False)
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_set
+        from moejax.folder import write_json, written_in
+        from moejax.report import render
+        from moejax.say import say
+
+        with out_set(self.out):
+            if self.law == "all":
+                result = self._all_laws()
+            else:
+                result = [self._one_law, self._frontier, self._landscape][len(self.sweep)]()
+            if self.out:
+                write_json(self.out / "design.json", result.data)
+        if self.out:
+            say(f"Wrote {', '.join(written_in(self.out))} to {self.out}.")
+        render.show(result, as_json=self.json)
+
+    def _one_law(self) -> Result:
+        from moejax.design.build import config_text
+        from moejax.design.decide import beyond, decide, on_chips
+        from moejax.design.summary import summary, with_chips, with_extrapolation
+        from moejax.fit.fit_result import FitResult
+        from moejax.folder import write_text
+        from moejax.say import say
+        from moejax.wording import command
+
+        name, law, known = named_law(self.law, self.constants)
+        problem = self._problem(law, self._constraints())
+        likely, by = self._likely(known)
+        decision = decide(
+            problem,
+            like=self.architecture(),
+            within=self.within,
+            known=known,
+            exact=self.exact_shape,
+            likely=likely,
+            by=by,
+            level=self.level,
+        )
+        if self.out and decision.built is not None:
+            says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
+            sequence = decision.optimum.problem.assumptions.sequence_length
+            write_text(self.out / "config.py", config_text(decision.built, "designed", says, sequence))
+            plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE")
+            say(f"Its plan: {plan}")
+        result = self._with_assumptions(summary(name, decision), {type(law).__name__: problem})
+        if isinstance(known, FitResult) or decision.built is None:
+            result = with_extrapolation(result, "Sizes alone lie", beyond(known, decision.optimum))
+        if isinstance(known, FitResult):
+            result = replace(result, warnings=[*_unknown(known, decision), *result.warnings])
+        if self.chips:
+            result = with_chips(result, on_chips(decision, self.chips), problem.assumptions)
+        return result
+
+    def _all_laws(self) -> Result:
+        from moejax.design.decide import beyond, side_by_side
+        from moejax.design.summary import laws_summary
+        from moejax.laws import LAWS, PUBLISHED
+
+        first = {name: next(iter(PUBLISHED[name].values())) for name in LAWS if PUBLISHED[name]}
+        judged = {name: known.law for name, known in first.items() if "loss" in known.law.outputs}
+        constraints = self._constraints()
+        optima = side_by_side(judged, constraints, self._problem)
+        decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
+        if not decided:
+            raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in optima.items())}")
+        outside = {name: beyond(first[name], one) for name, one in decided.items()}
+        problems = {name: one.problem for name, one in decided.items()}
+        return self._with_assumptions(laws_summary(optima, constraints, outside), problems)
+
+    def _frontier(self) -> Result:
+        from moejax.design.constraint import Constraint
+        from moejax.design.decide import beyond
+        from moejax.design.frontier import frontier
+        from moejax.design.summary import sweep_summary, with_extrapolation
+
+        name, low, high = _range(self.sweep[0], "--sweep")
+        label, law, known = named_law(self.law, self.constants)
+        # The upper bound stays as a constraint, since the swept quantity is one that the problem chooses.
+        others = (one for one in self._constraints(least=0) if one.name != name)
+        problem = self._problem(law, (*others, Constraint(name=name, high=high)))
+        rows = frontier(problem, name, low, high)
+        if self.out:
+            # The import of figures is slow, and few designs are drawn.
+            from moejax.report.frontier import draw
+
+            self._draw("frontier.png", lambda partial: draw(rows, name, label, partial))
+        far = beyond(known, *(one.best for one in rows))
+        result = with_extrapolation(sweep_summary(label, name, rows), "The best designs lie", far)
+        return self._with_assumptions(result, {type(law).__name__: problem})
+
+    def _landscape(self) -> Result:
+        from moejax.design.decide import beyond
+        from moejax.design.frontier import landscape
+        from moejax.design.summary import landscape_summary, with_extrapolation
+
+        first, second = (_range(text, "--sweep") for text in self.sweep)
+        label, law, known = named_law(self.law, self.constants)
+        problem = self._problem(law, self._constraints(least=0))
+        optima = landscape(problem, first, second)
+        if self.out:
+            # The import of figures is slow, and few designs are drawn.
+            from moejax.report.frontier import draw_landscape
+
+            self._draw("landscape.png", lambda partial: draw_landscape(optima, label, partial))
+        far = beyond(known, *itertools.chain.from_iterable(optima.optima))
+        result = with_extrapolation(landscape_summary(label, optima), "The designs lie", far)
+        return self._with_assumptions(result, {type(law).__name__: problem})
+
+    def _draw(self, name: str, draw: Callable[[Path], None]) -> None:
+        from moejax.folder import atomic_write
+
+        assert self.out is not None
+        with atomic_write(self.out / name) as partial:
+            draw(partial)
+
+    def _with_assumptions(self, result: Result, problems: dict[str, Any]) -> Result:
+        from moejax.design.summary import with_assumptions
+
+        return with_assumptions(result, problems, self.unique_tokens)
+
+    def _problem(self, law: Any, constraints: Any) -> Any:
+        from moejax.design.decide import of_shapes
+        from moejax.design.problem import of_sizes
+        from moejax.laws.active_params import convention
+
+        problem = of_sizes(
+            law,
+            constraints,
+            active_params=convention(self.active_convention),
+            goal=self.minimise,
+            assumptions=self._assumptions(),
+        )
+        return of_shapes(problem, self.architecture()) if self.shape else problem
+
+    def _assumptions(self) -> CostAssumptions:
+        from moejax.config import unknown
+        from moejax.design.measures import CostAssumptions
+        from moejax.laws.conventions import FLOPS
+
+        if self.convention not in FLOPS:
+            raise UserError(unknown(f"--convention {self.convention}", self.convention, list(FLOPS)))
+        return CostAssumptions(
+            convention=self.convention,
+            sequence_length=self.sequence_length,
+            context=self.context,
+            memory_tokens=self.memory_tokens,
+            served_tokens=self.served_tokens,
+            chip_flops=self.chip_flops,
+            mfu=self.mfu,
+        )
+
+    def _constraints(self, *, least: int = 1) -> tuple[Constraint, ...]:
+        """Return all given constraints.
+
+        Raises:
+          UserError: there are fewer than ``least``, or one is invalid.
+        """
+        from moejax.design.constraint import Constraint, held
+
+        chips = self.chips or 0
+        maxima = {name: getattr(self, name) for name in MEASURES} | {"loss": self.target_loss}
+        constraints = [Constraint(name=name, high=value) for name, value in maxima.items() if value is not None]
+        if self.memory is not None:
+            constraints.append(Constraint(name="memory_bytes", high=self.memory * chips))
+        if self.days is not None:
+            constraints.append(Constraint(name="chip_hours", high=self.days * 24 * chips))
+        for name, value in numbers(self.hold, "--hold").items():
+            constraints += held({name.replace("-", "_"): value})
+        for text in self.range:
+            name, low, high = _range(text, "--range")
+            constraints.append(Constraint(name=name, low=low, high=high))
+        if len(constraints) < least:
+            raise UserError(
+                "Nothing constrains the design; give a budget, such as --flops 1e24 or --chips 512 --days 30."
+            )
+        return tuple(constraints)
+
+    def _likely(self, known: Any) -> tuple[Any, str]:
+        """Return laws for intervals with the name of their source: resamples or draws; None for published constants."""
+        if self.runs:
+            resampled = self.resamples_of(known)
+            return (resampled if known.converged else None), "resamples"
+        return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
 
 
 def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
     """Return reasons why numbers of the optimum have no interval: the fit did not converge, or does not
     determine them.
     """
+    from moejax.interval import OPEN
+    from moejax.wording import listed
+
     if not fit.converged:
         return [
             "The optimum is that of a fit whose search did not converge: its numbers have no interval, and another "
@@ -136,73 +345,13 @@ def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
     return []
 
 
-def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
-    """Return laws for intervals with the name of their source: resamples or draws; None for published constants."""
-    if arguments.runs:
-        resampled = fit_resamples(arguments, known)
-        return (resampled if known.converged else None), "resamples"
-    return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
-
-
-def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
-    """Return the bootstrap of a fit on the table that ``--runs`` names."""
-    if not isinstance(result, FitResult):
-        raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
-    return bootstrap(result, read_table(arguments, type(result.law)).runs, arguments.bootstrap)
-
-
-def _all_laws(arguments: argparse.Namespace) -> Result:
-    first = {name: next(iter(PUBLISHED[name].values())) for name in LAWS if PUBLISHED[name]}
-    judged = {name: known.law for name, known in first.items() if "loss" in known.law.outputs}
-    constraints = constraints_of(arguments)
-    found = side_by_side(judged, constraints, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
-    if all(isinstance(one, str) for one in found.values()):
-        raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
-    outside = {name: beyond(first[name], one) for name, one in found.items() if not isinstance(one, str)}
-    problems = {name: one.problem for name, one in found.items() if not isinstance(one, str)}
-    return with_assumptions(laws_summary(found, constraints, outside), problems, arguments.unique_tokens)
-
-
-def _sweep(arguments: argparse.Namespace) -> Result:
-    if len(arguments.sweep) > 1:
-        return _landscape(arguments)
-    name, low, high = range_of(arguments.sweep[0], "--sweep")
-    label, law, known = law_and_source(arguments)
-
-    # The upper bound stays as a constraint, since the swept quantity is one that the problem chooses.
-    others = [
-        *(one for one in constraints_of(arguments, least=0) if one.name != name),
-        Constraint(name=name, high=high),
-    ]
-    problem = _problem(arguments, law, others, shape=arguments.shape)
-    rows = frontier(problem, name, low, high)
-    if arguments.out:
-        # The import of figures is slow, and few designs are drawn.
-        from moejax.report.frontier import draw
-
-        with atomic_write(arguments.out / "frontier.png") as partial:
-            draw(rows, name, label, partial)
-    result = with_extrapolation(
-        sweep_summary(label, name, rows), "The best designs lie", beyond(known, *(one.best for one in rows))
-    )
-    return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)
-
-
-def _landscape(arguments: argparse.Namespace) -> Result:
-    if len(arguments.sweep) > 2:
-        raise UserError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
-    first, second = (range_of(text, "--sweep") for text in arguments.sweep)
-    label, law, known = law_and_source(arguments)
-
-    constraints = constraints_of(arguments, least=0)
-    problem = _problem(arguments, law, constraints, shape=arguments.shape)
-    found = landscape(problem, first, second)
-    if arguments.out:
-        # See _sweep for the local import.
-        from moejax.report.frontier import draw_landscape
-
-        with atomic_write(arguments.out / "landscape.png") as partial:
-            draw_landscape(found, label, partial)
-    optima = itertools.chain.from_iterable(found.optima)
-    result = with_extrapolation(landscape_summary(label, found), "The designs lie", beyond(known, *optima))
-    return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)
+def _range(text: str, option: str) -> tuple[str, float, float]:
+    """Return the name, low and high of ``NAME=LOW:HIGH``."""
+    ((name, values),) = pairs([text], option).items()
+    low, colon, high = values.partition(":")
+    if not colon:
+        raise UserError(f"{option} {text!r} is not of the form NAME=LOW:HIGH.")
+    bounds = parse(low), parse(high)
+    if not bounds[0] < bounds[1]:
+        raise UserError(f"{option} {text!r} goes from {low} to {high}; give the smaller bound first.")
+    return name.replace("-", "_"), *bounds

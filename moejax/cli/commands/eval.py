@@ -1,191 +1,105 @@
-"""Implement ``moejax eval``: evaluate downstream tasks of lm-evaluation-harness on a model."""
+"""Evaluate downstream tasks of lm-evaluation-harness on a model."""
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from moejax.cli.out_folder import out_file
-from moejax.cli.progress import progress_display
+from moejax.cli.options import Command, argument, option, out
+from moejax.cli.shared import Seed, settings_of
 from moejax.errors import UserError
-from moejax.evaluation.fingerprint import fingerprint
-from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
-from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import LoadedModel, check_model, load_model
-from moejax.evaluation.suites import Suite, suite_of
-from moejax.folder import write_json
-from moejax.json_text import json_text
-from moejax.model.runtime import Runtime
-from moejax.report import render
-from moejax.result import Column, Result, Table
-from moejax.say import say
-from moejax.stored import as_read
+from moejax.ranges import whole
+
+EXAMPLE = """\
+  moejax eval runs/mine --tasks lambada_openai,arc_easy
+  moejax eval runs/mine/checkpoints/branch-65536 --tasks mine --task-path tasks/      # your own task files
+  moejax eval runs/mine --suite tian-2025
+  moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100"""
+
+Count = Annotated[int, whole(1, 10**9)]
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Evaluate, write the results and print them."""
-    suite = None if arguments.suite is None else suite_of(arguments.suite)
-    names = [name for name in arguments.tasks.split(",") if name]
-    path = Path(arguments.model)
-    # Check the model first, since loading tasks may take minutes.
-    check_model(path)
-    out = arguments.out or _beside(path, names or [str(arguments.suite)])
-    began = time.monotonic()
-    with out_file(out):
-        with progress_display() as update:
-            shots = {arguments.num_fewshot: names} if suite is None else suite.shots()
-            found = _evaluate(arguments, path, shots, update)
+@dataclass(frozen=True, kw_only=True)
+class Eval(Command, name="eval"):
+    """Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."""
+
+    model: str = argument(
+        "a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint", metavar="DIR"
+    )
+    tasks: str = option("", "tasks, groups, tags, or patterns as mmlu_*", metavar="NAME[,…]")
+    suite: str | None = option(
+        None,
+        "the tasks, shots and categories of a document, such as tian-2025",
+        metavar="NAME",
+        excludes=("tasks", "num_fewshot"),
+    )
+    task_path: str | None = option(None, "your own task files, before the harness's", metavar="FOLDER")
+    num_fewshot: Annotated[int, whole(0, 10_000)] | None = option(
+        None, "number of shots (default: the task's)", metavar="N"
+    )
+    limit: Count | None = option(None, "the first documents of each task only", metavar="N")
+    max_length: Count | None = option(
+        None,
+        "tokens of a text, whose beginning is cut off (default: those of the training, or of config.json)",
+        metavar="N",
+    )
+    max_new_tokens: Count | None = option(
+        None, "maximum number of tokens of a generated answer, if the task allows as many", metavar="N"
+    )
+    batch_tokens: Count = option(8192, "tokens computed at once", metavar="N")
+    dtype: str = option("float32", "type of the computation", choices=("float32", "bfloat16"))
+    tokenizer: str | None = option(None, "bytes or a tokenizer.json (default: the model's own)", metavar="NAME")
+    seed: Seed = option(0, "seed of tasks that draw their answers", metavar="NUMBER")
+    samples: bool = option(False, "also write every document and answer into the file")
+    out: Path | None = out("results as JSON (default: beside DIR, DIR.TASKS.json)", metavar="FILE")
+
+    def check(self) -> None:
+        if find_spec("lm_eval") is None:
+            raise UserError(
+                "moejax eval needs the package lm-eval, which is not installed; pip install 'moejax[eval]'."
+            )
+        if self.suite is None and not self.tasks.strip(","):
+            raise UserError(
+                f"--tasks {self.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa, or a document's by "
+                f"--suite NAME."
+            )
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_file
+        from moejax.cli.progress import progress_display
+        from moejax.evaluation.load_model import check_model
+        from moejax.evaluation.run_tasks import EvaluationSettings, run_tasks, suite_scores, summary
+        from moejax.evaluation.suites import suite_of
+        from moejax.folder import write_json
+        from moejax.report import render
+        from moejax.say import say
+
+        suite = None if self.suite is None else suite_of(self.suite)
+        names = [name for name in self.tasks.split(",") if name]
+        path, began = Path(self.model), time.monotonic()
+        # Check the model first, since loading tasks may take minutes.
+        check_model(path)
+        out = self.out or _beside(path, names or [str(self.suite)])
+        settings = settings_of(EvaluationSettings, self)
+        with out_file(out):
+            with progress_display() as update:
+                results = run_tasks(
+                    path, {self.num_fewshot: names} if suite is None else suite.shots(), settings, update
+                )
             if suite is not None:
-                found["suite"] = _suite(str(arguments.suite), suite, found["results"])
-        found["seconds"] = round(time.monotonic() - began, 1)
-        write_json(out, found)
-    if arguments.json:
-        print(json_text(found))
-    else:
-        render.show(summary(found, path))
-        say(out, file=sys.stdout)
-    return 0
-
-
-def _evaluate(
-    arguments: argparse.Namespace, path: Path, shots: Mapping[int | None, list[str]], update: Any
-) -> dict[str, Any]:
-    """Return the harness's results of tasks, given by number of shots."""
-    folder = Path(arguments.task_path) if arguments.task_path else None
-    update(0.0, "reading task files")
-    loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
-    update(0.0, "reading weights")
-    given = load_model(path, arguments.tokenizer)
-    if given.tokenizer is None:
-        raise UserError(
-            f"{path} carries no tokenizer; give the one it was trained with as --tokenizer, bytes or a tokenizer.json."
-        )
-    model = LanguageModel(
-        given.weights,
-        Runtime(compute_dtype=arguments.dtype),
-        longest=arguments.max_length or given.sequence_length or DEFAULT_LENGTH,
-        batch_tokens=arguments.batch_tokens,
-    )
-    asked = HarnessModel(
-        model,
-        given.tokenizer,
-        first_token=given.first_token,
-        max_new_tokens=arguments.max_new_tokens,
-        seed=arguments.seed,
-        update=update,
-    )
-    results: dict[str, dict[str, Any]] = {}
-    for number, (manager, tasks) in loaded.items():
-        own = evaluate(asked, manager, tasks, limit=arguments.limit, num_fewshot=number, log_samples=arguments.samples)
-        for name, part in own.items():
-            results.setdefault(name, {}).update(part)
-    answers = {
-        task: {
-            "number": len(lengths),
-            "words": statistics.mean(words for words, _ in lengths),
-            "tokens": statistics.mean(tokens for _, tokens in lengths),
-        }
-        for task, lengths in asked.answers.items()
-    }
-    return {
-        **_said(arguments, path, given, asked),
-        "versions": versions(),
-        **_plain(results),
-        **({"answers": answers} if answers else {}),
-    }
-
-
-def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: Any) -> dict[str, Any]:
-    assert given.tokenizer is not None
-    return {
-        "model": {"path": str(path), **given.origin, "fingerprint": fingerprint(given.weights)},
-        "tokenizer": {
-            "name": Path(given.tokenizer.name).name,
-            "sha256": given.tokenizer.sha256,
-            "opening": list(given.tokenizer.opening),
-            "empty_context": asked.prefix_token_id,
-            "end_of_document": asked.eot_token_id,
-        },
-        "settings": {
-            "tasks": arguments.tasks,
-            "suite": arguments.suite,
-            "limit": arguments.limit,
-            "num_fewshot": arguments.num_fewshot,
-            "max_length": asked.max_length,
-            "max_new_tokens": arguments.max_new_tokens,
-            "dtype": arguments.dtype,
-            "seed": arguments.seed,
-        },
-    }
-
-
-def _suite(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scores by the suite's names and categories, and the omitted tasks."""
-    scores = suite.scores(results)
-    rows = [
-        {"task": one.name, "category": one.category, "score": scores[one.name], "of": one.task}
-        for one in suite.run_here
-    ]
-    averages = [
-        {"category": category, "score": None if mean != mean else mean, "tasks": measured, "of_tasks": every}
-        for category, (mean, measured, every) in suite.averages(scores).items()
-    ]
-    left_out = {one.name: one.left_out for one in suite.tasks if one.left_out}
-    said = {"source": suite.source, "remark": suite.remark}
-    return {"name": name, **said, "scores": rows, "averages": averages, "left_out": left_out}
-
-
-def _plain(results: dict[str, Any]) -> dict[str, Any]:
-    """Return results as JSON-compatible data; other objects, such as functions in a task's configuration, by name."""
-    renamed = {"versions": "task_versions", "n-shot": "num_fewshot", "n-samples": "documents"}
-    named = {renamed.get(name, name): value for name, value in results.items()}
-    return as_read(named, default=lambda value: getattr(value, "__name__", None) or str(value))
+                results["suite"] = suite_scores(str(self.suite), suite, results["results"])
+            results["seconds"] = round(time.monotonic() - began, 1)
+            write_json(out, results)
+        render.show(summary(results, path), as_json=self.json)
+        if not self.json:
+            say(out, file=sys.stdout)
 
 
 def _beside(path: Path, names: list[str]) -> Path:
     tasks = "+".join(names).replace("*", "all").replace("/", "-")
     path = path.absolute()
     return path.with_name(f"{path.name}.{tasks[:100]}.json")
-
-
-def summary(found: dict[str, Any], path: Path) -> Result:
-    """Return every metric of every task as a table."""
-    rows = []
-    for task, values in found["results"].items():
-        documents = found["documents"].get(task, {}).get("effective")
-        for name, value in values.items():
-            metric, comma, filtered = name.partition(",")
-            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
-                continue
-            error = values.get(f"{metric}_stderr,{filtered}")
-            written = f"{value:.4f}" + (f" ± {error:.4f}" if isinstance(error, float) else "")
-            shown = metric if filtered == "none" else f"{metric} ({filtered})"
-            rows.append([task, shown, written, "" if documents is None else documents])
-    columns = (Column("task"), Column("metric", words=True), Column("value"), Column("documents", ","))
-    tables = [Table(f"{path}, {found['model']['fingerprint']}", columns, rows)]
-    return Result(tables=[*tables, *_answers(found), *_averages(found.get("suite"))], data=found)
-
-
-def _answers(found: Mapping[str, Any]) -> list[Table]:
-    """Return the mean lengths of generated answers, by task."""
-    rows = [[task, one["number"], one["words"], one["tokens"]] for task, one in found.get("answers", {}).items()]
-    columns = (Column("task"), Column("answers", ","), Column("words, mean", ".1f"), Column("tokens, mean", ".1f"))
-    return [Table("Generated answers", columns, rows)] if rows else []
-
-
-def _averages(suite: Any) -> list[Table]:
-    """Return averages by category, with the reasons for missing tasks."""
-    if suite is None:
-        return []
-    reasons: dict[str, list[str]] = {}
-    for name, reason in suite["left_out"].items():
-        reasons.setdefault(reason, []).append(name)
-    rows = [[one["category"], one["score"], f"{one['tasks']} of {one['of_tasks']}"] for one in suite["averages"]]
-    columns = (Column("category"), Column("mean score, %", ".1f"), Column("tasks", words=True))
-    notes = [*(f"left out: {', '.join(names)}. {reason}" for reason, names in reasons.items()), suite["remark"]]
-    return [Table(f"Averages of {suite['name']}: {suite['source']}", columns, rows, notes)]

@@ -1,42 +1,58 @@
-"""Implement ``moejax explore``: write the page and open it."""
+"""Write the explorer's page and open it in a browser."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 
-from moejax.errors import UserError
-from moejax.explorer.available import find_available
-from moejax.explorer.page import page
-from moejax.folder import write_text
-from moejax.say import say
+from moejax.cli.options import Command, argument, option
+
+EXAMPLE = """\
+moejax explore
+moejax explore fit/fit.json
+moejax explore runs/quickstart --export explorer.html"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Write the page to ``--export``, or to a temporary file that the browser opens."""
-    path: Path | None = arguments.export
-    if path is not None and path.exists() and not _is_page(path):
-        raise UserError(f"{path} exists and is not a page of moejax explore; give another name to --export.")
-    text = page(find_available(arguments.source))
-    if path is None:
-        path = Path(tempfile.mkdtemp(prefix="moejax-explore-")) / "explorer.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    say(f"Wrote {path} ({len(text) / 1e6:.1f} MB); open it in a browser.", file=sys.stdout)
-    if arguments.export is None and not arguments.no_browser and has_display():
-        webbrowser.open(path.resolve().as_uri())
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Explore(Command, name="explore"):
+    """Open a page with sliders for the laws, published or your own fit: loss, frontier, optimum and practical range
+    change together. It is one HTML file that needs no server and no network.
+    """
+
+    source: str = argument("fit.json, a run table, or a folder", metavar="RUNS|FIT", default="")
+    export: Path | None = option(
+        None, "write the page to this file, and open nothing", metavar="PAGE.html", output=True
+    )
+    no_browser: bool = option(False, "write a temporary file, and open nothing")
+
+    def run(self) -> None:
+        from moejax.errors import UserError
+        from moejax.explorer.available import find_available
+        from moejax.explorer.page import page
+        from moejax.folder import write_text
+        from moejax.json_text import json_text
+        from moejax.say import say
+
+        path = self.export
+        if path is not None and path.exists() and b"<title>moejax: laws" not in path.read_bytes()[:400]:
+            raise UserError(f"{path} exists and is not a page of moejax explore; give another name to --export.")
+        text = page(find_available(self.source))
+        if path is None:
+            path = Path(tempfile.mkdtemp(prefix="moejax-explore-")) / "explorer.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+        if self.json:
+            print(json_text({"page": str(path), "bytes": path.stat().st_size}))
+        else:
+            say(f"Wrote {path} ({len(text) / 1e6:.1f} MB); open it in a browser.", file=sys.stdout)
+        if self.export is None and not self.no_browser and has_display():
+            webbrowser.open(path.resolve().as_uri())
 
 
 def has_display() -> bool:
     """Return whether a graphical browser can open here."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _is_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b"<title>moejax: laws" in file.read(400)

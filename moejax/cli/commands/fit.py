@@ -1,148 +1,365 @@
-"""Implement ``moejax fit``: fit a law's coefficients to a table of runs, with intervals and diagnostics."""
+"""Fit a law's coefficients to a table of runs, with intervals and diagnostics."""
 
 from __future__ import annotations
 
-import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from moejax import table_file
-from moejax.cli.commands.fit_answers import answer, asked_of
-from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search_of, starts_of
-from moejax.cli.commands.run_table_options import read_table, read_without_words, splits_of
-from moejax.cli.out_folder import out_folder, out_set
-from moejax.cli.progress import progress
-from moejax.fit.fit_result import FitResult
-from moejax.fit.search.fit_law import Progress, fit_law
-from moejax.fit.selection import held_out_runs, holdout
-from moejax.fit.selection.metrics import predict
-from moejax.fit.summary import summary
-from moejax.fit.sweeps.ways_through_sweeps import ways_through_sweeps
-from moejax.fit.tables.read_runs import ReadRuns, fitted_column
-from moejax.fit.uncertainty import bootstrap
-from moejax.fit.uncertainty.bootstrap import Bootstrap
-from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.folder import check_replaceable, write_text, written_in
-from moejax.interval import check_level
-from moejax.json_text import finite
-from moejax.report import render
-from moejax.result import Result
-from moejax.run_table import DataFrame
-from moejax.say import say
-from moejax.stored import write_json
+from moejax.cli.options import argument, flag_of, given, option, out
+from moejax.cli.process import compile_quickly
+from moejax.cli.shared import (
+    RUNS,
+    LawOptions,
+    LevelOptions,
+    Resamples,
+    SearchOptions,
+    SplitOptions,
+    TableOptions,
+    numbers,
+    pairs,
+)
+from moejax.errors import UserError
+from moejax.run_sources.source import source
 from moejax.wording import listed
 
+if TYPE_CHECKING:
+    import numpy as np
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read runs, fit, resample, test on held-out runs, and print."""
-    law = law_of(arguments)
-    read = read_table(arguments, law)
+    from moejax.fit.fit_result import FitResult
+    from moejax.fit.tables.read_runs import ReadRuns
+    from moejax.fit.uncertainty.answers import Asked, Questions
+    from moejax.result import Result
 
-    options: dict[str, Any] = {
-        "penalty": penalty_of(arguments),
-        "starts": starts_of(arguments),
-        "search": search_of(arguments),
-        "fixed": fixed_of(arguments),
-        "seed": arguments.seed,
-    }
-    splits, asked = splits_of(read, arguments), asked_of(law, read.runs.output, tuple(options["fixed"]), arguments)
-    level, stopped, predicted = check_level(arguments.level), False, None
-    with out_folder(arguments.out), progress() as show:
-        result = fit_law(law, read.runs, progress=show, **options)
-        how = {"covariance": asked.covariance, "by": arguments.by}
-        result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
-        found = _found(result, read, asked.covariance, arguments)
-        if arguments.smooth:
-            best = read_without_words(argparse.Namespace(**{**vars(arguments), "smooth": False}), law)
-            found["sweeps"] = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
-        # The fit is written first. The following steps take long, may be stopped, or may fail.
-        write_fit(arguments.out, summary(result, level, **found), result, read)
-        if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
-            predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
-            found |= held_out_runs.found(held_out, predicted)
-            write_fit(arguments.out, summary(result, level, **found), result, read, predicted)
-        try:
-            resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
-            if resampled is not None:
-                found["bootstrap"] = bootstrap.to_json(result, resampled, level)
-            found |= answer(asked, result, read, resampled, level, arguments.by)
-        except KeyboardInterrupt:
-            if arguments.out:
-                raise
-            stopped = True
-        said = summary(result, level, **found)
-        write_fit(arguments.out, said, result, read, predicted)
-    if stopped:
-        say("", "Stopped; with --out DIR the same command would go on from there.")
-    if arguments.out:
-        say(written(arguments.out, predicted))
-    render.show(said, as_json=arguments.json)
-    return STOPPED if stopped else 0
-
-
-def written(folder: Path, held_out: DataFrame | None) -> str:
-    """Return a sentence with the files that ``write_fit`` wrote."""
-    names = ["fit.json", "summary.txt", "predictions.csv", *([] if held_out is None else [HELD_OUT])]
-    return f"Wrote {listed(names)} to {folder}."
-
-
-HELD_OUT = "held_out.csv"
-"""Table of the held-out runs with their prediction intervals."""
+EXAMPLE = """\
+moejax fit runs.parquet --law effective_params --bootstrap 1000
+moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
+moejax fit runs.csv --law chinchilla --decide flops=1e24 --profile 'N*' --influence 'N*' --bootstrap 1000
+moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
+moejax fit runs.csv --form 'loss = E + A/N^alpha + B/D^alpha' --bootstrap 1000
+moejax fit runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --decide flops=1e24 --profile 'N*'
+moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^c' --best-by lr
+moejax fit scores.csv --law error_from_loss --loss-law chinchilla --predict params_active=7B,tokens=1T
+moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
+moejax fit isoflops.csv --recipe isoflop
+moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --correct gamma"""
+RECIPES = {
+    "launch-check": ("law", "hold_out", "pilot", "correct"),
+    "domains": ("law", "hold_out", "shares"),
+    "isoflop": ("level",),
+    "zhao": ("hold_out", "starts", "bootstrap"),
+    "tian": ("starts", "level"),
+    "abnar": ("hold_out", "starts", "bootstrap", "level"),
+}
+"""Papers' procedures, with the options that each reads besides those of its table, ``--seed`` and the output."""
 STOPPED = 130
 """Exit status after Ctrl-C, as for every command."""
+TRUSTING, ASKING, WHOLE = "trusting", "asking the fitted law", "a whole procedure instead"
 
 
-def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return further results that are known right after the fit, as plain data."""
-    rows = [row for row in result.coefficient_rows(arguments.level) if row.name not in result.without_error]
-    errors = {
-        "kind": covariance,
-        "by": arguments.by,
-        "values": {row.name: row.error for row in rows},
-        "level": arguments.level,
-        "intervals": {row.name: (row.low, row.high) for row in rows},
-    }
-    return {
-        "notes": list(read.notes),
-        "standard_errors": finite(errors),
-        # These arguments, with predictions.csv, reproduce the reading of the same runs.
-        "read": {
-            "loss": fitted_column(type(result.law), arguments.loss),
-            "group": arguments.group,
-            "weight": arguments.weight,
-        },
-    }
+@dataclass(frozen=True, kw_only=True)
+class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
+    """Fit a law to a table of runs."""
 
-
-def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, show: Progress) -> Bootstrap:
-    return bootstrap.bootstrap(
-        result,
-        read.runs,
-        arguments.bootstrap,
-        by=arguments.by,
-        seed=arguments.seed,
-        progress=show,
-        kept=arguments.out / "bootstrap.npz" if arguments.out else None,
+    ONE_OF = ("law", "form", "recipe")
+    runs: Path | str = argument(RUNS, metavar="RUNS", read=source)
+    loss_law: str | None = option(
+        None,
+        "for a law of scores: the law of the loss that it depends on, fitted to the same table; predictions and "
+        "decisions are then of the score of a run of any size",
+        metavar="NAME|FORMULA",
+        excludes=("bootstrap", "profile", "influence", "fix", "best_by", "budget"),
+    )
+    covariance: str = option(
+        "sandwich", "estimator of standard errors: sandwich or gauss-newton", metavar="NAME", group=TRUSTING
+    )
+    bootstrap: Resamples = option(0, "number of resamples for intervals", metavar="COUNT", group=TRUSTING)
+    by: str = option("group", "unit that is resampled: group or run", metavar="UNIT", group=TRUSTING)
+    decide: tuple[str, ...] = option(
+        (),
+        "values of a decision by the law, such as flops=1e24 or flops=1e24,expansion=16",
+        metavar="NAME=VALUE,…",
+        group=ASKING,
+    )
+    predict: tuple[str, ...] = option(
+        (),
+        "an untrained run, such as params_active=7B,tokens=1T, whose loss is predicted with an interval",
+        metavar="NAME=VALUE,…",
+        group=ASKING,
+    )
+    profile: tuple[str, ...] = option(
+        (),
+        "values that the runs do not reject, of a coefficient, of a decision (N*, D*, …), of a predicted loss",
+        metavar="NAME",
+        group=ASKING,
+    )
+    influence: tuple[str, ...] = option(
+        (), "the three most influential runs, checked by fitting without them", metavar="NAME", group=ASKING
+    )
+    recipe: str | None = option(
+        None, ", ".join(RECIPES), metavar="NAME", group=WHOLE, choices=tuple(RECIPES), excludes=("form",)
+    )
+    pilot: Path | None = option(
+        None, "first losses of the large training, for launch-check", metavar="RUNS", group=WHOLE, needs=("recipe",)
+    )
+    correct: str = option(
+        "",
+        "coefficient that launch-check refits to the held-out runs alone",
+        metavar="NAME",
+        group=WHOLE,
+        needs=("recipe",),
+    )
+    shares: str | None = option(
+        None,
+        "shares of losses loss_NAME, for domains (default: columns share_NAME)",
+        metavar="NAME=SHARE,…",
+        group=WHOLE,
+        needs=("recipe",),
+    )
+    out: Path | None = out(
+        "write fit.json, summary.txt and predictions.csv", "fit.json", "summary.txt", "predictions.csv", "bootstrap.npz"
     )
 
+    def check(self) -> None:
+        if self.recipe is None:
+            return
+        reads = ("seed", *RECIPES[self.recipe])
+        of_table = TableOptions.__dataclass_fields__
+        if unread := [name for name in given(self) if name not in (*reads, *of_table, "runs", "recipe", "out")]:
+            options, read = ([flag_of(Fit, name) for name in names] for names in (unread, reads))
+            raise UserError(
+                f"--recipe {self.recipe} does not read {listed(options)}; leave that out. Besides the options of the "
+                f"table it reads {listed(read)}."
+            )
+        if "law" in reads and self.law is None:
+            raise UserError(f"--recipe {self.recipe} needs a law; give --law NAME (`moejax laws` lists them).")
+        if len(self.hold_out) > 1:
+            raise UserError(f"--recipe {self.recipe} holds out once; give --hold-out once.")
 
-def write_fit(
-    folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
-) -> None:
-    """Write fit.json, summary.txt, predictions.csv and, for held-out runs, held_out.csv together, if a folder
-    is given.
-    """
-    if folder is None:
-        return
-    predicted = predict(result.law, read.runs, result.output)
-    rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
-    with out_set(folder):
-        write_text(folder / "summary.txt", render.text(summary) + "\n")
-        write_text(folder / "predictions.csv", table_file.csv_text(rows))
-        if held_out is not None:
-            write_text(folder / HELD_OUT, table_file.csv_text(held_out))
-        elif HELD_OUT in written_in(folder) and (folder / HELD_OUT).exists():
-            # The file belongs to an earlier fit in this folder.
-            check_replaceable(folder / HELD_OUT)
-            (folder / HELD_OUT).unlink()
-        write_json(folder / "fit.json", summary.data)
+    def prepare(self) -> None:
+        """Reduce the compile time of the few programs of a fit, unless the search takes longer."""
+        compile_quickly(optimised=any((self.recipe, self.starts, self.every_start, self.each)))
+
+    def run(self) -> int:
+        if self.recipe is not None:
+            return self._follow_recipe()
+        return self._fit_one() if self.loss_law is None else self._fit_chained()
+
+    def _fit_one(self) -> int:
+        """Read runs, fit, resample, test on held-out runs, and print."""
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress
+        from moejax.fit.search.fit_law import fit_law
+        from moejax.fit.selection import held_out_runs, holdout
+        from moejax.fit.summary import summary
+        from moejax.fit.sweeps.ways_through_sweeps import ways_through_sweeps
+        from moejax.fit.uncertainty import bootstrap
+        from moejax.fit.uncertainty.answers import answer, asked_of
+        from moejax.fit.uncertainty.covariance import with_uncertainty
+        from moejax.report.fit_files import write_fit
+        from moejax.say import say
+
+        law = self.law_for(self.runs)
+        read = self.read(self.runs, law)
+        options: dict[str, Any] = {**self.how(), "fixed": self.fixed}
+        splits = self.splits(read, self.seed)
+        asked = asked_of(law, read.runs.output, tuple(self.fixed), self.questions())
+        level, stopped, predicted = self.level, False, None
+        with out_folder(self.out), progress() as show:
+            result = fit_law(law, read.runs, progress=show, **options)
+            how = {"covariance": asked.covariance, "by": self.by}
+            result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
+            parts = self._known_parts(result, read, asked)
+            if self.smooth:
+                best = replace(self, smooth=False).read_quietly(self.runs, law)
+                parts["sweeps"] = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
+            # The fit is written first. The following steps take long, may be stopped, or may fail.
+            write_fit(self.out, summary(result, level, **parts), result, read)
+            if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
+                predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
+                parts |= held_out_runs.found(held_out, predicted)
+                write_fit(self.out, summary(result, level, **parts), result, read, predicted)
+            try:
+                resampled = None
+                if self.bootstrap:
+                    resampled = bootstrap.bootstrap(
+                        result,
+                        read.runs,
+                        self.bootstrap,
+                        by=self.by,
+                        seed=self.seed,
+                        progress=show,
+                        kept=self.out / "bootstrap.npz" if self.out else None,
+                    )
+                    parts["bootstrap"] = bootstrap.to_json(result, resampled, level)
+                parts |= answer(asked, result, read, resampled, level, self.by)
+            except KeyboardInterrupt:
+                if self.out:
+                    raise
+                stopped = True
+            write_fit(self.out, summary(result, level, **parts), result, read, predicted)
+        if stopped:
+            say("", "Stopped; with --out DIR the same command would resume from there.")
+        self._show(summary(result, level, **parts), has_held_out=predicted is not None)
+        return STOPPED if stopped else 0
+
+    def questions(self) -> Questions:
+        """Return the questions about the fitted law."""
+        from moejax.fit.uncertainty.answers import Questions
+
+        return Questions(
+            decide=[numbers(text.split(","), "--decide") for text in self.decide],
+            predict=[numbers(text.split(","), "--predict") for text in self.predict],
+            profile=self.profile,
+            influence=self.influence,
+            covariance=self.covariance,
+            by=self.by,
+        )
+
+    def _show(self, summary: Result, *, has_held_out: bool) -> None:
+        from moejax.report import render
+        from moejax.report.fit_files import written
+        from moejax.say import say
+
+        if self.out:
+            say(written(self.out, has_held_out))
+        render.show(summary, as_json=self.json)
+
+    def _known_parts(self, result: FitResult, read: ReadRuns, asked: Asked) -> dict[str, Any]:
+        """Return further results that are known right after the fit, as plain data."""
+        from moejax.fit.tables.read_runs import fitted_column
+        from moejax.json_text import finite
+
+        rows = [row for row in result.coefficient_rows(self.level) if row.name not in result.without_error]
+        errors = {
+            "kind": asked.covariance,
+            "by": self.by,
+            "values": {row.name: row.error for row in rows},
+            "level": self.level,
+            "intervals": {row.name: (row.low, row.high) for row in rows},
+        }
+        column = fitted_column(type(result.law), self.loss)
+        return {
+            "notes": list(read.notes),
+            "standard_errors": finite(errors),
+            # These arguments, with predictions.csv, reproduce the reading of the same runs.
+            "read": {"loss": column, "group": self.group, "weight": self.weight},
+        }
+
+    def _fit_chained(self) -> int:
+        """Fit a law of scores and the law of the loss that it depends on, chain them, and print."""
+        import numpy as np
+
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress
+        from moejax.fit.chain import chain, with_loss_design
+        from moejax.fit.search.fit_law import fit_law
+        from moejax.fit.selection import held_out_runs, holdout
+        from moejax.fit.summary import summary
+        from moejax.fit.uncertainty.answers import answer, asked_of
+        from moejax.fit.uncertainty.covariance import with_uncertainty
+        from moejax.laws.scores.chained_law import chained_law
+        from moejax.report.fit_files import write_fit
+        from moejax.say import say
+
+        score_law, loss_law = self.law_for(self.runs), self._loss_law()
+        law = chained_law(loss_law, score_law)
+        asked = asked_of(law, next(iter(law.outputs)), (), self.questions())
+        scores = self.read(self.runs, score_law)
+        # If --loss names the score's column, the losses are in their usual one.
+        of_losses = replace(self, loss="loss") if self.loss in score_law.outputs else self
+        losses = of_losses.read_quietly(self.runs, loss_law)
+        for note in losses.notes:
+            if note not in scores.notes:
+                say(note)
+        read = replace(scores, runs=with_loss_design(losses.runs, losses.rows, scores.runs, scores.rows))
+        how, splits = {"covariance": asked.covariance, "by": self.by}, self.splits(read, self.seed)
+        options = self.how()
+        with out_folder(self.out), progress() as show:
+
+            def fitted(without: np.ndarray) -> FitResult:
+                """Return both laws, chained and fitted without the given rows of the scores."""
+                of_loss, of_score = (
+                    with_uncertainty(fit_law(law, runs, progress=show, **options), runs, **how, dropped=one.dropped)
+                    for law, one, runs in (
+                        (loss_law, losses, losses.runs.only(~np.isin(losses.rows, scores.rows[without]))),
+                        (score_law, scores, scores.runs.only(~without)),
+                    )
+                )
+                return chain(of_loss, of_score, read.runs.only(~without))
+
+            result, predicted = fitted(np.zeros(len(read.runs), bool)), None
+            parts: dict[str, Any] = {
+                "notes": list(dict.fromkeys((*scores.notes, *losses.notes))),
+                "read": {"loss": result.output, "group": self.group, "weight": self.weight},
+                **answer(asked, result, read, None, self.level, self.by),
+            }
+            if held_out := holdout.hold_out_of(lambda split: fitted(split.held_out), read.runs, splits, show):
+                predicted = held_out_runs.held_out_runs(held_out, read.rows, self.level)
+                parts |= held_out_runs.found(held_out, predicted)
+            said = summary(result, self.level, **parts)
+            write_fit(self.out, said, result, read, predicted)
+        self._show(said, has_held_out=predicted is not None)
+        return 0
+
+    def _loss_law(self) -> type:
+        from moejax import run_table
+        from moejax.fit.tables.column_names import is_formula, law_of_formula
+        from moejax.laws import LAWS
+        from moejax.laws.predict import law_name
+
+        assert self.loss_law is not None
+        if not is_formula(self.loss_law):
+            return LAWS[law_name(self.loss_law)]
+        return law_of_formula(self.loss_law, run_table.read_as_it_is(self.runs), mapping=pairs(self.map, "--map"))
+
+    def _follow_recipe(self) -> int:
+        """Apply a paper's procedure, write its results, and print."""
+        from moejax.cli.out_folder import out_set
+        from moejax.cli.progress import progress
+        from moejax.papers import recipes
+        from moejax.report import render
+
+        with progress() as show, out_set(self.out):
+            how = recipes.Recipe(out=self.out, seed=self.seed, level=self.level, progress=show)
+            match self.recipe:
+                case "launch-check":
+                    law = self.law_for(self.runs)
+                    pilot = None if self.pilot is None else self.read(self.pilot, law).runs
+                    read = self.read(self.runs, law)
+                    result = recipes.launch_check(law, read, pilot, self._held_out("params_active"), self.correct, how)
+                case "domains":
+                    law = self.law_for(self.runs)
+                    read = self.read(self.runs, law)
+                    result = recipes.domains(law, read, self._shares(), self._held_out("tokens"), how)
+                case "zhao":
+                    read = self.read(self.runs, recipes.INPUTS["zhao"])
+                    held_out, starts = self._held_out("params_total"), self.initial_guesses()
+                    result = recipes.zhao(read, held_out, starts, self.bootstrap, how)
+                case "tian" if not recipes.is_dense(self.runs, pairs(self.map, "--map")):
+                    read = self.read(self.runs, recipes.INPUTS["tian"])
+                    counts_flops = "flops" not in pairs(self.map, "--map")
+                    result = recipes.tian(read, self.initial_guesses(), how, counts_flops=counts_flops)
+                case "abnar":
+                    read = self.read(self.runs, recipes.INPUTS["abnar"])
+                    held_out, starts = self._held_out("") or None, self.initial_guesses("abnar")
+                    result = recipes.abnar(read, held_out, starts, self.bootstrap, how)
+                case _:
+                    read = self.read(self.runs, recipes.INPUTS["isoflop"], recipes.ISOFLOP_GROUPS)
+                    result = recipes.isoflop(read, how)
+        render.show(result, as_json=self.json)
+        return 0
+
+    def _held_out(self, usual: str) -> str:
+        return self.hold_out[0] if self.hold_out else usual
+
+    def _shares(self) -> Mapping[str, float] | None:
+        if self.shares is None:
+            return None
+        shares = numbers(self.shares.split(","), "--shares")
+        for name, share in shares.items():
+            if not 0 < share < math.inf:
+                raise UserError(f"--shares gives {name} a share of {share:g}; it must be above 0.")
+        return shares

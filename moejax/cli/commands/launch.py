@@ -1,151 +1,292 @@
-"""Implement ``moejax launch``: submit the trainings of a config or study to Slurm, Google Kubernetes Engine or
-SkyPilot.
+"""Submit a training, or the trainings of a study that are not done yet, to an engine. Without --submit, the jobs are
+printed (with --json as data), and nothing is written. The same command resubmits failed and interrupted trainings;
+`moejax study status DIR` shows the progress.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from moejax.cli.commands.exportable import check_exportable
-from moejax.cli.commands.launch_engines import ENGINES
-from moejax.cli.commands.load_study import load_study
-from moejax.cli.progress import progress_display
+from moejax.cli.options import REQUIRED, option
+from moejax.cli.shared import Share, StudyOptions, settings_of
 from moejax.errors import UserError
-from moejax.json_text import json_text
-from moejax.say import say
-from moejax.storage import open_storage
-from moejax.study import analysis
-from moejax.study.executor import Engine, Executor, Task
-from moejax.study.outcomes import try_outcomes
-from moejax.study.run import check_owner, materialise_at, train_study
-from moejax.study.stages import each_stage, known_stages, later
-from moejax.study.status import run_statuses
-from moejax.study.storage import launched, write_launch
-from moejax.study.study import Study
-from moejax.wording import command, counted, some, told
+from moejax.ranges import whole
+
+if TYPE_CHECKING:
+    from moejax.study.executor import Engine, Task
+    from moejax.study.study import Study
+
+EXAMPLE = """\
+  moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine      # to look at
+  moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine --submit
+  moejax launch slurm --config=configs/tiny.py --out /shared/one --chip cpu                     # a single training
+  moejax launch slurm --resume --out /shared/mine --chips-per-node 4 --set partition=gpu --set account=me --submit
+  moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
+  moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/mine --image REGISTRY/moejax:tpu --submit
+  moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu
+  moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
+  moejax launch sky --config=FILE.py --chip h100 --nodes 4 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu
+  moejax study status gs://bucket/mine"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print or submit."""
-    study, out = load_study(arguments)
-    _refuse_control_characters([*arguments.command_line, out, study.name, *study.models])
-    study.check()
-    study = _with_stages(arguments, study, out)
-    check_exportable(arguments.exportable, study.models)
-    if said := try_outcomes(study, lambda one: check_exportable(arguments.exportable, one.models)).said:
-        _say(said)
-    engine, tasks = ENGINES[arguments.engine](arguments, study, out)
-    for warning in analysis.warnings(study):
-        _say(warning)
-    if arguments.submit:
-        engine.check()
-        study.check_data()
-    else:
-        try:
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(StudyOptions):
+    """Options of every engine, and how trainings are submitted."""
+
+    out: str | None = option(
+        None, "the folder, seen by every machine, or gs://… (runs/NAME)", metavar="DIR", output=True
+    )
+    submit: bool = option(False, "submit the trainings, instead of printing them", excludes=("print",))
+    print: bool = option(False, "print the jobs, and write nothing (the default)")
+    chip: str | None = option(None, "h100, v5p, …; for Slurm also cpu", metavar="NAME")
+    mfu: Share = option(0.4, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
+    words: tuple[str, ...] = ()
+    waits = False
+    """True to wait for the end of all trainings."""
+
+    def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
+        """Return the engine, and all trainings with their resources."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Print or submit the trainings."""
+        from moejax.json_text import json_text
+        from moejax.say import say
+        from moejax.study import analysis
+        from moejax.study.outcomes import try_outcomes
+        from moejax.study.stages import later
+        from moejax.wording import command, counted, told
+
+        study, out = self.load_study()
+        _refuse_control_characters([*self.words, out, study.name, *study.models])
+        study.check()
+        study = self._with_stages(study, out)
+        self.check_exportable(study.models)
+        if said := try_outcomes(study, lambda one: self.check_exportable(one.models)).said:
+            _say(said)
+        engine, tasks = self.engine(study, out)
+        for warning in analysis.warnings(study):
+            _say(warning)
+        if self.submit:
+            engine.check()
             study.check_data()
-        except UserError as error:
-            _say(f"what is printed trains nothing yet, and --submit refuses it: {told(error)}")
-    tasks = _not_done(arguments, study, out, tasks)
-    if arguments.json:
-        print(json_text([_as_data(task) for task in tasks]))
-    if not tasks and not arguments.json:
-        say(
-            f"Nothing is left to hand over of {study.name}: {command('moejax', 'study', 'status', out)}, "
-            f"{command('moejax', 'study', 'gather', out)}.",
-            file=sys.stdout,
-        )
-    if study.unknown_stages:
-        again = "" if arguments.submit and _waits(arguments) else " Launch again when the trainings before have ended."
-        _say(f"{later(study)}{again}")
-    if not tasks:
-        return 0
-    if not arguments.submit:
-        if not arguments.json:
+        else:
+            try:
+                study.check_data()
+            except UserError as error:
+                _say(f"the printed jobs cannot train yet, and --submit refuses them: {told(error)}")
+        tasks = self._not_done(study, out, tasks)
+        if self.json:
+            print(json_text([_as_data(task) for task in tasks]))
+        elif not tasks:
+            say(
+                f"Nothing is left to submit of {study.name}: {command('moejax', 'study', 'status', out)}, "
+                f"{command('moejax', 'study', 'gather', out)}.",
+                file=sys.stdout,
+            )
+        if study.unknown_stages:
+            again = "" if self.submit and self.waits else " Launch again when the trainings before have ended."
+            _say(f"{later(study)}{again}")
+        if not tasks:
+            return
+        if self.submit:
+            self._submit(study, out, engine, tasks)
+            return
+        if not self.json:
             print(engine.describe(tasks))
         say("", f"moejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).")
-        return 0
-    return _submit(arguments, study, out, engine, tasks)
 
+    def _with_stages(self, study: Study, out: str) -> Study:
+        """Return the study with the stages that can be made from its folder. Without ``--submit``, an unreachable
+        folder is reported and the study returned unchanged.
+        """
+        from moejax.storage import open_storage
+        from moejax.study.run import check_owner
+        from moejax.study.stages import known_stages
+        from moejax.wording import told
 
-def _with_stages(arguments: argparse.Namespace, study: Study, out: str) -> Study:
-    """Return the study with the stages that can be made from its folder. Without ``--submit``, an unreachable folder is
-    reported and the study returned unchanged.
-    """
-    if not study.stages:
-        return study
-    try:
+        if not study.stages:
+            return study
+        try:
+            check_owner(study, out)
+            return known_stages(study, open_storage(out))
+        except UserError as error:
+            if self.submit:
+                raise
+            _say(told(error))
+            return study
+
+    def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
+        from moejax.study.run import materialise_at
+        from moejax.wording import command, counted, some
+
+        materialise_at(study, out, getattr(engine, "mount", None))
+        ids = engine.submit(tasks)
+        self.record(out, ids)
+        _say(f"{counted(len(ids), 'training')} submitted: {some(list(ids.values()))}")
+        _say(f"their progress: {command('moejax', 'study', 'status', out)}")
+
+    def record(self, out: str, ids: dict[str, str]) -> None:
+        """Record the submitted trainings in the study's folder."""
+
+    def _not_done(self, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
+        """Return the trainings that are not done; all if the folder is unreachable and nothing is submitted."""
+        from moejax.storage import open_storage
+        from moejax.study.run import check_owner
+        from moejax.study.status import run_statuses
+        from moejax.wording import told
+
+        try:
+            storage = open_storage(out)
+        except ValueError as error:
+            if self.submit:
+                raise
+            _say(f"the state of the trainings is not known, so all are printed: {told(error)}")
+            return list(tasks)
         check_owner(study, out)
-        return known_stages(study, open_storage(out))
-    except UserError as error:
-        if arguments.submit:
-            raise
-        _say(told(error))
-        return study
+        statuses = {one.model: one for one in run_statuses(storage, study.trainings())}
+        for one in statuses.values():
+            if one.state != "done" and one.why:
+                _say(f"{one.model}, which is resumed: {one.why}")
+        left = [task for task in tasks if statuses[task.name].state != "done"]
+        return self.not_submitted(out, left, {name: one.state for name, one in statuses.items()})
+
+    def not_submitted(self, out: str, tasks: list[Task], states: dict[str, str]) -> list[Task]:
+        """Return the trainings that the engine does not already have."""
+        return tasks
 
 
-def _as_data(task: Task) -> dict[str, Any]:
-    return {"model": task.name, "command": ["moejax", *task.words], "resources": dataclasses.asdict(task.resources)}
+@dataclass(frozen=True, kw_only=True)
+class Slurm(LaunchOptions, name="launch slurm"):
+    """Submit jobs to Slurm through submitit."""
 
+    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs of a node", metavar="N")
+    nodes: Annotated[int, whole(1, 100_000)] | None = option(
+        None, "nodes of each training (the fewest that hold it)", metavar="N"
+    )
+    cores: Annotated[int, whole(1, 100_000)] | None = option(
+        None, "cores of each process (1, with chips 8)", metavar="N"
+    )
+    memory: Annotated[int, whole(1, 10**18)] | None = option(
+        None, "memory of each node (default: Slurm's)", metavar="BYTES"
+    )
+    minutes: Annotated[int, whole(1, 10_000_000)] | None = option(
+        None, "time limit (default: twice the estimate)", metavar="N"
+    )
+    grace: Annotated[int, whole(0, 86_400)] = option(120, "seconds to save a checkpoint", metavar="SECONDS")
+    at_a_time: Annotated[int, whole(1, 100_000)] = option(256, "maximum number of jobs at a time", metavar="N")
+    set: tuple[str, ...] = option((), "a further option of sbatch", metavar="KEY=VALUE")
+    wait: bool = option(False, "wait until all have ended, and write the run table", needs=("submit",))
 
-def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> int:
-    if _waits(arguments) and isinstance(engine, Executor):
+    @property
+    def waits(self) -> bool:  # type: ignore[override]
+        return self.wait
+
+    def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
+        from moejax.study.engines import SlurmOptions, slurm
+
+        return slurm(settings_of(SlurmOptions, self), study, out)
+
+    def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
+        if not self.wait:
+            super()._submit(study, out, engine, tasks)
+            return
+        from moejax.cli.progress import progress_display
+        from moejax.say import say
+        from moejax.study.executor import Executor
+        from moejax.study.run import train_study
+        from moejax.study.stages import each_stage
+
+        assert isinstance(engine, Executor)
         with progress_display() as update:
             table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
             # A study with stages is launched stage by stage.
             for known in each_stage(study, Path(out), _say) if study.unknown_stages else ():
-                engine, tasks = ENGINES[arguments.engine](arguments, known, out)
-                tasks = _not_done(arguments, known, out, tasks)
+                engine, tasks = self.engine(known, out)
                 assert isinstance(engine, Executor)
+                tasks = self._not_done(known, out, tasks)
                 table = train_study(known, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
-        say(table, file=sys.stderr if arguments.json else sys.stdout)
-        return 0
-    materialise_at(study, out, getattr(engine, "mount", None))
-    ids = engine.submit(tasks)
-    if arguments.engine != "slurm":
-        write_launch(out, arguments.engine, ids)
-    _say(f"{counted(len(ids), 'training')} handed over: {some(list(ids.values()))}")
-    _say(f"how far they are: {command('moejax', 'study', 'status', out)}")
-    return 0
+        say(table, file=sys.stderr if self.json else sys.stdout)
 
 
-def _waits(arguments: argparse.Namespace) -> bool:
-    """Return whether to wait for the end of all trainings, those of later stages included; only Slurm supports this."""
-    return getattr(arguments, "wait", False)
+@dataclass(frozen=True, kw_only=True)
+class Gke(LaunchOptions, name="launch gke"):
+    """Submit JobSets on TPU slices to Google Kubernetes Engine."""
+
+    topology: str | None = option(
+        None, "slice of every training (default: the smallest that holds it)", metavar="CHIP:AxBxC"
+    )
+    volume: str | None = option(None, "a volume claim mounted at PATH, if --out is not gs://…", metavar="CLAIM:PATH")
+    namespace: str = option("default", "namespace of Kubernetes", metavar="NAME")
+    service_account: str | None = option(None, "account of Kubernetes with access to the bucket", metavar="NAME")
+    queue: str | None = option(None, "Kueue's local queue", metavar="NAME")
+    spot: bool = option(False, "use spot machines")
+    image: str = option(REQUIRED, "image with moejax (launch/tpu.Dockerfile)", metavar="NAME")
+
+    def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
+        from moejax.study.engines import GkeOptions, gke
+
+        return gke(settings_of(GkeOptions, self), study, out)
+
+    def record(self, out: str, ids: dict[str, str]) -> None:
+        from moejax.study.storage import write_launch
+
+        write_launch(out, "gke", ids)
 
 
-def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
-    """Return the trainings that are not done; all if the folder is unreachable and nothing is submitted."""
-    try:
-        storage = open_storage(out)
-    except ValueError as error:
-        if arguments.submit:
-            raise
-        _say(f"what is done is not known, so all is printed: {told(error)}")
-        return list(tasks)
-    check_owner(study, out)
-    found = {one.model: one for one in run_statuses(storage, study.trainings())}
-    for one in found.values():
-        if one.state != "done" and one.why:
-            _say(f"{one.model}, which goes on: {one.why}")
-    left = [task for task in tasks if found[task.name].state != "done"]
-    if not arguments.submit or arguments.engine != "sky" or arguments.again:
-        return left
-    # SkyPilot would accept the same job twice.
-    before = launched(out, "sky")
-    busy = [task for task in left if task.name in before and found[task.name].state in ("waiting", "running")]
-    if busy:
-        names = some([task.name for task in busy])
-        _say(f"left alone, since SkyPilot has them (sky jobs queue; --again hands them over again): {names}")
-    return [task for task in left if task not in busy]
+@dataclass(frozen=True, kw_only=True)
+class Sky(LaunchOptions, name="launch sky"):
+    """Submit managed jobs to SkyPilot."""
+
+    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs of a node", metavar="N")
+    nodes: Annotated[int, whole(1, 100_000)] | None = option(
+        None, "nodes of each training (the fewest that hold it)", metavar="N"
+    )
+    topology: str | None = option(
+        None, "slice of TPUs (default: the smallest that holds the training)", metavar="CHIP:AxBxC"
+    )
+    infra: str | None = option(None, "cloud[/region[/zone]] (default: SkyPilot's choice)", metavar="CLOUD")
+    again: bool = option(False, "also submit trainings that SkyPilot already has and has not ended")
+    on_demand: bool = option(False, "use no spot machines")
+    image: str | None = option(None, "image with moejax (default: install this folder)", metavar="docker:NAME")
+
+    def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
+        from moejax.study.engines import SkyOptions, sky
+
+        return sky(settings_of(SkyOptions, self), study, out)
+
+    def record(self, out: str, ids: dict[str, str]) -> None:
+        from moejax.study.storage import write_launch
+
+        write_launch(out, "sky", ids)
+
+    def not_submitted(self, out: str, tasks: list[Task], states: dict[str, str]) -> list[Task]:
+        from moejax.study.storage import launched
+        from moejax.wording import some
+
+        if not self.submit or self.again:
+            return tasks
+        # SkyPilot would accept the same job twice.
+        before = launched(out, "sky")
+        busy = [task for task in tasks if task.name in before and states[task.name] in ("waiting", "running")]
+        if busy:
+            names = some([task.name for task in busy])
+            _say(f"not submitted, since SkyPilot has them (sky jobs queue; --again submits them again): {names}")
+        return [task for task in tasks if task not in busy]
 
 
 def _say(text: Any) -> None:
+    from moejax.say import say
+
     say(f"moejax: {text}")
+
+
+def _as_data(task: Task) -> dict[str, Any]:
+    return {"model": task.name, "command": ["moejax", *task.words], "resources": asdict(task.resources)}
 
 
 def _refuse_control_characters(texts: Sequence[str]) -> None:

@@ -1,131 +1,58 @@
-"""Implement ``moejax laws``: list the laws, their papers, inputs and published constants."""
+"""List the laws, show one, or write a page for each."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import inspect
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from moejax.cli.out_folder import out_folder
-from moejax.cli.progress import progress_display
-from moejax.laws import ALIASES, LAWS, PUBLISHED
-from moejax.laws.entry import PROVENANCE
-from moejax.laws.law import coefficients
-from moejax.laws.predict import law_name
-from moejax.quantities import format
-from moejax.report import render
-from moejax.result import Column, Result, Table
-from moejax.say import say
+from moejax.cli.options import Command, argument, option
+
+EXAMPLE = """\
+  moejax laws show five_factor
+  moejax laws --pages docs"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """List all laws, show one, or write the pages of all."""
-    words = arguments.words
-    if arguments.pages:
-        return _write_pages(arguments.pages)
-    if not words:
-        return _list(arguments.json)
-    return _show(words[1], arguments.json)
+@dataclass(frozen=True, kw_only=True)
+class Laws(Command, name="laws"):
+    """List the laws with their inputs and published constants, show one law, or write their pages."""
+
+    pages: Path | None = option(
+        None,
+        "write DIR/laws/NAME.md for every law; DIR must hold errata.md and gallery.md; older pages are replaced",
+        metavar="DIR",
+        output=True,
+    )
+
+    def run(self) -> None:
+        from moejax.report import render
+        from moejax.report.laws import every_law
+
+        if self.pages:
+            _write_pages(self.pages)
+        else:
+            render.show(every_law(), as_json=self.json)
 
 
-def _write_pages(docs: Path) -> int:
+def _write_pages(docs: Path) -> None:
     # Pages import figures and papers, which a list of laws does not need.
-    from moejax.cli.law_pages import write_pages
+    from moejax.cli.out_folder import out_folder
+    from moejax.cli.progress import progress_display
+    from moejax.reference.laws import write_pages
+    from moejax.say import say
 
     with out_folder(docs, shared=True), progress_display() as update:
         say(write_pages(docs, update), file=sys.stdout)
-    return 0
 
 
-def describe(name: str) -> dict[str, Any]:
-    """Return all data of one law as plain values.
+@dataclass(frozen=True, kw_only=True)
+class Show(Command, name="laws show"):
+    """Show one law with its coefficients and published constants."""
 
-    Raises:
-      UserError: the law is unknown; the message has the nearest names.
-    """
-    law = law_name(name)
-    cls: Any = LAWS[law]
-    return {
-        "law": law,
-        "aliases": [alias for alias, known in ALIASES.items() if known == law],
-        "statement": inspect.cleandoc(cls.__doc__).replace("``", ""),
-        "inputs": list(cls.inputs),
-        "outputs": dict(cls.outputs),
-        "coefficients": {
-            f.name: {"symbol": f.metadata["symbol"], "meaning": f.metadata["meaning"]} for f in dataclasses.fields(cls)
-        },
-        "constants": {
-            key: {
-                "values": {name: _plain(value) for name, value in coefficients(p.law).items()},
-                "source": p.source,
-                "provenance": p.provenance,
-                "data": p.data,
-                "fitted": {variable: list(bounds) for variable, bounds in p.fitted.items()},
-                "dense": p.dense,
-                "remark": p.remark,
-            }
-            for key, p in PUBLISHED[law].items()
-        },
-    }
+    law: str = argument("a law, by its name or its paper's", metavar="NAME")
 
+    def run(self) -> None:
+        from moejax.report import render
+        from moejax.report.laws import one_law
 
-def _plain(value: Any) -> Any:
-    """Return a coefficient as a number, or an array or sequence of coefficients as lists of numbers."""
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else float(value)
-
-
-def _list(as_json: bool) -> int:
-    every = [describe(name) for name in LAWS]
-    rows = [
-        [
-            law["law"],
-            ", ".join(law["aliases"]),
-            ", ".join(law["inputs"]),
-            ", ".join(law["outputs"]),
-            ", ".join(law["constants"]) or "none published",
-        ]
-        for law in every
-    ]
-    columns = [Column(name, words=True) for name in ("law", "also called", "reads", "predicts", "constants")]
-    notes = ["`moejax laws show NAME` prints the form, its source and its constants."]
-    render.show(Result(tables=[Table("Laws", columns, rows)], notes=notes, data=every), as_json=as_json)
-    return 0
-
-
-def _show(name: str, as_json: bool) -> int:
-    law = describe(name)
-    sets = law["constants"]
-    outputs = "; ".join(f"{output} ({unit})" for output, unit in law["outputs"].items())
-    rows = [
-        [c["symbol"], key, *(_text(s["values"].get(key)) for s in sets.values()), c["meaning"]]
-        for key, c in law["coefficients"].items()
-    ]
-    columns = [Column("symbol"), Column("name", words=True), *map(Column, sets), Column("meaning", words=True)]
-    notes = []
-    for key, s in sets.items():
-        notes.append(f"{key}: {s['source']} ({s['provenance']}: {PROVENANCE[s['provenance']]}).")
-        notes += [f"  data: {s['data']}"] if s["data"] else []
-        notes += [
-            f"  fitted for {variable} between {format(low)} and {format(high)}"
-            for variable, (low, high) in s["fitted"].items()
-        ]
-        notes += ["  fitted to dense models alone"] if s["dense"] else []
-        notes += [f"  {s['remark']}"] if s["remark"] else []
-    lead = [*law["statement"].splitlines(), "", f"reads     {', '.join(law['inputs'])}", f"predicts  {outputs}"]
-    found = Result(
-        title=law["law"],
-        tables=[Table("", notes=lead), Table("Coefficients", columns, rows)],
-        notes=notes or ["No constants are published; fit the law to runs with `moejax fit`."],
-        data=law,
-    )
-    render.show(found, as_json=as_json)
-    return 0
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "chosen"
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(_text(v) for v in value)
+        render.show(one_law(self.law), as_json=self.json)

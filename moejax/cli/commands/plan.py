@@ -1,73 +1,118 @@
-"""Implement ``moejax plan``: compile a training for chips that need not be present."""
+"""Compile a training for chips that need not be present."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from moejax.cli.commands.config import load
-from moejax.cli.out_folder import out_set
-from moejax.cli.parsers.plan import COMPILED
-from moejax.cli.progress import progress, waiting
+from moejax.cli.options import REQUIRED, option, out
+from moejax.cli.shared import NotNegative, RequiredConfigOptions
 from moejax.config import unknown
 from moejax.errors import UserError
-from moejax.folder import atomic_write
-from moejax.plan import process
-from moejax.plan.plan import Plan
-from moejax.plan.search import remedies, search
-from moejax.plan.summary import search_summary, summary
-from moejax.plan.topology import Topology, check_compiler, parse
-from moejax.quantities import format_bytes
-from moejax.report import render
-from moejax.sharding import MESH_AXES
-from moejax.stored import write_json
-from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Training
+from moejax.ranges import whole
+
+if TYPE_CHECKING:
+    from moejax.plan.plan import Plan as MadePlan
+    from moejax.plan.topology import Topology
+    from moejax.train.training import Training
+
+COMPILED = 6
+"""Default number of candidates that a search compiles."""
+EXAMPLE = """\
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
+  moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology h100:8x8 --search --price 2.5
+  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make a plan and print it."""
-    topology = parse(arguments.topology)
-    if arguments.price is not None and topology.chip is None:
-        raise UserError(
-            f"--price is of a chip and hour, and nobody states how long a step takes on {topology.name}; leave it out, "
-            f"or plan for TPUs or GPUs."
-        )
-    training = _training(arguments)
-    out = arguments.out
-    with out_set(out):
-        if arguments.search:
-            check_compiler(topology)
-            plans = _search(training, topology, arguments.compile or COMPILED)
-        else:
-            plans = [_plan(training, topology, out)]
-        found = search_summary(plans, arguments.price) if arguments.search else summary(plans[0], arguments.price)
-        if out is not None:
-            write_json(out / "plan.json", found.data)
-    render.show(found, as_json=arguments.json)
-    if not plans[0].fits:
-        raise UserError(_too_large(plans[0], training, topology))
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Plan(RequiredConfigOptions, name="plan"):
+    """Compile a training's step for a pod without having one: memory, communication, time, cost."""
 
+    topology: str = option(
+        REQUIRED,
+        "v5p:8x8x8, 2xv5p:4x4x4 for two slices, …; h100:8x8 for 8 hosts of 8 GPUs; cpu:8 for this CPU's devices",
+        metavar="CHIP:SHAPE",
+    )
+    mesh: str | None = option(
+        None,
+        "data, fsdp, expert, tensor of each slice; -1 takes what the others leave; axes not named have one device "
+        "(beside a single axis, data takes what is left)",
+        metavar="AXIS=N,…",
+    )
+    remat: str | None = option(
+        None,
+        "what is recomputed: none, dots, full, or all but what is named, as attn_out+moe_gate_up",
+        metavar="POLICY",
+    )
+    microbatches: Annotated[int, whole(1, 1_000_000)] | None = option(
+        None, "parts of a batch that are computed one after another", metavar="N"
+    )
+    search: bool = option(False, "try meshes, remat policies and microbatches, and rank them")
+    compile: Annotated[int, whole(1, 1_000)] | None = option(
+        None,
+        f"number of ranked candidates of --search that are compiled (default: {COMPILED})",
+        metavar="N",
+        needs=("search",),
+    )
+    price: NotNegative | None = option(None, "price of one chip for an hour, in any currency", metavar="COST")
+    out: Path | None = out("write plan.json and the compiled program's text, program.txt", "plan.json", "program.txt")
 
-def _training(arguments: argparse.Namespace) -> Training:
-    training = choose_hyperparameters(load(Training, arguments.config, arguments.overrides)).training
-    recipe = training.recipe
-    if arguments.mesh is not None:
-        recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(arguments.mesh)))
-    if arguments.remat is not None:
-        recipe = replace(recipe, runtime=replace(recipe.runtime, remat=arguments.remat))
-    if arguments.microbatches:
-        recipe = replace(recipe, microbatches=arguments.microbatches)
-    return replace(training, recipe=recipe)
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_set
+        from moejax.cli.progress import progress
+        from moejax.plan import process
+        from moejax.plan.search import search
+        from moejax.plan.summary import search_summary, summary
+        from moejax.plan.topology import check_compiler, parse
+        from moejax.report import render
+        from moejax.stored import write_json
+
+        topology = parse(self.topology)
+        if self.price is not None and topology.chip is None:
+            raise UserError(
+                f"--price is of a chip and hour, and the time of a step on {topology.name} is not known; leave it out, "
+                f"or plan for TPUs or GPUs."
+            )
+        training = self._training()
+        with out_set(self.out):
+            if self.search:
+                check_compiler(topology)
+                with progress() as show:
+                    plans = search(training, topology, process.plan, compiled=self.compile or COMPILED, progress=show)
+                result = search_summary(plans, self.price)
+            else:
+                plans = [_plan(training, topology, self.out)]
+                result = summary(plans[0], self.price)
+            if self.out is not None:
+                write_json(self.out / "plan.json", result.data)
+        render.show(result, as_json=self.json)
+        if not plans[0].fits:
+            raise UserError(_too_large(plans[0], training, topology))
+
+    def _training(self) -> Training:
+        from moejax.train.auto import choose_hyperparameters
+        from moejax.train.training import Training
+
+        training = choose_hyperparameters(self.load(Training)).training
+        recipe = training.recipe
+        if self.mesh is not None:
+            recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(self.mesh)))
+        if self.remat is not None:
+            recipe = replace(recipe, runtime=replace(recipe.runtime, remat=self.remat))
+        if self.microbatches:
+            recipe = replace(recipe, microbatches=self.microbatches)
+        return replace(training, recipe=recipe)
 
 
 def _slice_mesh(text: str) -> dict[str, int]:
     """Return the sizes of all axes of a slice's mesh from the named ones."""
+    from moejax.sharding import MESH_AXES
+
     sizes: dict[str, int] = {}
     for word in text.split(","):
         axis, _, size = word.strip().partition("=")
@@ -85,28 +130,32 @@ def _slice_mesh(text: str) -> dict[str, int]:
     return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}
 
 
-def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
+def _plan(training: Training, topology: Topology, out: Path | None) -> MadePlan:
+    from moejax.cli.progress import waiting
+    from moejax.folder import atomic_write
+    from moejax.plan import process
+
     with waiting(f"compiling {training.name} for {topology.name}"):
         if out is None:
             return process.plan(training, topology)
         with tempfile.TemporaryDirectory() as between:
             text = Path(between) / "program.txt"
-            found = process.plan(training, topology, text_to=text)
+            plan = process.plan(training, topology, text_to=text)
             # A program that does not fit has no text.
             if text.exists():
                 with atomic_write(out / text.name) as partial:
                     shutil.copyfile(text, partial)
-            return found
+            return plan
 
 
-def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]:
+def _too_large(plan: MadePlan, training: Training, topology: Topology) -> str:
+    from moejax.cli.progress import progress
+    from moejax.plan import process
+    from moejax.plan.search import remedies
+    from moejax.quantities import format_bytes
+
     with progress() as show:
-        return search(training, topology, process.plan, compiled=compiled, progress=show)
-
-
-def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
-    with progress() as show:
-        found = remedies(training, topology, process.plan, progress=show)
+        fitting = remedies(training, topology, process.plan, progress=show)
     memory = plan.memory
     over = f"{format_bytes(-memory.left, 3)} more than the {format_bytes(memory.limit, 3)} of a chip"
     parts = (
@@ -116,11 +165,11 @@ def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
     what = f"{plan.name} does not fit {plan.topology}: it needs {over} ({parts})."
     if memory.left >= 0:
         what = f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit}. {parts.capitalize()}."
-    if not found:
+    if not fitting:
         return f"{what} Nothing that was tried does; use more or larger chips, or a smaller batch."
-    lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in found]
+    lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in fitting]
     return f"{what} These were tried and fit:\n" + "\n".join(lines)
 
 
-def _at(plan: Plan) -> str:
+def _at(plan: MadePlan) -> str:
     return f", {plan.mfu:.0%} MFU by the roofline" if plan.roofline else ""

@@ -1,306 +1,110 @@
-"""Implement ``moejax plot``: draw figures from published laws, a fit, or a table."""
+"""Draw figures from published laws, a fit, or a table."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from moejax import run_table
-from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.number import pairs
-from moejax.cli.out_folder import out_folder
-from moejax.cli.progress import progress_display
-from moejax.errors import UserError
-from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
-from moejax.fit.selection.holdout import split_by
-from moejax.fit.tables.column_names import with_our_names
-from moejax.fit.tables.select import mapped, select
-from moejax.fit.tables.units import check_units
-from moejax.json_text import finite, json_text
-from moejax.laws.active_params import convention
-from moejax.papers.plots import ALL, numbered
-from moejax.report import evidence, render, sources
-from moejax.report.figures.figure import FORMATS, Figure, write_figure
-from moejax.report.gallery import write_gallery
-from moejax.report.plots import FromRuns, Plot, chosen, draw, example_of, inputs_of
-from moejax.result import Column, Result, Table
-from moejax.say import say
-from moejax.wording import told
+from moejax.cli.options import argument, option
+from moejax.cli.shared import ConventionOptions, TableOptions, pairs
 
-EVIDENCE = ("fit", "profile", "influence", "starts")
-"""Figures whose tables are computed from a fit and its runs."""
-SYNTHETIC = "its points are synthetic"
+EXAMPLE = """\
+moejax plot --list
+moejax plot zhao-3 abnar-4 tian-1b
+moejax plot --paper abnar --synthetic
+moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
+moejax plot fit profile influence starts --fit fit.json --runs runs.csv
+moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
+moejax plot zhao-6 zhao-12 --runs runs.csv --hold-out params_total
+moejax plot plan --runs plan/plan.json
+moejax plot restarts --runs runs/quickstart"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Draw and write the figures, and print their paths."""
-    if arguments.list:
-        render.show(_list(), as_json=arguments.json)
-        return 0
-    if arguments.gallery:
-        with out_folder(arguments.gallery, shared=True), progress_display() as update:
-            say(write_gallery(arguments.gallery, ALL.values(), update), file=sys.stdout)
-        return 0
-    formats = _formats(arguments.format)
-    if arguments.paper is not None:
-        return _paper(arguments, formats)
-    plots = chosen(arguments.names, ALL)
-    given = _Given(arguments)
-    every, left_out = {}, []
-    with progress_display() as update:
-        for number, plot in enumerate(plots):
-            update(number / len(plots), f"drawing {plot.name}")
-            try:
-                every[plot.name] = given.figure(plot)
-            except ValueError:
-                # For a whole paper, figures that cannot be drawn are skipped.
-                if plot.name in arguments.names or (plot is plots[-1] and not every):
-                    raise
-                left_out.append(plot.name)
-    for name in filter(given.law_alone.get, every):
-        say(f"{name}: {given.law_alone[name]}.")
-    if left_out:
-        say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
-    with out_folder(arguments.out):
-        found = {name: _write(arguments.out, ALL[name], figure, formats) for name, figure in every.items()}
-    if arguments.json:
-        print(json_text(found))
-    else:
-        for name, one in found.items():
+@dataclass(frozen=True, kw_only=True)
+class Plot(TableOptions, ConventionOptions, name="plot"):
+    """Draw figures by name: the papers' own from their laws, or from your fit and runs, and pictures of a fit or a
+    run.
+    """
+
+    ONE_OF = ("names", "paper", "list", "gallery")
+    names: tuple[str, ...] = argument(
+        "figures, or a paper: zhao, abnar, chapter_002, tian, li", metavar="NAME", default=()
+    )
+    paper: str | None = option(
+        None,
+        "every numbered figure of a document (zhao, abnar, chapter_002, tian, li), or why one is not drawn",
+        metavar="NAME",
+        excludes=("names",),
+    )
+    list: bool = option(False, "name every figure with its content")
+    fit: Path | None = option(None, "fit.json of moejax fit: draw its law", metavar="FILE")
+    runs: Path | None = option(
+        None, "a run table, or the table that a figure names; a study's folder; plan.json", metavar="TABLE"
+    )
+    estimand: str | None = option(None, "coefficient of the figure influence (the last, if not given)", metavar="NAME")
+    hold_out: str | None = option(
+        None,
+        "runs that figures which fit to --runs predict without: COLUMN, COLUMN:LEAST or COLUMN=VALUE (none)",
+        metavar="COLUMN",
+    )
+    synthetic: bool = option(False, "synthetic data for figures that need a table")
+    format: str = option("png,svg", "formats, of png, svg and pdf, separated by commas", metavar="NAMES")
+    out: Path = option(Path("figures"), "output folder", metavar="DIR", output=True)
+    gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and stop", metavar="DIR", output=True)
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress_display
+        from moejax.json_text import json_text
+        from moejax.papers.draw import SYNTHETIC, GivenData, draw_named, draw_paper, every_figure, formats_of, write
+        from moejax.papers.plots import ALL
+        from moejax.report import render
+        from moejax.report.gallery import write_gallery
+        from moejax.say import say
+
+        if self.list:
+            render.show(every_figure(), as_json=self.json)
+            return
+        if self.gallery:
+            with out_folder(self.gallery, shared=True), progress_display() as update:
+                say(write_gallery(self.gallery, ALL.values(), update), file=sys.stdout)
+            return
+        formats, given = formats_of(self.format), GivenData(self._options())
+        if self.paper is not None:
+            with out_folder(self.out), progress_display() as update:
+                result = draw_paper(self.paper, given, self.out, formats, update)
+            render.show(result, as_json=self.json)
+            return
+        with progress_display() as update:
+            drawn = draw_named(self.names, given, update)
+        for name in filter(given.law_alone.get, drawn.figures):
+            say(f"{name}: {given.law_alone[name]}.")
+        if left_out := drawn.left_out:
+            say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
+        with out_folder(self.out):
+            written = {name: write(self.out, ALL[name], figure, formats) for name, figure in drawn.figures.items()}
+        if self.json:
+            print(json_text(written))
+            return
+        for name, one in written.items():
             made_up = f" ({SYNTHETIC})" if name in given.synthetic else ""
             say(f"{name}: {one['title']}. {', '.join(one['files'])}{made_up}", file=sys.stdout)
-        say(f"Wrote to {arguments.out}.")
-    return 0
+        say(f"Wrote to {self.out}.")
 
+    def _options(self):
+        from moejax.papers.draw import PlotOptions
 
-def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
-    """Draw a document's figures, and print for each number its files or the reason why it is missing."""
-    figures, given = numbered(arguments.paper), _Given(arguments)
-    # All figures are computed before the first is written.
-    every: dict[str, Figure] = {}
-    reasons: dict[str, str] = {}
-    given.check_table()
-    with progress_display() as update:
-        for done, (number, name) in enumerate(figures.items()):
-            update(done / len(figures), f"drawing {name}")
-            try:
-                every[number] = given.figure(ALL[name])
-            except UserError as error:
-                reasons[number] = told(error)
-    if not every:
-        said = dict.fromkeys(reasons.values())
-        raise UserError(f"No figure of {arguments.paper} can be drawn: {' '.join(said)}")
-    with out_folder(arguments.out):
-        files = {
-            number: _write(arguments.out, ALL[figures[number]], figure, formats)["files"]
-            for number, figure in every.items()
-        }
-    order = sorted(figures, key=_by_number)
-    alone = {number: given.law_alone[figures[number]] for number in every if figures[number] in given.law_alone}
-    made_up = {number for number in every if figures[number] in given.synthetic}
-    rows, first = [], {}
-    for number in order:
-        about = [alone.get(number), SYNTHETIC if number in made_up else None]
-        said = "; ".join([", ".join(files[number]), *filter(None, about)]) if number in files else ""
-        reason = reasons.get(number, "")
-        # A reason that several figures share is printed once.
-        before = first.setdefault(reason, number)
-        rows.append([number, said or (reason if before == number else f"not drawn, as figure {before}")])
-    columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
-    data = {
-        "paper": arguments.paper,
-        "figures": [
-            {"number": number, "name": figures[number], "files": files[number]}
-            | {"without_runs": alone.get(number), "synthetic": number in made_up}
-            if number in files
-            else {"number": number, "not_drawn": reasons[number]}
-            for number in order
-        ],
-    }
-    without = f" {len(alone)} of them show none of the runs." if alone else ""
-    without += f" {len(made_up)} of them show synthetic points, which the pictures do not say." if made_up else ""
-    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV.{without}"
-    render.show(Result(tables=[Table("", columns, rows)], notes=[said], data=data), as_json=arguments.json)
-    return 0
-
-
-def _by_number(number: str) -> tuple[int, str]:
-    """Return a sort key in the order of the document: 1a, 1b, 2, …; figures without a number come last."""
-    digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
-    return (int(digits) if digits else sys.maxsize, number)
-
-
-def _write(folder: Path, plot: Plot, figure: Figure, formats: list[str]) -> dict[str, Any]:
-    files = write_figure(folder, plot.name, lambda: figure, formats)
-    data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
-    return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
-
-
-class _Given:
-    """The given fit and table, each read once."""
-
-    def __init__(self, arguments: argparse.Namespace):
-        self.arguments = arguments
-        self.fit = load_of_runs(arguments.fit) if arguments.fit else None
-        self.maps_flops = "flops" in dict(pairs(arguments.map, "--map"))
-        self.tables: dict[str, Any] = {}
-        self.made: dict[Any, Any] = {}
-        self.law_alone: dict[str, str] = {}
-        """Figures that draw none of the given runs, with the reason."""
-        self.synthetic: set[str] = set()
-        """Figures with synthetic points that only illustrate the form."""
-
-    def figure(self, plot: Plot) -> Figure:
-        """Return one figure.
-
-        Raises:
-          UserError: it cannot be drawn, or the table has no data for it.
-        """
-        inputs = self.inputs(plot)
-        if inputs.synthetic:
-            self.synthetic.add(plot.name)
-        figure = draw(plot, inputs)
-        if not figure.rows:
-            raise UserError(
-                f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}."
-            )
-        if plot.law and plot.columns and inputs.table is not None and not (inputs.synthetic or plot.needs_table):
-            # For figures that exist without a table, only the added rows are runs.
-            bare = draw(plot, replace(inputs, table=None))
-            if _points(bare) == _points(figure):
-                why = (
-                    "the fits to the runs gave nothing that it shows"
-                    if plot.from_runs
-                    else "no run of the table agrees with what its curves hold fixed, and has a loss"
-                )
-                self.law_alone[plot.name] = f"only the law is drawn; {why}"
-        return figure
-
-    def inputs(self, plot: Plot) -> Any:
-        """Return the inputs of one figure."""
-        name = plot.name
-        if self.arguments.synthetic and plot.needs_table:
-            return example_of(plot)
-        table = self._table(name)
-        if name in EVIDENCE and self.fit is not None and table is None:
-            raise UserError(
-                f"{name} is drawn of a fit and the runs that it was fitted to, and no runs were given; give these with "
-                f"--runs, or the predictions.csv that lies beside {self.arguments.fit}."
-            )
-        if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
-            table = self._evidence(name, self.fit)
-        if plot.from_runs is not None and table is not None and not {*plot.columns} <= {*table}:
-            table = self._from_runs(plot, plot.from_runs)
-        law = self.fit.law if self.fit is not None and plot.law else None
-        words = f"the fit in {self.arguments.fit}" if law is not None else ""
-        found = replace(
-            inputs_of(plot, law=law, law_name=words, table=table),
-            active_params=convention(self.arguments.active_convention),
+        return PlotOptions(
+            fit=self.fit,
+            runs=self.runs,
+            read=lambda table, law, loss: replace(self, loss=loss).read(table, law),
+            mapping=pairs(self.map, "--map"),
+            where=self.where,
+            loss=self.loss,
+            trust_units=self.trust_units,
+            synthetic=self.synthetic,
+            hold_out=self.hold_out,
+            estimand=self.estimand,
+            active_convention=self.active_convention,
         )
-        if table is not None and not plot.columns:
-            self.law_alone[name] = "only the law is drawn; it takes no points from a table"
-        elif table is not None and found.table is None:
-            self.law_alone[name] = f"only the law is drawn; points need {', '.join(plot.columns)}"
-        return found
-
-    def _table(self, name: str) -> Any:
-        """Return the table of --runs for a figure."""
-        path = self.arguments.runs
-        if path is None:
-            return None
-        key = name if self._differs_by_figure() else ""
-        if key not in self.tables:
-            self.tables[key] = _renamed(sources.read(name, path), self.arguments, of_runs=not key)
-        return self.tables[key]
-
-    def check_table(self) -> None:
-        """Raise ``UserError`` for a table that no figure can read, before any single figure reports it."""
-        if self.arguments.runs is not None and not self._differs_by_figure():
-            self._table("")
-
-    def _differs_by_figure(self) -> bool:
-        """Return whether figures read different tables from --runs, as from a folder or a plan."""
-        path = self.arguments.runs
-        return path.is_dir() or path.suffix == ".json"
-
-    def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
-        """Return a figure's table, from fits to the given run table. Figures with the same function share it."""
-        if make.table not in self.made:
-            read = self._read(make.reads)
-            split = split_by(read, self.arguments.hold_out) if self.arguments.hold_out else None
-            law = self.fit.law if self.fit is not None and plot.law else None
-            runs, note = make.count(read.runs, read.frame) if not self.maps_flops else (read.runs, "")
-            for sentence in filter(None, (note, f"{plot.name}: fitting to {len(runs)} runs.")):
-                say(sentence)
-            self.made[make.table] = make.table(runs, split, law)
-        return self.made[make.table]
-
-    def _read(self, law: Any, output: str | None = None) -> Any:
-        """Return the given run table for a law or columns. ``output`` is the fitted column if --loss is not given."""
-        options = {**vars(self.arguments), "runs": sources.run_table_of(self.arguments.runs)}
-        if output and self.arguments.loss == "loss":
-            options["loss"] = output
-        return read_table(argparse.Namespace(**options), law)
-
-    def _evidence(self, name: str, fit: FitResult) -> Any:
-        # A table with several outputs does not state which one was fitted.
-        read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None)
-        check_runs_of(fit, read.runs)
-        if name == "fit":
-            return evidence.fit_table(fit, read.runs)
-        if name == "starts":
-            return evidence.starts_table(fit, read.runs)
-        estimands = evidence.coefficients(fit)
-        if name == "profile":
-            return evidence.profile_table(fit, read.runs)
-        asked = self.arguments.estimand or next(reversed(estimands))
-        if asked not in estimands:
-            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(estimands)}.")
-        return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
-
-
-def _points(figure: Figure) -> int:
-    return sum(all(value == value for value in row.values()) for row in figure.rows)
-
-
-def _renamed(table: Any, arguments: argparse.Namespace, of_runs: bool) -> Any:
-    """Return the rows that --where selects, with columns renamed by --map and --loss."""
-    mapping = dict(pairs(arguments.map, "--map"))
-    if arguments.loss != "loss":
-        mapping["loss"] = arguments.loss
-    named = str(arguments.runs)
-    ours = with_our_names(table, mapping)
-    kept, notes = select(mapped(ours.frame, mapping, named), arguments.where, named)
-    for note in (*ours.notes, *notes):
-        say(note)
-    checked = run_table.check(kept, where=named, computed=mapping)
-    if of_runs and "loss" in checked and not arguments.trust_units:
-        check_units(checked, {**ours.read_from, **mapping}, named)
-    return checked
-
-
-def _formats(text: str) -> list[str]:
-    names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in FORMATS:
-            raise UserError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
-    return names
-
-
-def _list() -> Result:
-    """Return a list of all figures, in a table per paper."""
-    papers: dict[str, list[tuple[str, ...]]] = {}
-    for name, plot in ALL.items():
-        paper, _, where = plot.source.partition(", ")
-        mark = "*" if plot.needs_table else " "
-        papers.setdefault(paper, []).append((f"{mark} {name}", where.replace("Figure", "Fig."), plot.shows))
-    columns = (Column(""), Column("", words=True), Column("", words=True))
-    names = ("shows", "source", "law", "columns", "needs_table")
-    notes = [
-        "* is drawn from a table, moejax plot NAME says of which columns; the others draw a law, and runs of --runs."
-    ]
-    data = {name: {key: getattr(plot, key) for key in names} for name, plot in ALL.items()}
-    return Result(tables=[Table(paper, columns, rows) for paper, rows in papers.items()], notes=notes, data=data)

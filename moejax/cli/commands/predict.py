@@ -1,186 +1,157 @@
-"""Implement ``moejax predict``: print the predictions of published laws for a model and a number of tokens."""
+"""Print the predictions of published laws, or of a fit, for a model and a number of tokens."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from moejax.cli.commands.architecture import load_architecture
-from moejax.cli.number import pairs
-from moejax.cli.parsers.predict import DESIGN_OPTIONS, WHOLE
+from moejax.cli.options import REQUIRED, option
+from moejax.cli.process import compile_quickly
+from moejax.cli.shared import LAW, ArchitectureOptions, ConventionOptions, Length, is_fit, law_or_fit, numbers
 from moejax.errors import UserError
-from moejax.laws import LAWS, PUBLISHED
-from moejax.laws.accounting import design_of, flops_per_token
-from moejax.laws.active_params import convention, sentence
-from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import Design, known
-from moejax.laws.predict import AS_DENSE, beyond_in_words, check_design, check_scale, law_name, predict, published
-from moejax.quantities import format, parse
-from moejax.report import render
-from moejax.result import Column, Result, Table
-from moejax.say import say
-from moejax.wording import told
 
-Ask = Callable[[argparse.Namespace, Design], tuple[list[dict[str, Any]], dict[str, str]]]
-"""A function that returns the laws' answers for a design, and the reasons why other laws were not evaluated."""
+if TYPE_CHECKING:
+    from moejax.laws.design import Design
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Evaluate the laws and print their predictions."""
-    return predicted(arguments, _ask_all if arguments.law == "all" else _ask_one)
-
-
-def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
-    """Print the answers of ``ask`` for the design of the options."""
-    design = design_of_options(arguments)
-    check_design(design)
-    check_scale(design)
-    answers, unasked = ask(arguments, design)
-    assumed = _assumed(arguments)
-    render.show(summary(design, answers, unasked, assumed), as_json=arguments.json)
-    if not arguments.json:
-        for law, why in unasked.items():
-            say(f"not asked: {law}: {why}")
-    return 0
+EXAMPLE = "  moejax predict --law all --arch deepseek-v3.1 --tokens 14.8T"
+DESIGN = "the design: values given here take precedence over those of --arch or --config"
+DESIGN_OPTIONS = (
+    "params_total",
+    "params_active",
+    "params_embedding",
+    "tokens",
+    "unique_tokens",
+    "flops",
+    "num_experts",
+    "top_k",
+    "num_shared_experts",
+    "model_dim",
+    "num_layers",
+    "expert_hidden",
+)
+"""Fields of a Design with an option of their own."""
+WHOLE = ("num_experts", "top_k", "model_dim", "num_layers", "expert_hidden")
+"""Fields that are whole numbers in a model. Laws may be evaluated between them, as by the explorer's sliders. Shared
+experts are counted by the width of a routed one.
+"""
+Number = float | None
 
 
-def design_of_options(arguments: argparse.Namespace) -> Design:
-    """Return the design that the options describe."""
-    typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
-    columns = {name: parse(value) for name, value in pairs(arguments.column, "--column")}
-    if own := next((name for name in columns if name in (*DESIGN_OPTIONS, "loss")), ""):
-        raise UserError(f"--column {own}=… has an option of its own; give --{own.replace('_', '-')}.")
-    columns = (columns if arguments.loss is None else columns | {"loss": arguments.loss}) or None
-    found = load_architecture(arguments)
-    if found is None:
-        return _by_convention(Design(**typed, columns=columns), arguments.active_convention)
-    implied = replace(design_of(found[1], arguments.tokens), **typed, columns=columns)
-    if implied.flops is None and implied.tokens is not None:
-        per_token = flops_per_token(found[1], arguments.sequence_length).training
-        return replace(implied, flops=float(per_token * implied.tokens))
-    return implied
-
-
-def _by_convention(design: Design, name: str | None) -> Design:
-    """Return the design with active parameters, and tokens from its FLOPs, if an active-parameter convention is
-    given.
+@dataclass(frozen=True, kw_only=True)
+class Predict(ArchitectureOptions, ConventionOptions, name="predict"):
+    """Predict the loss, and whatever else published laws or a fit say of a model and a number of training tokens, and
+    show how far they extrapolate.
     """
-    if name is None:
+
+    law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
+    constants: str | None = option(None, "a published set of constants (the law's first)", metavar="SET")
+    sequence_length: Length = option(4096, "for the FLOPs of --arch or --config", metavar="TOKENS")
+    params_total: Number = option(None, "all parameters, embeddings included", metavar="NUMBER", group=DESIGN)
+    params_active: Number = option(
+        None, "parameters that serve one token, embeddings included", metavar="NUMBER", group=DESIGN
+    )
+    params_embedding: Number = option(
+        None, "parameters of embedding and unembedding, part of both (0 if not given)", metavar="NUMBER", group=DESIGN
+    )
+    tokens: Number = option(None, "training tokens", metavar="NUMBER", group=DESIGN)
+    unique_tokens: Number = option(
+        None, "different tokens there are to train on; beyond them tokens are repeated", metavar="NUMBER", group=DESIGN
+    )
+    flops: Number = option(None, "training FLOPs, forward and backward", metavar="NUMBER", group=DESIGN)
+    num_experts: Number = option(None, "routed experts per mixture layer, 0 if dense", metavar="NUMBER", group=DESIGN)
+    top_k: Number = option(None, "routed experts that serve one token", metavar="NUMBER", group=DESIGN)
+    num_shared_experts: Number = option(
+        None, "experts that serve every token, by the width of a routed one", metavar="NUMBER", group=DESIGN
+    )
+    model_dim: Number = option(None, "width of the residual stream", metavar="NUMBER", group=DESIGN)
+    num_layers: Number = option(None, "layers", metavar="NUMBER", group=DESIGN)
+    expert_hidden: Number = option(
+        None, "width of one routed expert, of the feed-forward if dense", metavar="NUMBER", group=DESIGN
+    )
+    loss: Number = option(None, "the loss in nats per token, for laws of scores", metavar="NUMBER", group=DESIGN)
+    column: tuple[str, ...] = option(
+        (), "another column that a fitted formula reads", metavar="NAME=VALUE", group=DESIGN
+    )
+
+    def check(self) -> None:
+        if self.law == "all" and self.constants is not None:
+            raise UserError("--constants names a set of one law; name that law with --law instead of all.")
+        if self.column and not is_fit(self.law):
+            raise UserError("--column is read by fitted formulas alone; give --law FIT, or leave it out.")
+        if is_fit(self.law) and self.constants is not None:
+            raise UserError(f"--constants names a published set, and {self.law} is a fit with constants of its own.")
+
+    def prepare(self) -> None:
+        """Reduce the compile time of the laws' formulas, each of which is computed once."""
+        if not is_fit(self.law):
+            compile_quickly(optimised=False)
+
+    def run(self) -> None:
+        from moejax.laws.predict import check_design, check_scale
+        from moejax.report import render
+        from moejax.report.predictions import ask, ask_all, ask_fit, summary
+        from moejax.say import say
+
+        design = self.design()
+        check_design(design)
+        check_scale(design)
+        unasked: dict[str, str] = {}
+        if self.law == "all":
+            answers, unasked = ask_all(design)
+        else:
+            answers = [ask_fit(self.law, design) if is_fit(self.law) else ask(self.law, self.constants, design)]
+        render.show(summary(design, answers, unasked, self._assumed()), as_json=self.json)
+        if not self.json:
+            for law, why in unasked.items():
+                say(f"not asked: {law}: {why}")
+
+    def design(self) -> Design:
+        """Return the design that the options describe."""
+        from moejax.laws.accounting import design_of, flops_per_token
+        from moejax.laws.design import Design
+
+        typed = {name: value for name in DESIGN_OPTIONS if (value := getattr(self, name)) is not None}
+        columns = numbers(self.column, "--column")
+        if own := next((name for name in columns if name in (*DESIGN_OPTIONS, "loss")), ""):
+            raise UserError(f"--column {own}=… has an option of its own; give --{own.replace('_', '-')}.")
+        columns |= {} if self.loss is None else {"loss": self.loss}
+        architecture = self.architecture()
+        if architecture is None:
+            return self._by_convention(Design(**typed, columns=columns or None))
+        implied = replace(design_of(architecture, self.tokens), **typed, columns=columns or None)
+        if implied.flops is None and implied.tokens is not None:
+            per_token = flops_per_token(architecture, self.sequence_length).training
+            return replace(implied, flops=float(per_token * implied.tokens))
+        return implied
+
+    def _by_convention(self, design: Design) -> Design:
+        """Return the design with active parameters, and tokens from its FLOPs, by the given convention."""
+        from moejax.laws.active_params import convention
+        from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+
+        if self.active_convention is None:
+            return design
+        taken = convention(self.active_convention)
+        lacking = [field for field in ("params_total", "num_experts", "top_k") if getattr(design, field) is None]
+        if lacking or design.params_active is not None:
+            what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
+            raise UserError(
+                f"--active-convention gives active parameters from --params-total, --num-experts and --top-k, and "
+                f"{what}; leave it out, or give these three alone."
+            )
+        design = replace(design, params_active=float(taken(design.params_total, float(design.sparsity))))
+        if design.tokens is None and design.flops is not None:
+            return replace(design, tokens=design.flops / (FLOPS_PER_PARAM_AND_TOKEN * design.params_active))
         return design
-    taken = convention(name)
-    lacking = [field for field in ("params_total", "num_experts", "top_k") if getattr(design, field) is None]
-    if lacking or design.params_active is not None:
-        what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
-        raise UserError(
-            f"--active-convention gives active parameters from --params-total, --num-experts and --top-k, and {what}; "
-            f"leave it out, or give these three alone."
-        )
-    found = replace(design, params_active=float(taken(design.params_total, float(design.sparsity))))
-    if found.tokens is None and found.flops is not None:
-        return replace(found, tokens=found.flops / (FLOPS_PER_PARAM_AND_TOKEN * found.params_active))
-    return found
 
+    def _assumed(self) -> str:
+        """Return sentences about the given convention, and about numbers that no model can have."""
+        from moejax.laws.active_params import convention, sentence
+        from moejax.quantities import format
 
-def _assumed(arguments: argparse.Namespace) -> str:
-    """Return sentences about the given convention, and about numbers that no model can have."""
-    said = [] if arguments.active_convention is None else [sentence(convention(arguments.active_convention))]
-    given = {name: getattr(arguments, name) for name in WHOLE}
-    broken = [f"{name} {format(value)}" for name, value in given.items() if value is not None and value % 1]
-    if broken:
-        said.append(f"No model has {' or '.join(broken)}: the law is asked between models.")
-    return " ".join(said)
-
-
-def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
-    """Return the law that ``--law`` names, with its paper's constants if it is named by its paper and none are given.
-
-    Raises:
-      UserError: there is no such law.
-    """
-    law = law_name(text)
-    if constants is None:
-        constants = next((key for key in PUBLISHED[law] if key.startswith(text.lower())), None)
-    return law, constants
-
-
-def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
-    law, constants = law_and_constants(name, constants)
-    chosen = published(law, constants)
-    said = predict(chosen, design)
-    return {
-        "law": law,
-        "constants": constants or next(iter(PUBLISHED[law])),
-        "source": chosen.source,
-        "provenance": chosen.provenance,
-        "values": dict(said.values),
-        "units": dict(said.units),
-        "extrapolated": dict(said.extrapolated),
-        "unchecked": list(said.unchecked),
-        "as_dense": said.as_dense,
-        "params_effective": said.params_effective,
-        "remark": chosen.remark,
-    }
-
-
-def _ask_one(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    return [_ask(arguments.law, arguments.constants, design)], {}
-
-
-def _ask_all(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    answers, unasked = [], {}
-    for law in LAWS:
-        try:
-            answers += [_ask(law, constants, design) for constants in PUBLISHED[law]]
-            if not PUBLISHED[law]:
-                unasked[law] = "no constants are published; fit it to runs"
-        except ValueError as why:
-            unasked[law] = told(why)
-    if not answers:
-        raise UserError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
-    return answers, unasked
-
-
-def _known(design: Design) -> dict[str, float | int]:
-    given = known(design)
-    return {name: given[name] for name in (*DESIGN_OPTIONS, *(design.columns or {})) if name in given}
-
-
-def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str], assumed: str) -> Result:
-    """Return the laws' answers as a table."""
-    rows = []
-    for a in answers:
-        for i, (output, value) in enumerate(a["values"].items()):
-            law, constants, beyond = (a["law"], a["constants"], _distance(a)) if i == 0 else ("", "", "")
-            rows.append([law, constants, f"{output.replace('_', ' ')} ({a['units'][output]})", value, beyond])
-        if effective := a.get("params_effective"):
-            rows.append(["", "", "effective parameters, of the dense model with this loss", effective, ""])
-    columns = (
-        Column("law"),
-        Column("constants", words=True),
-        Column("quantity", words=True),
-        Column("value", format),
-        Column("beyond the fitted range", words=True),
-    )
-    note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
-    if len(answers) == 1:
-        note = f"{answers[0]['source']} ({answers[0]['provenance']}). {answers[0]['remark']}".rstrip()
-    notes = [note, *([assumed] if assumed else []), *([AS_DENSE] if any(a.get("as_dense") for a in answers) else [])]
-    given = _known(design)
-    return Result(
-        title="design: " + ", ".join(f"{name} {format(value)}" for name, value in given.items()),
-        tables=[Table("Predictions", columns, rows)],
-        notes=notes,
-        data={"design": given, "predictions": answers, "not_asked": unasked}
-        | ({"active_convention": assumed} if assumed else {}),
-    )
-
-
-def _distance(answer: dict[str, Any]) -> str:
-    words = beyond_in_words(answer["extrapolated"])
-    if answer.get("as_dense"):
-        words.insert(0, "dense models alone")
-    if answer["unchecked"]:
-        words.append(f"unknown for {', '.join(answer['unchecked'])}")
-    return "; ".join(words) or "within"
+        said = [] if self.active_convention is None else [sentence(convention(self.active_convention))]
+        given = {name: getattr(self, name) for name in WHOLE}
+        broken = [f"{name} {format(value)}" for name, value in given.items() if value is not None and value % 1]
+        if broken:
+            said.append(f"No model has {' or '.join(broken)}: the law is asked between models.")
+        return " ".join(said)

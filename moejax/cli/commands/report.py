@@ -1,74 +1,107 @@
-"""Implement ``moejax report``: write the conclusions of a study, run table or fit as one page with figures."""
+"""Write the conclusions of a study, run table or fit as one page with figures."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from moejax import run_table
-from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.out_folder import out_folder
-from moejax.cli.parsers.report import out_of
-from moejax.cli.progress import progress_display
-from moejax.cli.validation import fit_in
-from moejax.fit.fit_result import load_of_runs
-from moejax.json_text import json_text
-from moejax.laws.predict import law_name
-from moejax.papers.plots import ALL
-from moejax.papers.recipes import STUDY_RECIPES
-from moejax.report import fit_report, render
-from moejax.report.conclusions import brief
-from moejax.report.findings import read
-from moejax.report.report import as_data, write_report
-from moejax.say import say
-from moejax.study.run import conclude, conclude_table
+from moejax.cli.options import argument, given, option, out
+from moejax.cli.out_folder import check_outputs
+from moejax.cli.shared import Positive, Resamples, TableOptions, fit_in
+from moejax.errors import UserError
+from moejax.run_table import ENDINGS, TABLE
+from moejax.wording import listed
+
+EXAMPLE = """\
+  moejax report runs/quickstart
+  moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
+  moejax report fit
+  moejax report runs/quickstart --json > conclusions.json"""
+OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Conclude, write the report, and print the answer."""
-    source = fit_in(Path(arguments.source))
-    if source.name.endswith(".json"):
-        return _of_fit(source, arguments)
+@dataclass(frozen=True, kw_only=True)
+class Report(TableOptions, name="report"):
+    """Write one HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs
+    (to which laws are fitted), or from the folder or fit.json of moejax fit.
+    """
 
-    of_table = source.name.endswith(run_table.ENDINGS)
-    # A study's own folder belongs to moejax, so its report is replaced there.
-    with out_folder(out_of(source, arguments) if of_table else None), progress_display() as update:
-        concluded = _of_table(source, arguments, update) if of_table else conclude(source, update, STUDY_RECIPES)
-        update(1.0, "drawing")
-        path = write_report(concluded)
-    if arguments.json:
-        print(json_text(as_data(concluded)))
-    else:
-        render.show(brief(read(concluded)))
-        say(f"report: {path.resolve()}", file=sys.stdout)
-    return 0
-
-
-def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
-    arguments.runs = source
-    read = read_table(arguments, ())
-    frame = read.frame if arguments.loss == "loss" else read.frame.assign(loss=read.frame[arguments.loss])
-    return conclude_table(
-        frame.assign(group=[f"group {number + 1}" for number in read.runs.group]),
-        source.name,
-        out_of(source, arguments),
-        update,
-        laws=[law_name(name) for name in arguments.laws.split(",") if name],
-        flops=arguments.flops,
-        resamples=arguments.resamples,
-        notes=read.notes,
+    source: str = argument("folder of a study or a fit, run table, or fit.json", metavar="DIR|RUNS|FIT")
+    out: Path | None = out("output folder, for a table or a fit (default: NAME-report beside it)")
+    laws: str = option(
+        "", "laws to fit, separated by commas (all that the columns allow)", metavar="NAMES", group="a run table"
     )
+    flops: Positive | None = option(
+        None, "budget of the decisions (ten times that of the largest run)", metavar="NUMBER", group="a run table"
+    )
+    resamples: Resamples = option(300, "number of bootstrap resamples", metavar="COUNT", group="a run table")
 
+    @property
+    def _place(self) -> tuple[Path, Path]:
+        """The source and the folder of the report."""
+        source = fit_in(Path(self.source))
+        return source, self.out or source.parent / f"{source.name.split('.')[0]}-report"
 
-def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
-    fit = load_of_runs(source)
-    folder = out_of(source, arguments)
-    with out_folder(folder), progress_display() as update:
-        path = fit_report.write_fit_report(fit, source, folder, ALL, update)
-        update(1.0, "drawn")
-    render.show(fit_report.summary(fit, source), as_json=arguments.json)
-    if not arguments.json:
-        say("", f"report: {path.resolve()}", file=sys.stdout)
-    return 0
+    def check(self) -> None:
+        source, folder = self._place
+        of_study = not source.name.endswith((".json", *ENDINGS))
+        if not source.name.endswith(ENDINGS):
+            read = {"json", "source"} if of_study else {"json", "source", "out"}
+            if unread := [name for name in given(self) if name not in read]:
+                kind, table = ("a study", source / TABLE) if of_study else ("a fit", "its run table")
+                raise UserError(
+                    f"{source} is {kind}, whose report has no {listed(f'--{name}' for name in unread)}; leave that "
+                    f"out, or give {table} for a report of these runs."
+                )
+        if not of_study:
+            check_outputs(folder, OUTPUTS)
+
+    def run(self) -> None:
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress_display
+        from moejax.fit.fit_result import load_of_runs
+        from moejax.json_text import json_text
+        from moejax.laws.predict import law_name
+        from moejax.papers.plots import ALL
+        from moejax.papers.recipes import STUDY_RECIPES
+        from moejax.report import fit_report, render
+        from moejax.report.conclusions import brief
+        from moejax.report.findings import read
+        from moejax.report.report import as_data, write_report
+        from moejax.say import say
+        from moejax.study.run import conclude, conclude_table
+
+        source, folder = self._place
+        if source.name.endswith(".json"):
+            fit = load_of_runs(source)
+            with out_folder(folder), progress_display() as update:
+                path = fit_report.write_fit_report(fit, source, folder, ALL, update)
+            render.show(fit_report.summary(fit, source), as_json=self.json)
+        else:
+            of_table = source.name.endswith(ENDINGS)
+            # A study's own folder belongs to moejax, so its report is replaced there.
+            with out_folder(folder if of_table else None), progress_display() as update:
+                if of_table:
+                    table = self.read(source, ())
+                    frame = table.frame if self.loss == "loss" else table.frame.assign(loss=table.frame[self.loss])
+                    concluded = conclude_table(
+                        frame.assign(group=[f"group {number + 1}" for number in table.runs.group]),
+                        source.name,
+                        folder,
+                        update,
+                        laws=[law_name(name) for name in self.laws.split(",") if name],
+                        flops=self.flops,
+                        resamples=self.resamples,
+                        notes=table.notes,
+                    )
+                else:
+                    concluded = conclude(source, update, STUDY_RECIPES)
+                update(1.0, "drawing")
+                path = write_report(concluded)
+            if self.json:
+                print(json_text(as_data(concluded)))
+            else:
+                render.show(brief(read(concluded)))
+        if not self.json:
+            say("", f"report: {path.resolve()}", file=sys.stdout)

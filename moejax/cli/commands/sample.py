@@ -1,53 +1,76 @@
-"""Implement ``moejax sample``: generate text with a model."""
+"""Generate text with a model."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from moejax.cli.options import Command, argument, option
+from moejax.cli.shared import Seed
+from moejax.ranges import whole
 
-from moejax.data.tokenizer import BytesTokenizer, prompt_tokens
-from moejax.errors import UserError
-from moejax.evaluation.load_model import load_model
-from moejax.json_text import json_text
-from moejax.model.generate import Sampling, generate
-from moejax.model.runtime import Runtime
-from moejax.wording import printable
+EXAMPLE = """\
+  moejax sample runs/tiny --prompt "def main("
+  moejax sample runs/tiny/checkpoints/branch-65536 --prompt "import " --samples 3
+  moejax sample weights/mixtral --prompt "Sparse models" --tokens 50 --temperature 0"""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the continuations."""
-    sampling = Sampling(temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p)
-    sampling.check()
-    model = load_model(Path(arguments.model), arguments.tokenizer)
-    weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
-    prompt = prompt_tokens(tokenizer, arguments.prompt.encode(), model.first_token)
-    if prompt is None:
-        raise UserError("The tokenizer cannot read this prompt; give plain text.")
-    rows = generate(
-        weights.architecture,
-        Runtime(compute_dtype=arguments.dtype),
-        weights.params,
-        jnp.asarray(np.tile(np.array(prompt, np.int32), (arguments.samples, 1))),
-        jax.random.key(arguments.seed),
-        tokens=arguments.tokens,
-        sampling=sampling,
-        expert_bias=weights.expert_bias,
+@dataclass(frozen=True, kw_only=True)
+class Sample(Command, name="sample"):
+    """Continue a prompt with a trained or converted model."""
+
+    model: str = argument("a training's folder, a checkpoint in it, or a folder of weights", metavar="DIR")
+    prompt: str = option("", "text to continue (default: the start of a document)")
+    tokens: Annotated[int, whole(1, 1_000_000)] = option(200, "maximum number of tokens", metavar="N")
+    samples: Annotated[int, whole(1, 10_000)] = option(1, "number of continuations", metavar="N")
+    temperature: float = option(1.0, "temperature; 0 takes the most probable token", metavar="T")
+    top_k: Annotated[int, whole(0, 10_000_000)] = option(
+        0, "draw from the K most probable tokens; 0 for all", metavar="K"
     )
-    texts = [tokenizer.decode(_document(row, tokenizer.end_of_document)) for row in np.asarray(rows)]
-    if arguments.json:
-        print(json_text({"prompt": arguments.prompt, "continuations": texts}))
-    else:
-        text = "\n\n".join(arguments.prompt + text for text in texts)
+    top_p: float = option(1.0, "draw from the most probable tokens whose probabilities sum to P", metavar="P")
+    seed: Seed = option(0, "seed of the draws", metavar="NUMBER")
+    tokenizer: str | None = option(None, "bytes or a tokenizer.json (default: the model's own)", metavar="NAME")
+    dtype: str = option("float32", "type of the computation", choices=("float32", "bfloat16"))
+
+    def run(self) -> None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        from moejax.data.tokenizer import BytesTokenizer, prompt_tokens
+        from moejax.errors import UserError
+        from moejax.evaluation.load_model import load_model
+        from moejax.json_text import json_text
+        from moejax.model.generate import Sampling, generate
+        from moejax.model.runtime import Runtime
+        from moejax.wording import printable
+
+        sampling = Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+        sampling.check()
+        model = load_model(Path(self.model), self.tokenizer)
+        weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
+        prompt = prompt_tokens(tokenizer, self.prompt.encode(), model.first_token)
+        if prompt is None:
+            raise UserError("The tokenizer cannot read this prompt; give plain text.")
+        rows = generate(
+            weights.architecture,
+            Runtime(compute_dtype=self.dtype),
+            weights.params,
+            jnp.asarray(np.tile(np.array(prompt, np.int32), (self.samples, 1))),
+            jax.random.key(self.seed),
+            tokens=self.tokens,
+            sampling=sampling,
+            expert_bias=weights.expert_bias,
+        )
+        texts = []
+        for row in np.asarray(rows):
+            ends = (row == tokenizer.end_of_document).nonzero()[0]
+            texts.append(tokenizer.decode(row[: ends[0]] if len(ends) else row))
+        if self.json:
+            print(json_text({"prompt": self.prompt, "continuations": texts}))
+            return
+        text = "\n\n".join(self.prompt + text for text in texts)
         # A model's output may contain control sequences of a terminal. Files get the output unchanged.
         print(printable(text) if sys.stdout.isatty() else text)
-    return 0
-
-
-def _document(tokens, end: int):
-    ends = (tokens == end).nonzero()[0]
-    return tokens[: ends[0]] if len(ends) else tokens

@@ -1,186 +1,235 @@
-"""Implement ``moejax train``: train one model to one or more token budgets."""
+"""Train one model to one or more token budgets."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
 import sys
-import traceback
-from collections.abc import Iterator
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import jax
-from absl import logging
-from jax.errors import JaxRuntimeError
+from moejax.cli.options import hidden, option
+from moejax.cli.process import stay_on, take_gpu_memory
+from moejax.cli.shared import ExportableOptions, Workers
+from moejax.errors import UserError
+from moejax.parent_process import end_with
+from moejax.ranges import NumberRange, whole
+from moejax.train.allocator import computes_on_cpu, keep_memory
 
-from moejax.cli.commands.config import load
-from moejax.cli.commands.exportable import check_exportable
-from moejax.cli.commands.train_processes import AGAIN
-from moejax.cli.process import take_gpu_memory
-from moejax.cli.progress import goodput_text, memory_text, routing_tables, speed_text, training_progress
-from moejax.cli.validation import is_one_of_many
-from moejax.errors import OURS, CoordinatedError, UserError
-from moejax.json_text import json_text
-from moejax.report import render
-from moejax.result import Column, Result, Table
-from moejax.say import say
-from moejax.stored import read_json
-from moejax.train.auto import choose_hyperparameters
-from moejax.train.directory import identity
-from moejax.train.directory.status import read_status
-from moejax.train.loop import train
-from moejax.train.processes import ProcessGroup, init_distributed
-from moejax.train.rounding import THREADS, fix_threads
-from moejax.train.stopping import Stopped, exit_status, stop_on_signals
-from moejax.train.training import Training
-from moejax.wording import says, told
+if TYPE_CHECKING:
+    from moejax.train.processes import ProcessGroup
+    from moejax.train.training import Training
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Train, and print a line per budget."""
-    _silence_writers()
-    take_gpu_memory()
-    fix_threads(arguments.cpu_threads or THREADS)
-    if arguments.cpu_devices:
-        jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
-    if not is_one_of_many(arguments):
-        return _train(arguments, ProcessGroup())
-    given = (arguments.coordinator, arguments.processes, arguments.process)
-    with _stdout_is_ours(), init_distributed(*given, wait_seconds=arguments.wait):
-        group = ProcessGroup(arguments.wait)
-        with _ending_alone(group), group.leaving_together():
-            return _train(arguments, group)
+EXAMPLE = """\
+  moejax train --config=configs/tiny.py --out runs/tiny
+  moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
+  moejax train --out runs/tiny                       # resumes the training in runs/tiny
+  moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
+  moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
+  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # one that convert --to hf can write
+  srun moejax train --config=FILE.py --distributed --out runs/large"""
+BEGAN = time.time()
+MOST_HERE = 256
+"""Maximum number of processes of one training that are started on one machine."""
+MANY = "many processes: every process runs the same command, with the same --out DIR"
 
 
-def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:
-    speaks = group.is_main and (arguments.parent is None or group.count > 1)
-    training, folder, derivation = group.run_or_abort(lambda: _training(arguments))
-    if derivation and group.is_main:
-        say(derivation)
-    try:
-        with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
-            rows = train(
-                training,
-                folder,
-                beside=[(_saved(place), place) for place in map(Path, arguments.beside)],
-                data_folder=arguments.data and Path(arguments.data),
-                programs_folder=arguments.programs and Path(arguments.programs),
-                accept_changes=arguments.accept_changes,
-                wait_seconds=arguments.wait,
-                stop=stop,
-                began=arguments.began,
-                profile=arguments.profile,
-                log=_say,
-                progress=progress,
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise UserError(f"{text!r} is not the first and the last step to record, such as 100:105.")
+    return int(first), int(last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(ExportableOptions, name="train"):
+    """Train one model to one or more token budgets. The same command resumes an interrupted training."""
+
+    out: str | None = option(
+        None, "output folder (default: runs/NAME); mount a bucket to use it", metavar="DIR", output=True
+    )
+    data: str | None = option(
+        None, "share the tokenised corpus in this folder (default: OUT/data)", metavar="DIR", output=True
+    )
+    programs: str | None = option(
+        None, "share compiled programs in this folder (default: OUT/programs)", metavar="DIR", output=True
+    )
+    accept_changes: bool = option(
+        False, "resume although settings that change the loss are different now (DIR/history.json records them)"
+    )
+    profile: tuple[int, int] | None = option(
+        None,
+        "record steps A to B with JAX's profiler in OUT/profile; steps are counted over trunk and branches",
+        metavar="A:B",
+        read=_steps,
+    )
+    cpu_devices: Workers | None = option(None, "split a CPU into N devices, for a mesh", metavar="N")
+    cpu_threads: Workers | None = option(
+        None, "threads of XLA on a CPU (default: 4); another number changes the rounding of sums", metavar="N"
+    )
+    processes: Annotated[int, whole(1, 100_000)] | None = option(
+        None, "number of processes; given alone, all N are started on this machine", metavar="N", group=MANY
+    )
+    coordinator: str | None = option(
+        None,
+        "an address and port of process 0's machine, where all processes connect",
+        metavar="HOST:PORT",
+        group=MANY,
+    )
+    process: Annotated[int, whole(0, 99_999)] | None = option(
+        None, "number of this process, from 0", metavar="I", group=MANY
+    )
+    distributed: bool = option(False, "take the three from Slurm, Open MPI, Kubernetes or Cloud TPU", group=MANY)
+    wait: Annotated[float, NumberRange(1, 1e9)] = option(
+        300.0, "longest time in seconds that processes wait for each other", metavar="SECONDS", group=MANY
+    )
+    core: int | None = hidden(None)
+    beside: tuple[str, ...] = hidden((), nargs="+")
+    """Folders of trainings that are vmapped with the one in --out."""
+    parent: int | None = hidden(None)
+    words: tuple[str, ...] = ()
+
+    @property
+    def _is_one_of_many(self) -> bool:
+        return self.distributed or self.processes is not None
+
+    @property
+    def _starts_processes(self) -> bool:
+        return self._is_one_of_many and not self.coordinator and not self.distributed
+
+    def check(self) -> None:
+        one = (self.coordinator, self.process)
+        if not self.distributed and (one.count(None) == 1 or (None not in one and self.processes is None)):
+            raise UserError(
+                "--coordinator, --processes and --process belong together: give all three to each process, or "
+                "--processes alone to start all of them on this machine."
             )
-    except Stopped as stopped:
-        if group.is_main:
-            _say("Stopped and saved; the same command goes on from there.")
-        return exit_status(stopped.number)
-    if group.is_main and arguments.json:
-        print(json_text(rows))
-    elif speaks:
-        render.show(_summary(rows, folder))
-        say(f"rows, metrics and checkpoints: {folder}", file=sys.stdout)
-    return 0
+        if self.process is not None and self.processes is not None and self.process >= self.processes:
+            most = self.processes - 1
+            raise UserError(f"--process is {self.process} of {self.processes}; count from 0 to {most}.")
+        if self._starts_processes and (self.processes or 0) > MOST_HERE:
+            raise UserError(
+                f"--processes is {self.processes:,}, and this machine would start them all; give {MOST_HERE} at "
+                f"most, or --coordinator and --process to each of them on machines of their own."
+            )
+        for name in ("out", "data", "programs"):
+            if "://" in (place := getattr(self, name) or ""):
+                raise UserError(
+                    f"--{name} is {place}; a training needs a folder: mount the bucket (gcsfuse or mount-s3, see "
+                    f"docs/launch.md), and give a path below the mount."
+                )
+        if not self.config and not self.out:
+            raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to resume a training.")
 
+    def prepare(self) -> None:
+        """Configure the process before JAX is imported and starts threads: core, parent, memory."""
+        if self._starts_processes:
+            return
+        stay_on(self.core)
+        end_with(self.parent)
+        if computes_on_cpu():
+            keep_memory(self.cpu_devices or 1)
 
-@contextlib.contextmanager
-def _stdout_is_ours() -> Iterator[None]:
-    """Redirect output of libraries from stdout to stderr, such as Gloo's messages at each connection."""
-    sys.stdout.flush()
-    before, where = sys.stdout, os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with open(where, "w", encoding="utf-8", closefd=False) as sys.stdout:
-            yield
-    finally:
-        sys.stdout = before
-        os.dup2(where, 1)
-        os.close(where)
+    def run(self) -> int:
+        from moejax.train.local_processes import ending_alone, own_stdout, run_here
+        from moejax.train.processes import ProcessGroup, init_distributed
 
+        if self._starts_processes:
+            assert self.processes is not None
+            return run_here(self.words, self.processes)
+        _silence_writers()
+        take_gpu_memory()
+        self._configure_cpu()
+        if not self._is_one_of_many:
+            return self._train(ProcessGroup())
+        given = (self.coordinator, self.processes, self.process)
+        with own_stdout(), init_distributed(*given, wait_seconds=self.wait):
+            group = ProcessGroup(self.wait)
+            with ending_alone(group), group.leaving_together():
+                return self._train(group)
 
-@contextlib.contextmanager
-def _ending_alone(group: ProcessGroup) -> Iterator[None]:
-    """End a process at once if it alone fails among several, since the others no longer respond."""
-    try:
-        yield
-    except CoordinatedError:
-        raise
-    except Exception as error:
-        if group.count == 1:
-            raise
-        who = f"process {group.index} of {group.count}"
-        if isinstance(error, JaxRuntimeError):
-            lost = f"{who} has lost the others ({says('JAX', error)})"
-            _say(f"{lost}. The same command goes on from the newest checkpoint.")
-            status = AGAIN
-        elif isinstance(error, UserError):
-            _say(f"{who}: {told(error)}")
-            status = 2
+    def _configure_cpu(self) -> None:
+        import jax
+
+        from moejax.train.rounding import THREADS, fix_threads
+
+        fix_threads(self.cpu_threads or THREADS)
+        if self.cpu_devices:
+            jax.config.update("jax_num_cpu_devices", self.cpu_devices)
+
+    def _train(self, group: ProcessGroup) -> int:
+        from moejax.cli.progress import training_progress
+        from moejax.json_text import json_text
+        from moejax.report import render
+        from moejax.report.trainings import trained
+        from moejax.say import say
+        from moejax.train.loop import train
+        from moejax.train.stopping import Stopped, exit_status, stop_on_signals
+
+        speaks = group.is_main and (self.parent is None or group.count > 1)
+        training, folder, derivation = group.run_or_abort(self._training)
+        if derivation and group.is_main:
+            say(derivation)
+        try:
+            with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
+                rows = train(
+                    training,
+                    folder,
+                    beside=[(_saved(place), place) for place in map(Path, self.beside)],
+                    data_folder=Path(self.data) if self.data else None,
+                    programs_folder=Path(self.programs) if self.programs else None,
+                    accept_changes=self.accept_changes,
+                    wait_seconds=self.wait,
+                    stop=stop,
+                    began=BEGAN,
+                    profile=self.profile,
+                    log=lambda text: say(f"moejax: {text}"),
+                    progress=progress,
+                )
+        except Stopped as stopped:
+            if group.is_main:
+                say("moejax: Stopped and saved; the same command resumes from there.")
+            return exit_status(stopped.number)
+        if group.is_main and self.json:
+            print(json_text(rows))
+        elif speaks:
+            render.show(trained(rows, folder))
+            say(f"rows, metrics and checkpoints: {folder}", file=sys.stdout)
+        return 0
+
+    def _training(self) -> tuple[Training, Path, str]:
+        """Return the training, its folder, and how its automatic settings were derived."""
+        from moejax.train.auto import choose_hyperparameters
+        from moejax.train.training import Training
+
+        if self.config:
+            chosen = choose_hyperparameters(self.load(Training))
+            training, derivation = chosen.training, chosen.derivation
         else:
-            traceback.print_exception(error)
-            _say(f"{who}: {OURS}")
-            status = 1
-        sys.stderr.flush()
-        os._exit(status)
+            training, derivation = _saved(Path(str(self.out))), ""
+        self.check_exportable({training.name: training.architecture})
+        return training, Path(self.out or f"runs/{training.name}"), derivation
 
 
-def _say(text: str) -> None:
-    say(f"moejax: {text}")
+def _saved(folder: Path) -> Training:
+    from moejax.stored import read_json
+    from moejax.train.directory import identity
+    from moejax.train.training import Training
 
-
-def _training(arguments: argparse.Namespace):
-    if arguments.config:
-        chosen = choose_hyperparameters(load(Training, arguments.config, arguments.overrides))
-        training = chosen.training
-        check_exportable(arguments.exportable, {training.name: training.architecture})
-        return training, Path(arguments.out or f"runs/{training.name}"), chosen.derivation
-    training = _saved(Path(arguments.out))
-    check_exportable(arguments.exportable, {training.name: training.architecture})
-    return training, Path(arguments.out), ""
-
-
-def _saved(folder: Path):
     path = folder / identity.TRAINING
     if not path.is_file():
-        raise UserError(f"{folder} holds no training to go on with; start one with --config=FILE.py.")
+        raise UserError(f"{folder} holds no training to resume; start one with --config=FILE.py.")
     return read_json(path, Training, remedy=identity.REMEDY)
-
-
-def _summary(rows, folder: Path) -> Result:
-    """Return the rows of trainings; for a single training also routing, speed, memory and goodput."""
-    several = len({row["model"] for row in rows}) > 1
-    columns = (
-        Column("model"),
-        Column("tokens", ","),
-        Column("loss", ".4f", unit="nats/token"),
-        Column("bits/byte", ".4f"),
-        Column("load CV", ".3f"),
-        Column("tokens/s", ",.0f"),
-    )
-    names = ("model", "tokens", "loss", "bits_per_byte", "load_cv", "tokens_per_second")
-    table = Table("Trained", columns, [[row[name] for name in names] for row in rows])
-    if several:
-        return Result(tables=[table])
-    status = read_status(folder)
-    speed = rows[-1]["tokens_per_second"]
-    notes = [] if speed is None else [f"mean speed: {speed_text(speed, rows[-1]['mfu'])}"]
-    if status.memory_peak_bytes is not None:
-        notes.append(f"memory: {memory_text(status.memory_bytes, status.memory_peak_bytes)}")
-    if status.goodput is not None:
-        notes.append(f"goodput: {goodput_text(status.seconds)}")
-    routing = routing_tables(status.layers, "routing of the last logged batch, by layer")
-    return Result(tables=[table, *routing], notes=notes)
 
 
 def _silence_writers() -> None:
     """Suppress messages of checkpoint-writing threads, whose errors also arrive as exceptions with a message."""
+    from absl import logging
+
     logging.set_verbosity(logging.FATAL)
     otherwise = sys.unraisablehook
 
-    def hook(unraisable) -> None:
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
         # These writes were still in progress when another one failed.
         if "Event loop is closed" not in str(unraisable.exc_value):
             otherwise(unraisable)

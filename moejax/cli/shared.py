@@ -1,0 +1,526 @@
+"""Options that several commands share, with functions that turn them into values of the packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from moejax.cli.options import REQUIRED, Command, option
+from moejax.errors import UserError
+from moejax.folder import is_file
+from moejax.quantities import parse, parse_whole_number
+from moejax.ranges import LEVEL, RESAMPLES, NumberRange, whole
+from moejax.run_sources.source import source
+from moejax.wording import did_you_mean, told
+
+if TYPE_CHECKING:
+    from moejax.architecture import Architecture
+    from moejax.fit.search.starts import Starts
+    from moejax.fit.selection.holdout import Split
+    from moejax.fit.tables.read_runs import ReadRuns
+
+T = TypeVar("T")
+
+Seed = Annotated[int, whole(0, 2**31 - 1)]
+Length = Annotated[int, whole(1, 10**12)]
+"""Length of a sequence in tokens, which only enters formulas."""
+Workers = Annotated[int, whole(1, 1_024)]
+"""Number of processes, or of CPU devices, on this machine."""
+Positive = Annotated[float, NumberRange(0, 1e60, without_low=True)]
+NotNegative = Annotated[float, NumberRange(0, 1e60)]
+Share = Annotated[float, NumberRange(0, 1, without_low=True)]
+Level = Annotated[float, LEVEL]
+
+
+@dataclass(frozen=True)
+class _OrNone(NumberRange):
+    def __contains__(self, value: object) -> bool:
+        return value == 0 or super().__contains__(value)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, or 0 for none"
+
+
+Resamples = Annotated[int, _OrNone(RESAMPLES.low, RESAMPLES.high, whole=True)]
+
+RUNS = (
+    "CSV, Parquet or JSON-lines file, one row per run; a study's folder; or where a tracker keeps runs: a folder or "
+    "database of MLflow, W&B or TensorBoard, mlflow:URL, wandb:ENTITY/PROJECT, hf:OWNER/NAME"
+)
+LAW = "a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder"
+TABLE, FORMULA, FITTING = (
+    "reading the table",
+    "a law by formula: names in it that are no columns are coefficients",
+    "fitting",
+)
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Split ``NAME=VALUE`` texts into names and values.
+
+    Raises:
+      UserError: a text has another form, or a name is given twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (equals and name and value):
+            raise UserError(f"{option} {text!r} has no name and value; write {option} NAME=VALUE.")
+        if name in values:
+            raise UserError(f"{option} gives {name} twice; give it once.")
+        values[name] = value
+    return values
+
+
+def numbers(texts: Sequence[str], option: str) -> dict[str, float]:
+    """Return the numbers of ``NAME=VALUE`` texts by name."""
+    return {name: parse(value) for name, value in pairs(texts, option).items()}
+
+
+def split_names(text: str | None, option: str) -> list[str]:
+    """Return the names of a text that separates them by commas, each once."""
+    names = list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+    if text is not None and not names:
+        raise UserError(f"{option} is {text!r} and names no column; give column names, or leave it out.")
+    return names
+
+
+def fit_in(source: Path) -> Path:
+    """Return the fit in a folder of ``moejax fit``; any other path is returned unchanged."""
+    fit = source / "fit.json"
+    return fit if is_file(fit) and not (source / "study.json").exists() else source
+
+
+def law_or_fit(text: str) -> str:
+    """Parse a law's name, or the file or folder of a fit.
+
+    The name of a law takes precedence over a folder of this name; with a slash it is the folder.
+    """
+    fit = fit_in(Path(text))
+    return text if fit == Path(text) or ("/" not in text and _is_law(text)) else str(fit)
+
+
+def _is_law(text: str) -> bool:
+    # Laws import JAX, which is worth it only if a folder has a fit.
+    from moejax.laws.predict import law_name
+
+    try:
+        return text == "all" or bool(law_name(text))
+    except UserError:
+        return False
+
+
+def is_fit(law: str) -> bool:
+    """Return whether ``--law`` names the file of a fit."""
+    return law.endswith(".json")
+
+
+def named_law(law: str, constants: str | None) -> tuple[str, Any, Any]:
+    """Return the label of a law or fit, the law, and its published constants or fit."""
+    # Reading a fit imports the fitting code, which published laws do not need.
+    if is_fit(law):
+        from moejax.fit.fit_result import load_of_runs
+        from moejax.say import say
+
+        fit = load_of_runs(law)
+        for sentence in (*fit.warnings, *fit.dropped):
+            say(f"! {sentence}")
+        return type(fit.law).__name__, fit.law, fit
+    from moejax.laws.predict import law_and_constants, published
+
+    name, chosen = law_and_constants(law, constants)
+    known = published(name, chosen)
+    return f"{name} ({known.source})", known.law, known
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(Command):
+    """Options for reading a table of runs."""
+
+    map: tuple[str, ...] = option(
+        (), "take our column from theirs, or from arithmetic on theirs", metavar="OURS=THEIRS", group=TABLE
+    )
+    where: tuple[str, ...] = option(
+        (),
+        "keep the rows for which it holds, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
+        metavar="CONDITION",
+        group=TABLE,
+    )
+    loss: str = option("loss", "column of the loss", metavar="COLUMN", group=TABLE)
+    group: str | None = option(
+        None, "column with the group of a row (default: rows of equal sizes)", metavar="COLUMN", group=TABLE
+    )
+    weight: str | None = option(
+        None, "column of each row's weight; rows of weight 0 are left out", metavar="COLUMN", group=TABLE
+    )
+    drop_invalid: bool = option(False, "leave out rows with impossible values, and report them", group=TABLE)
+    drop_duplicates: bool = option(
+        False, "leave out rows that repeat another one exactly, and report them", group=TABLE
+    )
+    best_by: str | None = option(
+        None,
+        "columns that were swept (learning_rate,batch_tokens): keep the best of rows that differ only in them",
+        metavar="COLUMNS",
+        group=TABLE,
+    )
+    smooth: bool = option(
+        False,
+        "with --best-by: take the minimum of a quadratic through the runs near the best one, and its precision",
+        group=TABLE,
+    )
+    trust_units: bool = option(False, "accept sizes, tokens and FLOPs whose units look wrong", group=TABLE)
+
+    def read(self, runs: Any, law: Any, also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
+        """Return the runs of a table for a law or columns, and print notes about them."""
+        from moejax.say import say
+
+        read = self.read_quietly(runs, law, also_told_apart_by)
+        for note in read.notes:
+            say(note)
+        return read
+
+    def read_quietly(self, runs: Any, law: Any, also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
+        """Return the same runs without printing notes."""
+        from moejax.fit.tables.read_runs import read_runs
+
+        return read_runs(
+            runs,
+            law,
+            mapping=pairs(self.map, "--map"),
+            where=self.where,
+            loss=self.loss,
+            group=self.group,
+            weight=self.weight,
+            drop_invalid=self.drop_invalid,
+            drop_duplicates=self.drop_duplicates,
+            best_by=split_names(self.best_by, "--best-by"),
+            smooth=self.smooth,
+            trust_units=self.trust_units,
+            also_told_apart_by=also_told_apart_by,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignOptions(TableOptions):
+    """Options for the signs of a formula's coefficients."""
+
+    positive: str = option("", "coefficients above 0, separated by commas", metavar="NAMES", group=FORMULA)
+    negative: str = option("", "coefficients below 0, separated by commas", metavar="NAMES", group=FORMULA)
+    either: str = option("", "coefficients of either sign, separated by commas", metavar="NAMES", group=FORMULA)
+
+    def formulas(self, runs: Any, texts: Sequence[str], budget: str = "") -> dict[str, type]:
+        """Return the laws of formulas on a table's columns, by text. Declared signs apply to all of them.
+
+        Raises:
+          UserError: a formula does not match the columns, or a declared sign is of an unknown coefficient.
+        """
+        # These imports read tables and laws, which the other options do not need.
+        from moejax import run_table
+        from moejax.fit.tables.column_names import law_of_formula
+        from moejax.laws.formula import parse as parse_formula
+
+        signs: dict[str, str] = {}
+        for names, sign in ((self.positive, "+"), (self.negative, "-"), (self.either, "any")):
+            for name in filter(None, map(str.strip, names.split(","))):
+                if signs.setdefault(name, sign) != sign:
+                    raise UserError(f"{name} is declared to have two signs; give it to one of the options alone.")
+        if not texts and signs:
+            raise UserError(f"The sign of {', '.join(signs)} is the law's; only those of a --form are declared.")
+        if not texts:
+            return {}
+        trees = [parse_formula(text) for text in texts]
+        if twice := [text for number, text in enumerate(texts) if trees[number] in trees[:number]]:
+            raise UserError(f"--form {twice[0]!r} is given twice; give every formula once.")
+        frame = run_table.read_as_it_is(runs)
+        how: Mapping[str, Any] = {"mapping": pairs(self.map, "--map"), "loss": self.loss}
+        of_each = {text: dict(law_of_formula(text, frame, **how).formula.signs) for text in texts}
+        known = [name for each in of_each.values() for name in each]
+        if unknown := [name for name in signs if name not in known]:
+            raise UserError(f"No formula has a coefficient {unknown[0]}; {did_you_mean(unknown[0], known)}")
+        own = {text: {name: sign for name, sign in signs.items() if name in each} for text, each in of_each.items()}
+        return {text: law_of_formula(text, frame, **how, signs=own[text], budget=budget) for text in texts}
+
+
+FORM = (
+    "target = formula, with + - * / ^, exp, log, log2, log10, sqrt, sigmoid, min and max of columns and coefficients: "
+    "'loss = E + A/N^alpha + B/D^beta'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawOptions(SignOptions):
+    """The law to fit, by its name or its formula."""
+
+    law: str | None = option(None, "a law of `moejax laws`", metavar="NAME", excludes=("form",))
+    form: str | None = option(None, FORM, metavar="FORMULA", group=FORMULA)
+    budget: str | None = option(
+        None,
+        "cost of two of the columns, such as 'C = 6*N*D': --decide flops=1e24 then splits it at the least target",
+        metavar="FORMULA",
+        group=FORMULA,
+        needs=("form",),
+    )
+
+    def law_for(self, runs: Any) -> type:
+        """Return the law that ``--law`` names, or ``--form`` defines on a table's columns."""
+        from moejax.laws import LAWS
+        from moejax.laws.predict import law_name
+
+        if self.budget == "":
+            raise UserError("--budget is empty; give a formula, such as 'C = 6*N*D', or leave it out.")
+        if self.form is not None:
+            return self.formulas(runs, [self.form], self.budget or "")[self.form]
+        self.formulas(runs, [])
+        assert self.law is not None, "the command requires one"
+        return LAWS[law_name(self.law)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions(Command):
+    """Options of the objective of a fit."""
+
+    penalty: str = option("huber", "huber or squared", metavar="NAME", group=FITTING)
+    delta: float | None = option(None, "where Huber's penalty becomes linear (0.001)", metavar="NUMBER", group=FITTING)
+    residual: str = option("log", "residual of log loss (log) or of loss (nats)", metavar="NAME", group=FITTING)
+    fix: tuple[str, ...] = option((), "hold a coefficient at a value", metavar="NAME=VALUE", group=FITTING)
+    seed: Seed = option(0, "seed of starts and resamples", metavar="NUMBER", group=FITTING)
+
+    @property
+    def fixed(self) -> dict[str, float]:
+        """Coefficients with a given value."""
+        return numbers(self.fix, "--fix")
+
+    def objective(self) -> Any:
+        """Return the penalty of the residuals."""
+        from moejax.fit.search.objective import named_penalty
+
+        return named_penalty(self.penalty, self.residual, self.delta)
+
+
+MOST_STARTS = 1_000_000
+"""Maximum number of initial guesses of a search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(ObjectiveOptions):
+    """Options of the objective and of the search of a fit."""
+
+    starts: str | None = option(
+        None,
+        "number of initial guesses (2048), or a paper's grid: hoffmann (4,500), abnar (437,400)",
+        metavar="COUNT|NAME",
+        group=FITTING,
+    )
+    every_start: bool = option(False, "optimize from every initial guess, as the papers do (slow)", group=FITTING)
+
+    def initial_guesses(self, usual: str = "2048") -> Starts:
+        """Return a number of points scaled by the data, or a published grid; ``usual`` if none is given."""
+        from moejax.fit.search.starts import GRIDS, Sobol
+
+        text = usual if self.starts is None else self.starts
+        if text in GRIDS:
+            return GRIDS[text]
+        try:
+            count = parse_whole_number(text)
+        except ValueError:
+            known = ", ".join(GRIDS)
+            raise UserError(f"--starts {text} is no count and no grid; the grids are {known}.") from None
+        if not 1 <= count <= MOST_STARTS:
+            raise UserError(f"--starts is {text}; give a whole number from 1 to {MOST_STARTS:,}.")
+        return Sobol(count, self.seed)
+
+    def search(self) -> Any:
+        """Return how many initial guesses are optimized."""
+        from moejax.fit.search.fit_law import EVERY_START, Search
+
+        return EVERY_START if self.every_start else Search()
+
+    def how(self) -> dict[str, Any]:
+        """Return the options of ``fit_law``, but for fixed coefficients."""
+        return {
+            "penalty": self.objective(),
+            "starts": self.initial_guesses(),
+            "search": self.search(),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(Command):
+    """Options that select held-out runs."""
+
+    hold_out: tuple[str, ...] = option(
+        (),
+        "test on the runs with the largest value in COLUMN; COLUMN:LEAST: LEAST or more; COLUMN=VALUE: VALUE",
+        metavar="COLUMN",
+        group="trusting",
+    )
+    each: str | None = option(
+        None,
+        "hold out each value of COLUMN in turn; `group` holds out each architecture",
+        metavar="COLUMN",
+        group="trusting",
+    )
+    folds: Annotated[int, whole(0, 10_000)] = option(
+        0, "number of folds of a cross-validation over groups", metavar="COUNT", group="trusting"
+    )
+
+    def splits(self, read: ReadRuns, seed: int) -> list[Split]:
+        """Return the splits of the read runs."""
+        from moejax.fit.selection.holdout import each_value, folds, split_by
+
+        splits = [split_by(read, text) for text in self.hold_out]
+        splits += each_value(read, self.each) if self.each else []
+        return splits + (list(folds(read.runs, self.folds, seed=seed)) if self.folds else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelOptions(Command):
+    """Coverage of intervals."""
+
+    level: Level = option(0.9, "coverage of intervals", metavar="SHARE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapOptions(TableOptions, LevelOptions):
+    """Options for intervals of a fitted law by resampling its runs."""
+
+    runs: Path | str | None = option(
+        None, "table that the law was fitted to, for intervals", metavar="RUNS", read=source, needs=("bootstrap",)
+    )
+    bootstrap: Resamples = option(0, "number of resamples of --runs", metavar="COUNT", needs=("runs",))
+
+    def resamples_of(self, fit: Any) -> Any:
+        """Return the bootstrap of a fit on the table of its runs."""
+        from moejax.fit.fit_result import FitResult
+        from moejax.fit.uncertainty.bootstrap import bootstrap
+
+        if not isinstance(fit, FitResult):
+            raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+        return bootstrap(fit, self.read(self.runs, type(fit.law)).runs, self.bootstrap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConventionOptions(Command):
+    """Number of active parameters at a total and a sparsity."""
+
+    active_convention: str | None = option(
+        None,
+        "active parameters at a total and a sparsity, if only these are known: proportional (all are experts'; the "
+        "default), backbone_by_active, backbone_by_total",
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions(Command):
+    """A config file with its overrides."""
+
+    config: str | None = option(None, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
+    overrides: tuple[str, ...] = ()
+
+    def load(self, cls: type) -> Any:
+        """Return the dataclass that the config file and its overrides describe."""
+        from moejax.cli.config_file import load
+
+        return load(cls, str(self.config), self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequiredConfigOptions(ConfigOptions):
+    """A required config file with its overrides."""
+
+    config: str = option(REQUIRED, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureOptions(ConfigOptions):
+    """An architecture, by a published model's name or by a config file."""
+
+    arch: str | None = option(None, "a published model, as deepseek-v3.1", metavar="NAME", excludes=("config",))
+
+    def architecture(self) -> Architecture | None:
+        """Return the validated architecture; None if none is given."""
+        # A published model needs no ConfigDict, so `moejax predict` starts faster without this import.
+        if self.arch is not None:
+            from moejax.laws.catalogue import find
+
+            return find(self.arch).architecture
+        if self.config is None:
+            return None
+        from moejax.cli.config_file import load_architecture
+
+        return load_architecture(self.config, self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportableOptions(ConfigOptions):
+    """A config file, and whether ``moejax convert`` must be able to write the trained model."""
+
+    exportable: str | None = option(
+        None,
+        "refuse, before training, an architecture that moejax convert --to hf cannot write (in any family, or in "
+        "FAMILY)",
+        metavar="hf[:FAMILY]",
+    )
+
+    def check_exportable(self, architectures: Mapping[str, Architecture]) -> None:
+        """Raise ``UserError`` if a model, given by its name, cannot be exported as requested."""
+        if self.exportable is None:
+            return
+        from moejax.huggingface.conversion import plan_export
+
+        kind, _, family = self.exportable.partition(":")
+        if kind != "hf":
+            raise UserError(f"--exportable {self.exportable} is not known; write --exportable hf, or hf:FAMILY.")
+        for name, architecture in architectures.items():
+            try:
+                plan_export(architecture, family or None)
+            except ValueError as error:
+                raise UserError(
+                    f"{name} could not be exported to Hugging Face (--exportable {self.exportable}); change its "
+                    f"fields, such as --config.architecture.FIELD=VALUE, or leave --exportable out. {told(error)}"
+                ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(ExportableOptions):
+    """A study, from a config file or from its folder."""
+
+    out: Any = option(None, "output folder (default: runs/NAME)", metavar="DIR", read=str, output=True)
+
+    resume: bool = option(False, "resume the study in --out; needs no --config")
+
+    def check(self) -> None:
+        """Raise ``UserError`` if neither a config nor a folder to resume is given."""
+        if self.config or (self.resume and self.out):
+            return
+        if self.out:
+            raise UserError(
+                f"--out {self.out} is given without --config; add --config=FILE.py to start there, or --resume to "
+                f"resume the study there."
+            )
+        raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR.")
+
+    def load_study(self) -> tuple[Any, str]:
+        """Return the study and its folder. A config file of one training gives a study of it."""
+        from moejax.cli.config_file import build_overridden, read
+        from moejax.study.run import read_study
+        from moejax.study.study import Study, study_of
+        from moejax.train.training import Training
+
+        if not self.config:
+            return read_study(str(self.out)), str(self.out)
+        settings = read(self.config)
+        if "architecture" in settings:
+            study = study_of(build_overridden(Training, settings, self.overrides))
+        else:
+            study = build_overridden(Study, settings, self.overrides)
+        return study, str(self.out or f"runs/{study.name}")
+
+
+def settings_of(cls: type[T], command: Command) -> T:
+    """Return a dataclass of settings whose fields are options of a command."""
+    return cls(**{field.name: getattr(command, field.name) for field in fields(cls)})  # type: ignore[arg-type]

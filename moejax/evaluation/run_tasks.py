@@ -1,0 +1,171 @@
+"""Evaluate tasks of lm-evaluation-harness on a model, and show the results as tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moejax.errors import UserError
+from moejax.evaluation.fingerprint import fingerprint
+from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
+from moejax.evaluation.language_model import LanguageModel
+from moejax.evaluation.load_model import LoadedModel, load_model
+from moejax.evaluation.suites import Suite
+from moejax.model.runtime import Runtime
+from moejax.progress import ProgressCallback
+from moejax.result import Column, Result, Table
+from moejax.stored import as_read
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Settings of an evaluation; the JSON file records them."""
+
+    tasks: str
+    suite: str | None
+    task_path: str | None
+    num_fewshot: int | None
+    limit: int | None
+    max_length: int | None
+    max_new_tokens: int | None
+    batch_tokens: int
+    dtype: str
+    tokenizer: str | None
+    seed: int
+    samples: bool
+
+
+def run_tasks(
+    path: Path, shots: Mapping[int | None, list[str]], settings: EvaluationSettings, update: ProgressCallback
+) -> dict[str, Any]:
+    """Return the harness's results of tasks, given by number of shots, as plain data."""
+    folder = Path(settings.task_path) if settings.task_path else None
+    update(0.0, "reading task files")
+    loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
+    update(0.0, "reading weights")
+    given = load_model(path, settings.tokenizer)
+    if given.tokenizer is None:
+        raise UserError(
+            f"{path} carries no tokenizer; give the one it was trained with as --tokenizer, bytes or a tokenizer.json."
+        )
+    model = LanguageModel(
+        given.weights,
+        Runtime(compute_dtype=settings.dtype),
+        longest=settings.max_length or given.sequence_length or DEFAULT_LENGTH,
+        batch_tokens=settings.batch_tokens,
+    )
+    asked = HarnessModel(
+        model,
+        given.tokenizer,
+        first_token=given.first_token,
+        max_new_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        update=update,
+    )
+    results: dict[str, dict[str, Any]] = {}
+    for number, (manager, tasks) in loaded.items():
+        own = evaluate(asked, manager, tasks, limit=settings.limit, num_fewshot=number, log_samples=settings.samples)
+        for name, part in own.items():
+            results.setdefault(name, {}).update(part)
+    answers = {
+        task: {
+            "number": len(lengths),
+            "words": statistics.mean(words for words, _ in lengths),
+            "tokens": statistics.mean(tokens for _, tokens in lengths),
+        }
+        for task, lengths in asked.answers.items()
+    }
+    return {
+        **_about(settings, path, given, asked),
+        "versions": versions(),
+        **_plain(results),
+        **({"answers": answers} if answers else {}),
+    }
+
+
+def _about(settings: EvaluationSettings, path: Path, given: LoadedModel, asked: HarnessModel) -> dict[str, Any]:
+    assert given.tokenizer is not None
+    return {
+        "model": {"path": str(path), **given.origin, "fingerprint": fingerprint(given.weights)},
+        "tokenizer": {
+            "name": Path(given.tokenizer.name).name,
+            "sha256": given.tokenizer.sha256,
+            "opening": list(given.tokenizer.opening),
+            "empty_context": asked.prefix_token_id,
+            "end_of_document": asked.eot_token_id,
+        },
+        "settings": {
+            "tasks": settings.tasks,
+            "suite": settings.suite,
+            "limit": settings.limit,
+            "num_fewshot": settings.num_fewshot,
+            "max_length": asked.max_length,
+            "max_new_tokens": settings.max_new_tokens,
+            "dtype": settings.dtype,
+            "seed": settings.seed,
+        },
+    }
+
+
+def suite_scores(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scores by the suite's names and categories, and the omitted tasks."""
+    scores = suite.scores(results)
+    rows = [
+        {"task": one.name, "category": one.category, "score": scores[one.name], "of": one.task}
+        for one in suite.run_here
+    ]
+    averages = [
+        {"category": category, "score": None if mean != mean else mean, "tasks": measured, "of_tasks": every}
+        for category, (mean, measured, every) in suite.averages(scores).items()
+    ]
+    left_out = {one.name: one.left_out for one in suite.tasks if one.left_out}
+    said = {"source": suite.source, "remark": suite.remark}
+    return {"name": name, **said, "scores": rows, "averages": averages, "left_out": left_out}
+
+
+def _plain(results: dict[str, Any]) -> dict[str, Any]:
+    """Return results as JSON-compatible data; other objects, such as functions in a task's configuration, by name."""
+    renamed = {"versions": "task_versions", "n-shot": "num_fewshot", "n-samples": "documents"}
+    named = {renamed.get(name, name): value for name, value in results.items()}
+    return as_read(named, default=lambda value: getattr(value, "__name__", None) or str(value))
+
+
+def summary(results: dict[str, Any], path: Path) -> Result:
+    """Return every metric of every task as a table."""
+    rows = []
+    for task, values in results["results"].items():
+        documents = results["documents"].get(task, {}).get("effective")
+        for name, value in values.items():
+            metric, comma, filtered = name.partition(",")
+            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            error = values.get(f"{metric}_stderr,{filtered}")
+            written = f"{value:.4f}" + (f" ± {error:.4f}" if isinstance(error, float) else "")
+            shown = metric if filtered == "none" else f"{metric} ({filtered})"
+            rows.append([task, shown, written, "" if documents is None else documents])
+    columns = (Column("task"), Column("metric", words=True), Column("value"), Column("documents", ","))
+    tables = [Table(f"{path}, {results['model']['fingerprint']}", columns, rows)]
+    return Result(tables=[*tables, *_answers(results), *_averages(results.get("suite"))], data=results)
+
+
+def _answers(results: Mapping[str, Any]) -> list[Table]:
+    """Return the mean lengths of generated answers, by task."""
+    rows = [[task, one["number"], one["words"], one["tokens"]] for task, one in results.get("answers", {}).items()]
+    columns = (Column("task"), Column("answers", ","), Column("words, mean", ".1f"), Column("tokens, mean", ".1f"))
+    return [Table("Generated answers", columns, rows)] if rows else []
+
+
+def _averages(suite: Any) -> list[Table]:
+    """Return averages by category, with the reasons for missing tasks."""
+    if suite is None:
+        return []
+    reasons: dict[str, list[str]] = {}
+    for name, reason in suite["left_out"].items():
+        reasons.setdefault(reason, []).append(name)
+    rows = [[one["category"], one["score"], f"{one['tasks']} of {one['of_tasks']}"] for one in suite["averages"]]
+    columns = (Column("category"), Column("mean score, %", ".1f"), Column("tasks", words=True))
+    notes = [*(f"left out: {', '.join(names)}. {reason}" for reason, names in reasons.items()), suite["remark"]]
+    return [Table(f"Averages of {suite['name']}: {suite['source']}", columns, rows, notes)]

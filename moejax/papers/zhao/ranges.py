@@ -1,0 +1,252 @@
+"""Compute ranges of G, S and N_a/N that are nearly optimal, or still pay (Zhao et al., Tables 3 and 4, Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.fit.fit_result import FitResult
+from moejax.interval import in_percent
+from moejax.laws.catalogue import find
+from moejax.laws.mixtures.five_factor import (
+    FiveFactor,
+    active_experts_range,
+    best_active_experts,
+    best_shared_share,
+    efficient_active_share,
+    optimal_active_share,
+    shared_share_range,
+    with_experts,
+)
+from moejax.laws.predict import factor
+from moejax.papers.zhao.models import MODELS
+from moejax.quantities import format
+from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
+
+GAINS = (0.001, 0.005)
+"""Loss increases of Table 4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Limits of the ranges, in nats per token, and where N_a/N is asked."""
+
+    tolerance: float = 0.001
+    gains: tuple[float, ...] = GAINS
+    step: float = 0.01
+    active_experts: float | None = None
+    shared_share: float | None = None
+    level: float = 0.9
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: its name, N and N_a, and its G and S if known."""
+
+    name: str
+    total: float
+    active: float
+    experts: float | None = None
+    shared: float | None = None
+
+
+def published_models(names: Sequence[str]) -> list[Model]:
+    """Return models of the catalogue at their authors' sizes; without names, the nine of Table 3 at its sizes."""
+    if not names:
+        return [
+            _published(name, entry, float(total) * 1e9, float(active) * 1e9)
+            for name, (entry, active, total) in MODELS.items()
+        ]
+    return [_published(name, name, find(name).params_total, find(name).params_active) for name in names]
+
+
+def _published(name: str, entry: str, total: float, active: float) -> Model:
+    """Return a model of the catalogue, with G and S if it is a mixture."""
+    shape = find(entry).architecture
+    experts = float(shape.top_k + shape.num_shared_experts)
+    if not shape.num_experts:
+        return Model(name, total, active)
+    return Model(name, total, active, experts, float(shape.num_shared_experts) / experts)
+
+
+def ranges(law: FiveFactor, name: str, models: Sequence[Model], sizes: str, known: Any, asked: Asked) -> Result:
+    """Return the optima of the law, and the ranges and active shares of every model.
+
+    Args:
+      sizes: a sentence about the models' sizes, or empty.
+      known: the published constants of the law, or its fit.
+    """
+    best = float(best_active_experts(law)), _as_share(float(best_shared_share(law)))
+    experts = best[0] if asked.active_experts is None else asked.active_experts
+    shared = best[1] if asked.shared_share is None else asked.shared_share
+    rows = [_row(law, model, experts, shared, asked) for model in models]
+    fit = known if isinstance(known, FitResult) else None
+    optima = [
+        ["G* = sqrt(f / e)", _known(best[0]), _interval(fit, law, best_active_experts, asked.level)],
+        ["S* = -n / (2 m)", _known(best[1]), _interval(fit, law, best_shared_share, asked.level)],
+    ]
+    coverage = f"{in_percent(asked.level)} interval"
+    said = [f"law: {name}; N_a/N is asked at G = {experts:.4g} and S = {shared:.3g}, whatever a model's own."]
+    if not all(map(math.isfinite, (*best, *(row["optimal_active_share"] for row in rows)))):
+        said.append(
+            f"Where it says {NOT_DETERMINED}, the law has no optimum that can be: a coefficient of it is 0, or its "
+            f"share of least loss is below 0 or above 1."
+        )
+    said += [sizes] * bool(sizes)
+    asked_at = {"active_experts": ("G", asked.active_experts), "shared_share": ("S", asked.shared_share)}
+    if far := ", ".join([*_beyond(models, known.fitted), *_outside(asked_at, known.fitted)]):
+        said.append(f"Beyond what the law was fitted to: {far}.")
+    return Result(
+        tables=[
+            Table("Optima (Eqs. 12 and 13)", (Column(""), Column("value", ".4g"), Column(coverage)), optima),
+            _structure_table(rows, asked.tolerance),
+            _share_table(rows, asked),
+        ],
+        notes=said,
+        data={
+            "law": name,
+            "optimal_active_experts": best[0],
+            "optimal_shared_share": best[1],
+            "tolerance": asked.tolerance,
+            "step": asked.step,
+            "active_experts": experts,
+            "shared_share": shared,
+            "models": rows,
+        },
+    )
+
+
+def _outside(asked: Mapping[str, tuple[str, float | None]], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return the values of G and S for N_a/N that are outside the fitted range, in words."""
+    given = [
+        (symbol, value, fitted[name]) for name, (symbol, value) in asked.items() if name in fitted and value is not None
+    ]
+    return [
+        f"{symbol} = {value:.4g} (fitted {low:.3g} to {high:.3g})"
+        for symbol, value, (low, high) in given
+        if factor(value, low, high) != 1
+    ]
+
+
+def _beyond(models: Sequence[Model], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return the largest distance of the models from the fitted sizes, in words; empty if all are inside."""
+    farthest: dict[str, tuple[float, str]] = {}
+    for model in models:
+        for name, size in (("params_total", model.total), ("params_active", model.active)):
+            ends = fitted.get(name) or fitted.get(f"{name}_nonembedding")
+            times = 1.0 if ends is None else factor(size, *ends)
+            if abs(math.log(times)) > abs(math.log(farthest.get(name, (1.0, ""))[0])):
+                farthest[name] = times, model.name
+    return [f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items()]
+
+
+def _row(law: FiveFactor, model: Model, experts: float, shared: float, asked: Asked) -> dict[str, Any]:
+    at = with_experts(experts, shared, params_total=model.total, params_active=model.active)
+    low, high = (float(end) for end in active_experts_range(law, at, tolerance=asked.tolerance))
+    least, most = (float(end) for end in shared_share_range(law, at, tolerance=asked.tolerance))
+    theory = optimal_active_share(law, model.total, experts, shared).value["active_share"]
+    efficient = {
+        f"{gain:g}": float(efficient_active_share(law, model.total, experts, shared, least_gain=gain, step=asked.step))
+        for gain in asked.gains
+    }
+    return {
+        "model": model.name,
+        "params_total": model.total,
+        "params_active": model.active,
+        "own_active_experts": model.experts,
+        "own_shared_share": model.shared,
+        "active_experts_range": [low, high],
+        # A share is between 0 and 1, whatever the loss outside.
+        "shared_share_range": [max(least, 0.0), min(most, 1.0)] if least <= 1 and most >= 0 else [math.nan, math.nan],
+        "own_active_share": model.active / model.total,
+        "optimal_active_share": _as_share(float(theory)),
+        "efficient_active_share": efficient,
+    }
+
+
+def _structure_table(rows: list[dict[str, Any]], tolerance: float) -> Table:
+    columns = (
+        Column("model"),
+        Column("N", format),
+        Column("N_a", format),
+        Column("own G", ".4g"),
+        Column("range of G", inward(2)),
+        Column("own S", ".3g"),
+        Column("range of S", inward(3)),
+    )
+    names = ("model", "params_total", "params_active", "own_active_experts", "active_experts_range")
+    names += ("own_shared_share", "shared_share_range")
+    cells = [[row[name] for name in names] for row in rows]
+    return Table(f"Practical ranges: within {tolerance:g} nats per token of the best, rounded inward", columns, cells)
+
+
+def _share_table(rows: list[dict[str, Any]], asked: Asked) -> Table:
+    columns = (
+        Column("model"),
+        Column("own N_a/N", percent(2)),
+        Column("theoretical (Eq. 14)", percent(2)),
+        Column("N_a there", format),
+        *(
+            column
+            for gain in asked.gains
+            for column in (Column(f"gain {gain:g}", percent(2)), Column("N_a there", format))
+        ),
+    )
+    cells = [
+        [
+            row["model"],
+            row["own_active_share"],
+            *_with_active(row, row["optimal_active_share"]),
+            *(cell for share in row["efficient_active_share"].values() for cell in _with_active(row, share)),
+        ]
+        for row in rows
+    ]
+    return Table(
+        f"Active share: best, and where {asked.step:g} more of N gains less than so many nats (Algorithm 1)",
+        columns,
+        cells,
+    )
+
+
+def _with_active(row: dict[str, Any], share: float) -> tuple[float | str, float | str]:
+    return _known(share), _known(share * row["params_total"])
+
+
+def _as_share(value: float) -> float:
+    return value if 0 <= value <= 1 else math.nan
+
+
+def _known(value: float) -> float | str:
+    return value if math.isfinite(value) else NOT_DETERMINED
+
+
+def inward(digits: int) -> Callable[[list[float]], str]:
+    """Return a function that writes a range with its rounded bounds inside it, to ``digits`` digits, or more if it is
+    narrower.
+    """
+
+    def write(ends: list[float]) -> str:
+        if not all(map(math.isfinite, ends)):
+            return NOT_DETERMINED
+        for shown in range(digits, 13):
+            low, high = math.ceil(ends[0] * 10**shown) / 10**shown, math.floor(ends[1] * 10**shown) / 10**shown
+            if low <= high:
+                return f"[{low:.{shown}f}, {high:.{shown}f}]"
+        return f"{sum(ends) / 2:.{digits}f}"
+
+    return write
+
+
+def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFactor], Any], level: float) -> str | None:
+    """Return the interval of an optimum by a fit's covariance; None for published constants."""
+    if fit is None or not fit.has_covariance:
+        return None
+    spread = fit.spread(decide)
+    low, high = (float(np.ravel(end)[0]) for end in spread.ends(level, np.array([False])))
+    if not math.isfinite(low):
+        return NOT_DETERMINED
+    return f"[{low:.4g}, {high:.4g}]"

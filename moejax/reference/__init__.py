@@ -1,0 +1,1 @@
+"""Write the reference pages of the documentation from the code."""

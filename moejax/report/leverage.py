@@ -1,0 +1,317 @@
+"""Compute the efficiency leverage of one family of models over another, from tables, a law or a fitted formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.design.constraint import held
+from moejax.design.decide import beyond
+from moejax.design.formula_leverage import FormulaLeverage, held_by
+from moejax.design.leverage import leverage, proportions, resampled
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.fit.runs import Runs
+from moejax.fit.sweeps.budget_losses import NEAR_LOSS, SIZES, BudgetLosses
+from moejax.fit.sweeps.leverages import Between, leverage_of
+from moejax.fit.uncertainty.extrapolation import outside, sentences
+from moejax.interval import in_percent, interval
+from moejax.laws import called
+from moejax.laws.catalogue import find
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.formula_law import FormulaLaw
+from moejax.laws.predict import beyond_in_words
+from moejax.quantities import format
+from moejax.result import Column, Result, Table
+from moejax.wording import counted, listed
+
+
+@dataclass(frozen=True)
+class Leverage:
+    """The leverage at a budget; a number that is not determined is None."""
+
+    flops: float
+    leverage: float | None
+    low: float | None
+    high: float | None
+    a_beyond: float | None = 1.0
+    b_beyond: float | None = 1.0
+    """Ratio by which each curve is extrapolated beyond the FLOPs of its runs."""
+
+
+@dataclass(frozen=True)
+class Leverages:
+    """The leverage at every budget, with notes and warnings."""
+
+    rows: Sequence[Leverage]
+    notes: Sequence[str]
+    warnings: Sequence[str] = ()
+
+    def summary(self, a: str, b: str, level: float) -> Result:
+        """Return the leverages of the family ``a`` over ``b`` as a table."""
+        columns = (
+            Column("flops", format),
+            Column("leverage", ".3g"),
+            Column(f"{in_percent(level)} interval"),
+            Column("A beyond", ".3g"),
+            Column("B beyond", ".3g"),
+        )
+        cells = [
+            [
+                row.flops,
+                "undefined" if row.leverage is None else row.leverage,
+                "" if row.low is None else f"[{row.low:.3g}, {row.high:.3g}]",
+                *(None if times == 1 else times for times in (row.a_beyond, row.b_beyond)),
+            ]
+            for row in self.rows
+        ]
+        table = Table(f"FLOPs of {b} per FLOP of {a}, at equal loss", columns, cells)
+        data = {"a": a, "b": b, "level": level, "leverage": list(map(asdict, self.rows))}
+        return Result(warnings=self.warnings, tables=[table], notes=self.notes, data=data)
+
+
+def leverage_of_tables(
+    a: Runs, b: Runs, flops: Sequence[float] | None, *, fixed: Mapping[str, float], level: float, seed: int
+) -> Leverages:
+    """Return the leverage by the loss-compute curves of two tables, at given budgets or those of ``a``."""
+    shared = len({*zip(a.design.flops, a.loss, strict=True)} & {*zip(b.design.flops, b.loss, strict=True)})
+    at = None if flops is None else np.asarray(flops)
+    between = leverage_of(a, b, at, fixed=fixed, level=level, seed=seed)
+    rows = [
+        Leverage(float(numbers[0]), *map(_known, numbers[1:]))
+        for numbers in zip(between.flops, between.value, between.low, between.high, *between.beyond, strict=True)
+    ]
+    notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", between.budgets, strict=True)]
+    if any(len(np.unique(runs.group)) < len({*zip(runs.group, runs.design.flops, strict=True)}) for runs in (a, b)):
+        notes.append(
+            "Runs are assumed to scatter independently. Checkpoints of one training share its random effect, which "
+            "intervals do not include."
+        )
+    if any(row.leverage is None for row in rows):
+        notes.append("Undefined where A's loss lies below all that B's loss-compute curve reaches.")
+    in_both = [
+        f"{counted(shared, 'run')} of equal FLOPs and loss {'is' if shared == 1 else 'are'} in A and in B: what both "
+        f"have is no gain of one over the other. Give each family a condition that the other's rows do not meet."
+    ]
+    warnings = [
+        *in_both * bool(shared),
+        *_counted_alike(a, b),
+        *_of_curves(between),
+        *_one_sided(between),
+        *_luck(between),
+        *_far(between),
+    ]
+    return Leverages(rows, notes, warnings)
+
+
+def leverage_under_law(
+    name: str,
+    law: Any,
+    known: Any,
+    families: tuple[str, str],
+    given: tuple[Any, Any],
+    flops: Sequence[float],
+    *,
+    likely: Any,
+    level: float,
+) -> Leverages:
+    """Return the leverage under a law, with both families at the sizes that are best for them.
+
+    Args:
+      families: names of the families, for messages.
+      given: values that a family holds, or None for a published model of its name.
+      likely: bootstrap of the fit for intervals, or None.
+    """
+    if "loss" not in law.outputs:
+        raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
+    a, b = (
+        held(proportions(law, find(text).architecture))
+        if values is None
+        else held({name.replace("-", "_"): value for name, value in values.items()})
+        for text, values in zip(families, given, strict=True)
+    )
+    if not (a or b):
+        raise UserError(
+            f"{called(type(law))} reads {listed(law.inputs)} alone, in which {' and '.join(families)} do not differ as "
+            f"families; ask a law that reads experts or total parameters, such as zhao or abnar."
+        )
+    rows, warnings, optima = [], [], []
+    for budget in flops:
+        both = leverage(law, a, b, budget)
+        optima += [both.family, both.against]
+        ends = None if likely is None else interval(resampled(both, likely.laws), level)
+        probes = None if likely is None else likely.probes
+        if probes is not None and ends is not None and probes.moved(resampled(both, probes.laws), ends):
+            warnings.append(
+                f"The leverage at {budget:.3g} FLOPs has no interval: it rests on coefficients that the runs do not "
+                f"determine ({', '.join(known.not_determined)})."
+            )
+            ends = None
+        rows.append(Leverage(budget, *map(_known, (both.value, ends and ends.low, ends and ends.high))))
+    if far := beyond_in_words(beyond(known, *optima)):
+        warnings.append(f"The families lie beyond what the law was fitted to: {', '.join(far)}.")
+    return Leverages(rows, [f"law: {name}; both families at the sizes that are best for them."], warnings)
+
+
+def leverage_under_formula(
+    fit: FitResult, given: tuple[Mapping[str, float], Mapping[str, float]], flops: Sequence[float], level: float
+) -> Leverages:
+    """Return the leverage by a fitted formula, with intervals by the fit's own covariance."""
+    law = fit.law
+    assert isinstance(law, FormulaLaw)
+    a, b = (tuple(held_by(type(law), values, letter).items()) for letter, values in zip("AB", given, strict=True))
+    rows, warnings = [], []
+    for budget in flops:
+        spread = fit.spread(FormulaLeverage(a, b, budget))
+        (value,), (low,), (high,) = spread.middle, *spread.ends(level, True)
+        rows.append(Leverage(budget, *map(_known, (value, low, high))))
+        if spread.unknown[0] and value == value:
+            warnings.append(f"The leverage at {budget:.3g} FLOPs has no interval: {spread.unknown[0]}.")
+        far = outside({"flops": budget}, fit.fitted) | outside({"flops": budget * value}, fit.fitted)
+        warnings += [f"At {budget:.3g} FLOPs: {sentence}" for sentence in sentences(far)]
+    notes = [f"law: {law.formula.text}"]
+    if any(row.leverage is None for row in rows):
+        notes.append("Undefined where B reaches A's loss within no factor of 9 million of the budget.")
+    return Leverages(rows, notes, warnings)
+
+
+def _known(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)
+
+
+OTHERWISE = 1.25
+"""Ratio of two families' FLOPs per 6·N·D above which they count FLOPs by different conventions."""
+
+
+def _counted_alike(a: Runs, b: Runs) -> list[str]:
+    """Return a warning if the families count FLOPs by different conventions, as far as sizes and tokens show it."""
+    times = []
+    for runs in (a, b):
+        if runs.design.params_active is None or runs.design.tokens is None:
+            return []
+        least = FLOPS_PER_PARAM_AND_TOKEN * runs.design.params_active * runs.design.tokens
+        times.append(float(np.median(runs.design.flops / least)))
+    if max(times) <= OTHERWISE * min(times):
+        return []
+    return [
+        f"A's FLOPs are {times[0]:.3g} times 6·params_active·tokens and B's {times[1]:.3g} times: if they are counted "
+        f"in different ways, the leverage is off by that."
+    ]
+
+
+def _of_curves(between: Between) -> list[str]:
+    """Return warnings about the fits, and the reason if there is no interval."""
+    fits = (("A", between.curve), ("B", between.against))
+    # The remedy of a fit names options of `moejax fit`.
+    said = [f"{name}: {one}" for name, fit in fits for one in fit.warnings if one != fit.remedy]
+    for (name, _), alone, one in zip(fits, between.without_asymptote, between.budgets, strict=True):
+        if alone:
+            said.append(
+                f"{name} was trained at {counted(len(one.runs), 'budget')}, too few to fit an irreducible loss: its "
+                f"curve is a power law that falls to 0. Give the value of a larger fit, as in --fix irreducible=1.6."
+            )
+    for why in dict.fromkeys(filter(None, between.unknown)):
+        at = listed(
+            [f"{flops:.3g}" for flops, reason in zip(between.flops, between.unknown, strict=True) if reason == why]
+        )
+        said.append(
+            f"The leverage at {at} FLOPs has no interval: {why}. Train the family whose curve this is at more budgets, "
+            f"farther apart."
+        )
+    return said
+
+
+NEAR = f"within {in_percent(NEAR_LOSS)} of its lowest loss"
+
+
+def _in_words(losses: BudgetLosses) -> str:
+    """Return how the loss of a family at each budget was determined."""
+    smoothed, every = int(losses.smoothed.sum()), len(losses.smoothed)
+    minimum, lowest = (
+        f"the minimum of a quadratic in log {losses.size} through its runs {NEAR}",
+        "the run of lowest loss",
+    )
+    if smoothed in (0, every):
+        how = f"of each of {every} budgets {minimum if smoothed else lowest}"
+    else:
+        how = f"of {smoothed} of {every} budgets {minimum}, of the others {lowest}"
+    return f"{how}; {_runs(losses)} a budget.{_left_out(losses)}"
+
+
+def _left_out(losses: BudgetLosses) -> str:
+    if not len(losses.left_out):
+        return ""
+    flops = [format(each) for each in losses.left_out]
+    which = f"at {listed(flops)}" if len(flops) < 4 else f"of {flops[0]} to {flops[-1]}"
+    return (
+        f" {counted(len(flops), 'budget')} {which} FLOPs took no part: the best size lies beyond the sizes that were "
+        f"tried."
+    )
+
+
+def _one_sided(between: Between) -> list[str]:
+    """Return warnings if the loss of a budget may not be minimal, judged by the trained sizes."""
+    said = []
+    for name, one in zip("AB", between.budgets, strict=True):
+        if one.size and not one.smoothed.any():
+            said.append(
+                f"{name}: no budget has three sizes near its lowest loss, so nothing says that its runs are the best "
+                f"for their FLOPs. The leverage and its interval are of the sizes that were trained: of a family that "
+                f"was trained at worse ones it is too small."
+            )
+        if ends := int(one.at_an_end.sum()):
+            said.append(
+                f"{name}: at {ends} of {counted(len(one.counts), 'budget')} the lowest loss is at the smallest or the "
+                f"largest size that was tried, so a lower one may lie beyond and {name} may be better than is told. "
+                f"Train sizes on both sides of the best, or fit a law and ask `moejax leverage … --law FIT`."
+            )
+    return said
+
+
+def _runs(losses: BudgetLosses) -> str:
+    least, most = int(losses.counts.min()), int(losses.counts.max())
+    return counted(most, "run") if least == most else f"{least} to {most} runs"
+
+
+def _luck(between: Between) -> list[str]:
+    """Return a warning about selection bias: the lowest of many losses is lower than that of few, if one family has
+    more runs.
+    """
+    a, b = between.budgets
+    if abs(a.lowest_of - b.lowest_of) < 1:
+        return []
+    if all(one.size for one in between.budgets):
+        remedy = f"Train three sizes or more {NEAR} at each budget"
+    else:
+        remedy = f"Give the sizes of the runs ({SIZES[0]} or {SIZES[-1]})"
+    return [
+        f"A budget's loss is {_of_a_budget(a)} in A, and {_of_a_budget(b)} in B. The lowest of more runs is luckier, "
+        f"and the leverage and its interval lean to {'A' if a.lowest_of > b.lowest_of else 'B'}. {remedy}: the minimum "
+        f"of a quadratic through them has no such luck."
+    ]
+
+
+def _of_a_budget(losses: BudgetLosses) -> str:
+    if losses.smoothed.all():
+        return f"a quadratic's through {_runs(losses)}"
+    lowest = int((~losses.smoothed).sum())
+    where = f" (at {lowest} of {len(losses.counts)} budgets)" if losses.smoothed.any() else ""
+    return f"the lowest of {_runs(losses)}{where}"
+
+
+def _far(between: Between) -> list[str]:
+    """Return a warning about the extrapolation of each family's curve."""
+    parts = []
+    for name, times in zip("AB", between.beyond, strict=True):
+        above, below = times[times > 1], times[times < 1]
+        parts += [f"{name}'s up to {above.max():.3g} times above its largest"] if len(above) else []
+        parts += [f"{name}'s down to {1 / below.min():.3g} times below its smallest"] if len(below) else []
+    if not parts:
+        return []
+    return [
+        f"Loss-compute curves are read beyond the budgets of their runs, {listed(parts)}: an extrapolation, and "
+        f"intervals know nothing of how the curves bend there."
+    ]

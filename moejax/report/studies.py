@@ -1,0 +1,176 @@
+"""Show the state and the estimated cost of a study as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from moejax.quantities import clock, format, format_bytes
+from moejax.result import Column, Result, Table, Written, percent
+from moejax.study.estimate import EstimatedDownstream, StudyEstimate
+from moejax.study.stages import later
+from moejax.study.status import RunStatus, seconds_left
+from moejax.study.study import Study
+from moejax.train.directory.attempts import STATES
+from moejax.wording import counted
+
+MOST_SHOWN = 20
+"""Maximum number of trainings in the table of a study's state."""
+
+
+def totals(statuses: Sequence[RunStatus], price: float | None) -> dict[str, Any]:
+    """Return the totals of a study's trainings."""
+    hours = sum(one.device_seconds for one in statuses) / 3600
+    return {
+        "states": {state: sum(one.state == state for one in statuses) for state in STATES},
+        "runs_done": sum(len(one.rows) for one in statuses),
+        "runs": sum(one.runs for one in statuses),
+        "share": sum(one.share * one.flops for one in statuses) / sum(one.flops for one in statuses),
+        "device_hours": hours,
+        "cost": None if price is None else hours * price,
+        "seconds_left": seconds_left(statuses),
+    }
+
+
+def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: float | None) -> Result:
+    """Return the trainings of a study, those that need attention first, and their totals."""
+    every = totals(statuses, price)
+    # Trainings that need attention are never among the omitted rows.
+    order = ("failed", "interrupted", "running", "waiting", "done")
+    shown = sorted(statuses, key=lambda one: order.index(one.state))
+    columns = (
+        Column("model"),
+        Column("state", words=True),
+        Column("runs"),
+        Column("of steps", percent(0)),
+        # A non-finite loss is a known value and is shown.
+        Column("loss"),
+        Column("started"),
+        Column("device-hours", ",.3g"),
+        Column("left", clock),
+        Column("where", words=True),
+    )
+    rows = [
+        [
+            one.model,
+            one.state,
+            f"{len(one.rows)}/{one.runs}",
+            one.share,
+            None if one.loss is None else Written(one.loss, f"{one.loss:.3f}"),
+            one.attempts,
+            one.device_seconds / 3600,
+            one.seconds_left,
+            one.where,
+        ]
+        for one in shown[:MOST_SHOWN]
+    ]
+    rest = len(shown) - MOST_SHOWN
+    more = [f"and {rest} more, {shown[MOST_SHOWN].state} and further (--json has all)"] if rest > 0 else []
+    states = ", ".join(f"{count} {state}" for state, count in every["states"].items() if count)
+    spent = f"{every['device_hours']:,.3g} device-hours" + (f", {every['cost']:,.2f}" if price is not None else "")
+    left = every["seconds_left"]
+    pace = f"; about {clock(left)} left at this pace" if left else ""
+    return Result(
+        tables=[Table(f"{study.name} in {url}", columns, rows, more)],
+        notes=[
+            *(f"{one.model} {one.state}: {one.why}" for one in shown if one.why),
+            *([later(study)] if study.unknown_stages else []),
+            f"{every['runs_done']} of {every['runs']} runs; models: {states}; spent {spent}{pace}",
+        ],
+        data={
+            "study": study.name,
+            "unknown_stages": list(study.unknown_stages),
+            **every,
+            "models": [{**asdict(one), "rows": len(one.rows)} for one in statuses],
+        },
+    )
+
+
+def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
+    """Return the trainings with their cost, the totals, and the assumptions."""
+    peak = f"{estimate.chip.flops_per_second / 1e12:g} TFLOP/s in bfloat16"
+    chip = f"{estimate.chip.name}, {peak}, at {estimate.mfu:.0%} MFU"
+    notes = list(dict.fromkeys(one.note for one in estimate.trainings if one.note))
+    columns = (
+        Column("model"),
+        Column("total", format),
+        Column("active", format),
+        Column("tokens", words=True),
+        Column("batch", lambda value: format(value, 3)),
+        Column("rate", ".3g"),
+        Column("FLOPs", ".3g"),
+        Column("state", lambda value: format_bytes(value, 3)),
+        Column("sequence", lambda value: format_bytes(value, 3)),
+        Column("chips"),
+        Column("chip-hours", ",.3g"),
+        Column("cost", ",.2f"),
+        Column("note"),
+    )
+    rows = [
+        [
+            one.model,
+            one.params_total,
+            one.params_active,
+            " ".join(format(budget, 3) for budget in one.budgets_tokens),
+            one.batch_tokens,
+            one.learning_rate,
+            one.flops,
+            one.state_bytes,
+            one.sequence_bytes,
+            "none" if one.chips_at_least is None else one.chips_at_least,
+            one.chip_hours,
+            one.cost,
+            notes.index(one.note) + 1 if one.note else None,
+        ]
+        for one in estimate.trainings
+    ]
+    numbered = [f"{number:>4}  {note}" for number, note in enumerate(notes, start=1)]
+    return Result(
+        tables=[Table(f"{study.name} on {chip}", columns, rows, numbered), _estimate_totals(study, estimate)],
+        notes=[
+            "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, "
+            "layers computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
+            "halved."
+        ],
+        data=_as_data(study, estimate),
+    )
+
+
+def _estimate_totals(study: Study, estimate: StudyEstimate) -> Table:
+    stated = {one.quantity: one for one in study.stated}
+    rows = []
+    for name, value in estimate.totals.items():
+        paper = stated.get(name)
+        rows.append([name.replace("_", " "), value, *((paper.value, paper.source) if paper else (None, None))])
+    columns = (Column(""), Column("here", _written), Column("the paper's", _written), Column("source", words=True))
+    return Table("Altogether", columns, rows)
+
+
+def _written(value: float) -> str:
+    return f"{value:,.0f}" if 100 <= value < 1e7 or value == int(value) < 1e7 else f"{value:.4g}"
+
+
+def _as_data(study: Study, estimate: StudyEstimate) -> dict[str, Any]:
+    """Return an estimate as plain data with exact numbers."""
+    before = [None, *(one.name for one in study.stages)]
+    stages = [
+        {"name": one.name, "models": list(study.models_of(one)), "made_from": source}
+        for one, source in zip(study.stages, before, strict=False)
+    ]
+    stated = [asdict(stated) for stated in study.stated]
+    asked = estimate.downstream and {**asdict(estimate.downstream), "scores": estimate.downstream.scores}
+    return {**asdict(estimate), "totals": estimate.totals, "stated": stated, "stages": stages, "downstream": asked}
+
+
+def downstream_in_words(asked: EstimatedDownstream) -> str:
+    """Return sentences about the downstream evaluation of the checkpoints."""
+    harness = ""
+    if asked.needs_harness:
+        lacks = "is not installed here; pip install 'moejax[eval]'"
+        harness = f" lm-evaluation-harness {'is installed' if asked.has_harness else lacks}."
+    return (
+        f"downstream asks {counted(asked.tasks, 'task')} of {counted(asked.checkpoints, 'checkpoint')}, "
+        f"{counted(asked.scores, 'score')}.{harness} They are not in the FLOPs: each million tokens of a task's texts "
+        f"takes {1e6 * asked.flops_per_token:.3g} over all checkpoints."
+    )

@@ -1,0 +1,288 @@
+"""Turn settings of Slurm, Google Kubernetes Engine and SkyPilot into an engine and the tasks of a study."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
+
+from moejax.config import unknown
+from moejax.errors import UserError
+from moejax.laws.chips import find
+from moejax.plan.topology import parse
+from moejax.say import say
+from moejax.storage import is_remote
+from moejax.study.cloud import GKE_ACCELERATORS, Mount, chips_per_host, mounted, rentable
+from moejax.study.estimate import estimate
+from moejax.study.executor import Task
+from moejax.study.gke import GkeEngine, check_name
+from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, mesh_axes, minutes_for
+from moejax.study.sky import SkyEngine
+from moejax.study.slurm import SlurmExecutor
+from moejax.study.study import Study
+
+GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
+"""SkyPilot's names of chips."""
+
+_RESOURCES = "--nodes and --chips-per-node"
+SET_BY_LAUNCH = {
+    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task"), _RESOURCES),
+    **dict.fromkeys(("requeue", "no-requeue", "output", "error", "open-mode", "wrap"), "launch itself"),
+    "cpus-per-task": "--cores",
+    "mem": "--memory",
+    "time": "--minutes",
+    "signal": "--grace",
+    "array": "--at-a-time",
+}
+"""Options of sbatch that ``--set`` refuses, with the option that sets them. The mesh was checked for these devices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Settings of every engine; the options of ``moejax launch`` describe them."""
+
+    chip: str | None
+    mfu: float
+    submit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions(EngineOptions):
+    """Settings of Slurm's jobs."""
+
+    chips_per_node: int
+    nodes: int | None
+    cores: int | None
+    memory: int | None
+    minutes: int | None
+    grace: int
+    at_a_time: int
+    set: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GkeOptions(EngineOptions):
+    """Settings of JobSets on Google Kubernetes Engine."""
+
+    topology: str | None
+    volume: str | None
+    namespace: str
+    service_account: str | None
+    queue: str | None
+    spot: bool
+    image: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkyOptions(EngineOptions):
+    """Settings of SkyPilot's managed jobs."""
+
+    chips_per_node: int
+    nodes: int | None
+    topology: str | None
+    infra: str | None
+    on_demand: bool
+    image: str | None
+
+
+def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
+    """Return Slurm's executor, and all trainings with their resources.
+
+    Raises:
+      UserError: the options are invalid, or a training fits on no number of chips.
+    """
+    if is_remote(out):
+        raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
+    folder = Path(out).absolute()
+    resources = _slurm_resources(options, study)
+    tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    executor = SlurmExecutor(
+        grace_seconds=options.grace, at_a_time=options.at_a_time, settings=_sbatch_settings(options.set)
+    )
+    executor.check_limits(tasks)
+    return executor, tasks
+
+
+def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the further options of ``--set KEY=VALUE``.
+
+    Raises:
+      UserError: a pair lacks a key or a value, or another option of ``launch`` sets the key.
+    """
+    settings = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        name = key.removeprefix("--").replace("_", "-")
+        if not value:
+            raise UserError(f"--set {key} has no value; give KEY=VALUE.")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise UserError(f"--set {pair}: {key!r} is no option of sbatch; give KEY=VALUE, as in partition=gpu.")
+        if name in SET_BY_LAUNCH:
+            raise UserError(f"--set {pair}: {SET_BY_LAUNCH[name]} says what sbatch is given as --{name}.")
+        if name in settings:
+            raise UserError(f"--set {name} was given twice; give it once.")
+        settings[name] = value
+    return settings
+
+
+def _name_there(study: Study, mount: Mount, folder: PurePosixPath) -> str:
+    """Return a study's name in a cluster. A different --out gives a different name."""
+    return f"{study.name}-{hashlib.sha256(f'{mount.source} {folder}'.encode()).hexdigest()[:6]}"
+
+
+def _slurm_resources(options: SlurmOptions, study: Study) -> dict[str, ResourceRequest]:
+    memory = int(options.memory or 0)
+    if options.chip == "cpu":
+        nodes = options.nodes or 1
+        for training in study.trainings():
+            try:
+                # Each of JAX's processes under Slurm has one device.
+                mesh_axes(training, nodes)
+            except UserError as error:
+                raise UserError(f"{training.name} on --nodes {nodes}: {error}") from error
+        one = ResourceRequest(
+            nodes=nodes,
+            processes=nodes,
+            cores=options.cores or 1,
+            memory_bytes=memory,
+            minutes=options.minutes or MOST_MINUTES,
+        )
+        return dict.fromkeys(study.models, one)
+    if (options.chip or "").lower() in GKE_ACCELERATORS:
+        raise UserError(f"{options.chip} is a TPU, and Slurm's jobs train on NVIDIA GPUs; name one, or --chip cpu.")
+    return {
+        # Each of JAX's processes under Slurm has one GPU.
+        name: replace(
+            one,
+            processes=one.chips,
+            cores=options.cores or 8,
+            memory_bytes=memory,
+            minutes=options.minutes or one.minutes,
+        )
+        for name, one in _gpu_resources(options, study, options.chip or "h100").items()
+    }
+
+
+def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Task]]:
+    """Return the engine for Google Kubernetes Engine, and all trainings with their slices.
+
+    Raises:
+      UserError: the options are invalid, or a training fits on no slice.
+    """
+    if options.volume:
+        claim, _, path = options.volume.partition(":")
+        if not claim or not path.startswith("/") or not PurePosixPath(normpath(out)).is_relative_to(normpath(path)):
+            raise UserError(
+                f"--volume is {options.volume} and --out {out}; give CLAIM:PATH, and a folder below PATH, where this "
+                f"machine has it mounted too."
+            )
+        mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
+    else:
+        mount, folder = mounted(out)
+        if mount.source.startswith("s3"):
+            raise UserError(f"--out is {out}; GKE mounts buckets of Google's: give gs://BUCKET/STUDY, or --volume.")
+    for option in ("namespace", "service_account", "queue"):
+        check_name(f"--{option.replace('_', '-')}", getattr(options, option))
+    resources = _tpu_resources(options, study, options.chip or "v5p")
+    tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    engine = GkeEngine(
+        study_name=_name_there(study, mount, folder),
+        image=options.image,
+        mount=mount,
+        namespace=options.namespace,
+        service_account=options.service_account,
+        queue=options.queue,
+        spot=options.spot,
+    )
+    return engine, tasks
+
+
+def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) -> dict[str, ResourceRequest]:
+    """Return a slice for every training: the requested one, or the smallest that holds it.
+
+    Raises:
+      UserError: the slice does not exist, or none fits.
+    """
+    asked = parse(options.topology) if options.topology else None
+    if asked and options.chip and options.chip.lower() != asked.chip_name:
+        raise UserError(
+            f"--topology is {asked.name} and --chip {options.chip}; a topology names its chip: leave out --chip."
+        )
+    name = asked.chip_name if asked else chip.lower()
+    if name not in GKE_ACCELERATORS:
+        raise UserError(f"{name} is no TPU that can be rented; take {', '.join(GKE_ACCELERATORS)}.")
+    if asked and replace(asked, slices=1) not in rentable(name):
+        raise UserError(f"{asked.name} is no whole machine; the smallest slice is {rentable(name)[0].name}.")
+    topologies = [asked] if asked else rentable(name)
+    slices = asked.slices if asked else 1
+    device = find(name).device
+    by_name = {one.model: one for one in estimate(study, device, mfu=options.mfu).trainings}
+    requests = {}
+    for training in study.trainings():
+        one = by_name[training.name]
+        devices = chips_for(training, one, device, [topology.devices for topology in topologies], slices)
+        # Among shapes of equal size, the one nearest to a cube has the shortest paths.
+        topology = min((one for one in topologies if one.devices == devices), key=lambda one: max(one.shape))
+        hosts = topology.chips // chips_per_host(topology)
+        minutes = minutes_for(one, devices)
+        requests[training.name] = ResourceRequest(
+            chips=topology.chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
+        )
+    return requests
+
+
+def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Task]]:
+    """Return the engine for SkyPilot, and all trainings with their resources.
+
+    Raises:
+      UserError: the options are invalid, or a training fits on no number of chips.
+    """
+    mount, folder = mounted(out)
+    chip = (options.topology or options.chip or "h100").lower().partition(":")[0]
+    if options.topology and parse(options.topology).slices > 1:
+        raise UserError(
+            f"--topology is {options.topology}; SkyPilot is asked for one slice, and moejax launch gke for several."
+        )
+    if options.topology or chip in GKE_ACCELERATORS:
+        if options.nodes:
+            raise UserError(
+                f"--nodes is {options.nodes} and the chip {chip}; it counts machines of GPUs: give the slice of TPUs "
+                f"with --topology, or a GPU with --chip."
+            )
+        resources = _tpu_resources(options, study, chip)
+    elif chip in GPUS:
+        resources = _gpu_resources(options, study, chip)
+    else:
+        raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
+    engine = SkyEngine(
+        study_name=_name_there(study, mount, folder),
+        accelerator=GPUS.get(chip, ""),
+        image=options.image,
+        mount=mount,
+        infra=options.infra,
+        spot=not options.on_demand,
+    )
+    if engine.lacks and not options.submit:
+        say(f"moejax: {engine.lacks}")
+    return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+
+
+def _gpu_resources(options: SlurmOptions | SkyOptions, study: Study, name: str) -> dict[str, ResourceRequest]:
+    """Return the GPUs of ``--nodes``, or the smallest number that holds each training."""
+    per_node, chip = options.chips_per_node, find(name)
+    sizes = [options.nodes * per_node] if options.nodes else gpu_sizes(per_node)
+    by_name = {one.model: one for one in estimate(study, chip, mfu=options.mfu).trainings}
+    requests = {}
+    for training in study.trainings():
+        one = by_name[training.name]
+        chips = chips_for(training, one, chip, sizes)
+        nodes = math.ceil(chips / per_node)
+        # One process per machine has all its GPUs.
+        requests[training.name] = ResourceRequest(
+            chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips)
+        )
+    return requests
