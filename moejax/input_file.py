@@ -61,11 +61,11 @@ def check(path: str | Path) -> os.stat_result:
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path} is {_kind(status.st_mode)} and no regular file; copy its content to a file.")
+        raise UserError(f"{path} is {_kind(status.st_mode)}, not a regular file; copy its content to a file.")
     if len(_LFS) < status.st_size < _LFS_BYTES:
         with open(path, "rb") as file:
             if file.read(len(_LFS)) == _LFS:
-                raise UserError(f"{path} is a Git LFS pointer and not the file itself; fetch it with: git lfs pull")
+                raise UserError(f"{path} is a Git LFS pointer, not the file itself; fetch it with: git lfs pull")
     return status
 
 
@@ -83,7 +83,7 @@ def check_text(path: str | Path) -> None:
     with contextlib.suppress(*UNREADABLE), opened(path) as stream:
         if not json.detect_encoding(stream.read(4)).startswith("utf-8"):
             raise UserError(
-                f"{path} is no UTF-8: it begins as UTF-16 or UTF-32 do, or in zero bytes. Save it as UTF-8."
+                f"{path} is not UTF-8: it begins like UTF-16 or UTF-32, or with zero bytes. Save it as UTF-8."
             )
 
 

@@ -153,8 +153,8 @@ def read_as_it_is(path: str | Path) -> DataFrame:
         frame = reader(path)
     except MemoryError as error:
         raise UserError(
-            f"{path} has {size:,} bytes, and reading it takes more memory than this process may have; name a smaller "
-            f"table, or raise the limit (ulimit -v)."
+            f"{path} ({size:,} bytes) does not fit in the memory of this process; name a smaller table, or raise the "
+            f"limit (ulimit -v)."
         ) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
@@ -181,13 +181,13 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
       UserError: the name is not that of a table, the file does not exist, or a folder has no runs.
     """
     if "://" in str(path) and not source.has_prefix(path):
-        raise UserError(f"{path} is no file of this machine, and tables are read from such; copy it here first.")
+        raise UserError(f"{path} is not a local file; copy it to this machine first.")
     path = table_in(path)
     if source.kind_of(path):
         return None
     path = Path(path)
     if not path.exists():
-        raise UserError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
+        raise UserError(f"There is no run table at {path}; name an existing file ({', '.join(_READERS)}).")
     if path.is_dir():
         raise UserError(source.no_runs(path))
     return _by_suffix(path, _READERS)
@@ -272,9 +272,9 @@ def with_flat_cells(frame: DataFrame) -> DataFrame:
       UserError: it is not a table, or two of its columns have one name.
     """
     if not all(hasattr(frame, name) for name in ("columns", "attrs", "reset_index")):
-        raise UserError(f"Runs are read from a file or a pandas DataFrame, and this is {shown(frame)}.")
+        raise UserError(f"Runs are read from a file or a pandas DataFrame; got {shown(frame)}.")
     if twice := [str(name) for name in frame.columns[frame.columns.duplicated()]]:
-        raise UserError(f"The table has several columns called {twice[0]}; rename or drop all but one.")
+        raise UserError(f"The table has several columns named {twice[0]}; rename or drop all but one.")
     nested = [name for name in frame.columns if frame[name].dtype == object and frame[name].map(_is_nested).any()]
     flat = frame.copy()
     for name in nested:
@@ -295,10 +295,9 @@ def _entries(cells: Series) -> DataFrame:
     """Return the entries of mappings in cells, nested ones included; none if they exceed the column limit."""
     import pandas as pd
 
-    found = pd.DataFrame(
-        [source.flat(cell, f"{cells.name}.") if isinstance(cell, dict) else {} for cell in cells], index=cells.index
-    )
-    return found if len(found.columns) <= source.MOST_COLUMNS else found.iloc[:, :0]
+    rows = [source.flat(cell, f"{cells.name}.") if isinstance(cell, dict) else {} for cell in cells]
+    entries = pd.DataFrame(rows, index=cells.index)
+    return entries if len(entries.columns) <= source.MOST_COLUMNS else entries.iloc[:, :0]
 
 
 def _is_nested(cell: Any) -> bool:
@@ -328,7 +327,7 @@ def _number(value: Any) -> float:
     if value is None or value == "" or value != value:
         return float("nan")
     if type(value).__name__ in ("bool", "bool_"):
-        raise TypeError("true and false are no numbers")
+        raise TypeError("true and false are not numbers")
     if not isinstance(value, str):
         return float(value)
     from moejax.quantities import parse
@@ -348,7 +347,7 @@ def _by_suffix(path: Path, choices: Mapping[str, Callable[..., Any]]) -> Callabl
     for suffix, choice in choices.items():
         if path.name.endswith(suffix):
             return choice
-    raise UserError(f"{path} is no run table: its name must end in one of {', '.join(choices)}.")
+    raise UserError(f"{path} is not a run table: its name must end in one of {', '.join(choices)}.")
 
 
 def _json_text(value: Any) -> str:

@@ -26,7 +26,6 @@ MOST_CELLS = 20_000_000
 """Maximum of rows times columns. Empty cells count, since they take as much memory as full ones."""
 
 _REMEDY = "save it as comma-separated UTF-8 text with decimal points"
-_REMEDY_OF_TEXT = "write the whole character, or remove it"
 _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
@@ -44,7 +43,7 @@ def read_csv(path: Path) -> Any:
     text = _text(path)
     separator = _separator(text, "\t" if input_file.inner_suffix(path) == ".tsv" else ",")
     shape, decimal = _shape_of_csv(text, separator)
-    mended = f"its rows can be read in more than one way; {_REMEDY}"
+    mended = f"its rows are ambiguous; {_REMEDY}"
     try:
         # Without index_col, pandas would use the first cells of too long lines as an index.
         frame = pd.read_csv(io.StringIO(text), sep=separator, decimal=decimal, low_memory=False, index_col=False)
@@ -92,7 +91,7 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
                 continue
             if len(cells) != len(names):
                 raise UserError(
-                    f"line {at} has {len(cells):,} cells, and the header {len(names):,}; write every row with as many "
+                    f"line {at} has {len(cells):,} cells, but the header {len(names):,}; give every row as many "
                     f"{_SEPARATORS[separator]} as the header"
                 )
             rows += 1
@@ -100,7 +99,9 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
             if separator != ",":
                 _look_for_commas(cells, seen)
     except csv.Error as error:
-        raise UserError(f"line {first} has a quote that is not closed, or text after one that is; mend it") from error
+        raise UserError(
+            f"line {first} has a quote that is not closed, or text after a closing quote; correct it"
+        ) from error
     finally:
         csv.field_size_limit(usual)
     if not names:
@@ -139,7 +140,7 @@ def _decimal_point(seen: dict[str, str]) -> str:
     decimal = "decimal" in seen
     unclear = [seen[kind] for kind in (("thousands", "points") if decimal else ("either",)) if kind in seen]
     if unclear and (decimal or "thousands" not in seen):
-        raise UserError(f"{unclear[0]!r} may have decimals or thousands behind its sign; {_REMEDY}")
+        raise UserError(f"in {unclear[0]!r} the sign may be a decimal point or a thousands separator; {_REMEDY}")
     return "," if decimal else "."
 
 
@@ -164,8 +165,8 @@ def _check_quotes(cells: list[str], first: int, last: int, separator: str) -> No
     taken = last - first
     if taken and sum(cell.count(separator) for cell in cells) == taken * (len(cells) - 1):
         raise UserError(
-            f"lines {first} to {last} are one row, because a quoted cell goes on to the next line, and would be "
-            f"{taken + 1} rows without quotes; remove the quote, or the line breaks in the cell"
+            f"lines {first} to {last} are one row because of a quoted cell with line breaks, but {taken + 1} rows "
+            f"without quotes; remove the quote, or the line breaks in the cell"
         )
 
 
@@ -190,9 +191,13 @@ def read_json_lines(path: Path) -> Any:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            raise UserError(f'line {number} is no JSON object; every line is one, as {{"tokens": 1e9, "loss": 3.2}}')
+            raise UserError(
+                f'line {number} is not a JSON object; write one per line, such as {{"tokens": 1e9, "loss": 3.2}}'
+            )
         if _HALF.search(line) and not _is_unicode(row):
-            raise UserError(f"line {number} has half of a character (\\ud800 to \\udfff alone); {_REMEDY_OF_TEXT}")
+            raise UserError(
+                f"line {number} has an unpaired surrogate (\\ud800 to \\udfff); write the whole character, or remove it"
+            )
         rows.append(row)
         names.update(dict.fromkeys(row))
         # A frame has a cell for every name in any line, so a short file may be a large table.
@@ -261,9 +266,9 @@ def read_parquet(path: Path) -> Any:
     except MemoryError:
         raise
     except pa.ArrowNotImplementedError as error:
-        raise UserError(f"it has a column of a type that is not read ({says('pyarrow', error)})") from error
+        raise UserError(f"it has a column of an unsupported type ({says('pyarrow', error)})") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError("it is no Parquet file, or a damaged one; write it again") from error
+        raise UserError("it is not a Parquet file, or is damaged; write it again") from error
 
 
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -317,7 +322,7 @@ def _text(path: Path) -> str:
         with input_file.opened(path) as file:
             content = file.read(MOST_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
+        raise UserError("it is not a complete gzip file; compress or download it again") from error
     if len(content) > MOST_BYTES:
         raise UserError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
     # A byte order mark determines the byte order of UTF-16. Without one, it is unknown.
@@ -326,10 +331,10 @@ def _text(path: Path) -> str:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"it is no {encoding[:6].upper().rstrip('-')} text at byte {error.start:,}; {_REMEDY}"
+            f"it is not {encoding[:6].upper().rstrip('-')} text at byte {error.start:,}; {_REMEDY}"
         ) from None
     if "\0" in text:
-        raise UserError(f"it holds a zero byte, so it is no text in UTF-8; {_REMEDY}")
+        raise UserError(f"it has a zero byte, so it is not UTF-8 text; {_REMEDY}")
     return text
 
 
@@ -339,7 +344,7 @@ def _check_columns(names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name and name in seen:
-            raise UserError(f"it has two columns of the name {name[:60]!r}; rename or remove one")
+            raise UserError(f"it has two columns named {name[:60]!r}; rename or remove one")
         seen.add(name)
 
 
@@ -350,6 +355,6 @@ def _check_cells(rows: int, columns: int) -> None:
 
 def _too_large(what: str) -> str:
     return (
-        f"it holds {what}; a table of runs has {MOST_BYTES:,} bytes, {MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells "
-        f"at most. Name a table with one row for each run"
+        f"it has {what}; a run table has at most {MOST_BYTES:,} bytes, {MOST_COLUMNS:,} columns and {MOST_CELLS:,} "
+        f"cells. Name a table with one row per run"
     )

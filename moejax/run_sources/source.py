@@ -107,7 +107,7 @@ def kind_of(source: Path | str) -> str:
     """
     if prefix := _prefix(str(source)):
         if str(source).partition(":")[2].strip("/ ") == "":
-            raise UserError(f"{source} names nothing after the colon; write {prefix}:PLACE.")
+            raise UserError(f"{source} has nothing after the colon; write {prefix}:PLACE.")
         return prefix
     path = Path(str(source).partition("#")[0])
     if path.is_file():
@@ -115,16 +115,16 @@ def kind_of(source: Path | str) -> str:
     seen = [prefix for prefix, kind in kinds().items() if any(map(kind.is_file, _files(path)))]
     if len(seen) > 1:
         titles = " and ".join(kinds()[prefix].title for prefix in seen)
-        raise UserError(
-            f"{path} has runs of {titles}; say which are meant: {' or '.join(f'{prefix}:{path}' for prefix in seen)}."
-        )
+        raise UserError(f"{path} has runs of {titles}; name one: {' or '.join(f'{prefix}:{path}' for prefix in seen)}.")
     return seen[0] if seen else ""
 
 
 def _files(path: Path) -> list[Path]:
     files = list(itertools.islice(_walk(path), MOST_FILES + 1))
     if len(files) > MOST_FILES:
-        raise UserError(f"{path} has more than {MOST_FILES:,} files; name the folder of the runs, or its kind.")
+        raise UserError(
+            f"{path} has more than {MOST_FILES:,} files; name the folder of the runs, or add a prefix such as mlflow:."
+        )
     return files
 
 
@@ -191,8 +191,8 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     kind = kinds()[prefix]
     if kind.histories is None:
         raise UserError(
-            f"{source}: of {kind.title} the last value of each metric is read, and no curves; export the history of "
-            f"its runs as CSV."
+            f"{source}: only the last value of each metric is read from {kind.title}, no curves; export the history "
+            f"of its runs as CSV."
         )
     found = []
     for history in kind.histories(str(source).removeprefix(f"{prefix}:")):
@@ -224,21 +224,21 @@ def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
     names = {name for row in rows for name in row}
     if len(names) > MOST_COLUMNS or len(names) * len(rows) > MOST_CELLS:
         raise UserError(
-            f"{text} has {len(rows):,} runs with {len(names):,} settings and metrics together; a table has "
-            f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells at most. Name one experiment."
+            f"{text} has {len(rows):,} runs with {len(names):,} settings and metrics; a table has at most "
+            f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells. Name one experiment."
         )
     frame = pd.DataFrame(rows)
     # Keep the text of run names such as 007 or 1e3.
     words = {"run"}.union(*(run.about for run in runs))
     for name in frame.columns:
         frame[name] = frame[name] if name in words else _as_numbers(frame[name])
-    notes = [f"{kind.title}: {counted(len(runs), 'run')}; of every metric the last value."]
+    notes = [f"{kind.title}: {counted(len(runs), 'run')}, with the last value of each metric."]
     if unfinished := [run for run in runs if not run.finished]:
         states = sorted({run.about.get("status", "") for run in unfinished})
         good = next((run.about["status"] for run in runs if run.finished and "status" in run.about), "finished")
         notes.append(
             f"{counted(len(unfinished), 'run')} did not finish ({', '.join(states)}): "
-            f"{some([run.name for run in unfinished], most=3)}; --where 'status == \"{good}\"' leaves them out."
+            f"{some([run.name for run in unfinished], most=3)}. To leave them out, pass --where 'status == \"{good}\"'."
         )
     frame.attrs["notes"] = tuple(notes)
     return frame

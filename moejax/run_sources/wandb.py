@@ -50,8 +50,8 @@ def _of_project(project: str) -> Iterator[TrackedRun]:
             yield TrackedRun(run.name, _own(run.config), _own(metrics), about, run.state == "finished")
     except Exception as error:
         raise UserError(
-            f"Weights & Biases gives no runs of {project} ({says('wandb', error)}); name ENTITY/PROJECT and run wandb "
-            f"login, or name the folder of runs that were logged offline."
+            f"Cannot read runs of {project} from Weights & Biases ({says('wandb', error)}). Name ENTITY/PROJECT and "
+            f"run wandb login, or name a folder of offline runs."
         ) from error
 
 
@@ -68,7 +68,7 @@ def _of_file(path: Path) -> TrackedRun:
         try:
             record = wandb_internal_pb2.Record.FromString(content)
         except DecodeError as error:
-            raise UserError(f"{path} has a record that wandb does not know; is it of a newer version?") from error
+            raise UserError(f"{path} has a record that the installed wandb cannot read; update wandb.") from error
         kind = record.WhichOneof("record_type")
         if kind == "run":
             name, key = record.run.display_name or name, record.run.run_id
@@ -92,7 +92,7 @@ def _update(values: dict[str, Any], items: Any) -> None:
     for item in items:
         *path, last = item.nested_key or [item.key]
         if len(path) > MOST_DEPTH:
-            raise UserError(f"{last} is nested more than {MOST_DEPTH} deep; log the run again.")
+            raise UserError(f"{last} is nested deeper than {MOST_DEPTH} levels; log the run again.")
         place = values
         for part in path:
             inner = place.setdefault(part, {})
@@ -108,7 +108,7 @@ def _records(path: Path) -> Iterator[bytes]:
     """
     with input_file.opened(path) as file:
         if file.read(len(HEADER)) != HEADER:
-            raise UserError(f"{path} is no file of Weights & Biases, or of a newer version than this reads.")
+            raise UserError(f"{path} is not a file of Weights & Biases, or its format is newer than supported.")
         at, parts = len(HEADER), list[bytes]()
         while True:
             rest = BLOCK - at % BLOCK
@@ -123,7 +123,7 @@ def _records(path: Path) -> Iterator[bytes]:
             if len(data) < length or (total, length, kind) == (0, 0, 0):
                 return
             if zlib.crc32(data, zlib.crc32(bytes([kind]))) != total:
-                raise UserError(f"{path} is damaged at byte {at:,}; copy it again, or move it away.")
+                raise UserError(f"{path} is damaged at byte {at:,}; copy it again, or move it to another folder.")
             if kind in (1, 2):
                 parts.clear()
             parts.append(data)

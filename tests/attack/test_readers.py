@@ -92,7 +92,7 @@ print("MiB:", (getrusage(RUSAGE_SELF).ru_maxrss - before) // 1024)
     ("name", "behind", "words"),
     [
         ("a.jsonl.gz", b'\n{"text": "good"}\n', "a line of more than 268,435,456 bytes.*content=b'good'"),
-        ("a.csv.gz", b"", "it holds more than 1,000,000,000 bytes, unpacked"),
+        ("a.csv.gz", b"", "it has more than 1,000,000,000 bytes, unpacked"),
     ],
 )
 def test_a_line_of_three_gigabytes_in_a_small_file_is_not_kept_in_memory(name, behind, words, tmp_path):

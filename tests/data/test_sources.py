@@ -150,7 +150,7 @@ def test_text_in_another_encoding_is_refused_by_name(tmp_path, suffix, encoding)
     path = tmp_path / f"other{suffix}"
     pack = {".gz": lambda: path.write_bytes(gzip.compress(content)), ".zst": lambda: zstd(path, content)}
     pack.get(path.suffix, lambda: path.write_bytes(content))()
-    with pytest.raises(UserError, match=f"other{suffix} is no UTF-8: .* Save it as UTF-8"):
+    with pytest.raises(UserError, match=f"other{suffix} is not UTF-8: .* Save it as UTF-8"):
         read(tmp_path)
 
 
@@ -365,17 +365,17 @@ def test_a_long_line_of_compressed_text_is_cut_between_characters(tmp_path, smal
 def test_what_is_no_file_with_an_end_is_refused_without_being_read(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     os.mkfifo(path)
-    with pytest.raises(UserError, match=f"a{suffix} is a pipe and no regular file"):
+    with pytest.raises(UserError, match=f"a{suffix} is a pipe, not a regular file"):
         read(tmp_path, TOKENS)
-    with pytest.raises(UserError, match=f"a{suffix} is a pipe and no regular file"):
+    with pytest.raises(UserError, match=f"a{suffix} is a pipe, not a regular file"):
         read(path, TOKENS)
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(UserError, match=f"a{suffix} is a device and no regular file"):
+    with pytest.raises(UserError, match=f"a{suffix} is a device, not a regular file"):
         read(tmp_path, TOKENS)
     path.unlink()
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
-    with pytest.raises(UserError, match=f"a{suffix} is a Git LFS pointer .* git lfs pull"):
+    with pytest.raises(UserError, match=f"a{suffix} is a Git LFS pointer.* git lfs pull"):
         read(tmp_path, TOKENS)
     path.unlink()
     path.symlink_to(path)

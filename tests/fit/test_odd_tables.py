@@ -49,7 +49,7 @@ def test_a_letter_that_the_table_has_no_column_for_is_no_coefficient(name, meant
     [
         ([1, 2], "Runs are read from a file or a pandas DataFrame"),
         (pd.Series([1.0]), "Runs are read from a file or a pandas DataFrame"),
-        (pd.concat([table(), table()[["loss"]]], axis=1), "several columns called loss"),
+        (pd.concat([table(), table()[["loss"]]], axis=1), "several columns named loss"),
         (table().assign(loss=True), "loss is not a number .it holds True"),
     ],
 )
@@ -103,8 +103,8 @@ def test_options_that_name_nothing_are_sentences(tmp_path, capsys):
     path = str(written(table(), tmp_path / "n.jsonl"))
     for words, said in (
         (["fit", path, "--form", FORMULA, "--best-by", " , "], "--best-by is ' , ' and names no column"),
-        (["fit", "s3://bucket/runs.csv", "--law", "chinchilla"], "s3://bucket/runs.csv is no file of this machine"),
-        (["fit", "mlflow:", "--law", "chinchilla"], "mlflow: names nothing after the colon; write mlflow:PLACE"),
+        (["fit", "s3://bucket/runs.csv", "--law", "chinchilla"], "s3://bucket/runs.csv is not a local file"),
+        (["fit", "mlflow:", "--law", "chinchilla"], "mlflow: has nothing after the colon; write mlflow:PLACE"),
         (
             ["next", path, "--law", "./nope", "--target", "loss:tokens=1e9", "--flops", "1e20"],
             "There is no file ./nope",

@@ -132,7 +132,7 @@ def test_records_of_wandb_are_read_across_blocks_up_to_where_a_run_was_killed(tm
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (".", "has runs of MLflow and TensorBoard; say which are meant: mlflow:"),
+        (".", "has runs of MLflow and TensorBoard; name one: mlflow:"),
         ("empty", "is a folder without runs"),
         ("mlflow:nothing", "There is no MLflow store at nothing|need mlflow"),
         ("tensorboard:empty", "has no events of TensorBoard|need tensorboard"),
