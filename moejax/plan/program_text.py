@@ -6,6 +6,7 @@ name, so an instruction runs as often as its caller.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -40,8 +41,12 @@ class Instruction:
     """True if the program states the trip counts of all loops around it; an unknown count is taken as 1."""
 
 
-def instructions(program: str) -> Iterator[Instruction]:
-    """Yield the instructions that call no computation, and fusions, in textual order.
+@functools.lru_cache(maxsize=1)
+def instructions(program: str) -> tuple[Instruction, ...]:
+    """Return the instructions that call no computation, and fusions, in textual order.
+
+    The last program is cached, because communication and time are read from the same text, which is long
+    for a large model.
 
     Raises:
       ValueError: the text is not an optimized program.
@@ -50,7 +55,7 @@ def instructions(program: str) -> Iterator[Instruction]:
     entry = next((name for name, computation in computations.items() if computation.is_entry), None)
     if entry is None:
         raise ValueError("This is no optimised program: it has no ENTRY; give the text of a compiled one.")
-    yield from _called(entry, computations, Instruction(type="", opcode="", rest=""))
+    return tuple(_called(entry, computations, Instruction(type="", opcode="", rest="")))
 
 
 @dataclass(frozen=True)
