@@ -20,7 +20,7 @@ from moejax.laws.design import value_of
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
-    """Every coefficient that was searched and that the data determine, as something to ask the law for."""
+    """Return the fitted coefficients that the data determine, as functions of the law."""
     return {name: CoefficientOf(name) for name in result.coefficients if not result.state(name)}
 
 
@@ -31,7 +31,9 @@ def labels(read: ReadRuns) -> list[str]:
 
 
 def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functional] | None = None) -> pd.DataFrame:
-    """Profiles of several estimands, of every coefficient if none is named; one that no run moves is left out."""
+    """Return profiles of several estimands, by default of every coefficient. Estimands without effect on any run are
+    left out.
+    """
     parts = []
     for name, functional in (estimands or coefficients(result)).items():
         try:
@@ -65,7 +67,7 @@ def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
 
 
 def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
-    """Every fitted run, measured and predicted, with what the law reads of it."""
+    """Return every fitted run with its measurement, its prediction and the inputs of the law."""
     kept = runs.where(runs.weight > 0)
     inputs = {name: value_of(kept.design, name) for name in type(result.law).inputs}
     return pd.DataFrame(

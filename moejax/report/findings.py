@@ -35,7 +35,7 @@ class Findings:
 
 
 def read(concluded: Concluded) -> Findings:
-    """The findings in a study's folder; a model without a log has no lines."""
+    """Read the findings of a study's folder. Models without a log have no lines."""
     runs = run_table.read(concluded.folder / TABLE)
     folder = concluded.folder / "models"
     logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in runs["model"].unique()}
@@ -53,7 +53,7 @@ BUDGETS = 24
 
 
 def compute_budgets(runs: run_table.DataFrame) -> np.ndarray | None:
-    """The number of every run's compute budget, if the runs were given equal compute and not equal tokens.
+    """Return the number of each run's compute budget, if runs have equal compute and not equal tokens.
 
     They were if their FLOPs, equal within 10 %, form fewer budgets than their tokens. A study of architectures at equal
     compute is such: its runs of fewest tokens have the largest models.
@@ -70,7 +70,7 @@ def compute_budgets(runs: run_table.DataFrame) -> np.ndarray | None:
 
 
 def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
-    """The run of least loss at every token budget, or at every compute budget (``compute_budgets``), ascending.
+    """Return the run with the lowest loss at each token budget or compute budget (``compute_budgets``), ascending.
 
     Of a table with more than ``BUDGETS`` budgets, the last runs of the frontier: none with as little compute is better.
     """
@@ -84,18 +84,18 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
 
 
 def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
-    """The runs that none with as little of ``order`` beats, ascending: of several with equally much, one."""
+    """Return the runs that no run with at most as much of ``order`` beats, ascending; one of several equal ones."""
     ordered = runs.sort_values([order, "loss"] if order != "loss" else order).drop_duplicates(order)
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]
 
 
 def at_largest_budget(table: run_table.DataFrame) -> run_table.DataFrame:
-    """The rows of each model's largest budget, of runs or of anything else that has a model and tokens."""
+    """Return the rows of each model's largest budget, from any table with models and tokens."""
     return table[table["tokens"] == table.groupby("model")["tokens"].transform("max")]
 
 
 def parts(runs: run_table.DataFrame) -> list[str]:
-    """Parts of the text whose losses training has measured one by one; none of a single source."""
+    """Return the parts of the text with their own losses; none for a single source."""
     named = [name.removeprefix("loss_") for name in runs if name.startswith("loss_")]
     return [name for name in named if f"bits_per_byte_{name}" in runs]
 
@@ -109,7 +109,7 @@ def is_mixture(runs: run_table.DataFrame) -> np.ndarray | None:
 
 
 def experts(run: Mapping[str, Any]) -> str:
-    """The feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
+    """Return the feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
     number = run.get("num_experts")
     if number is None or number != number:
         return "–"
@@ -138,7 +138,7 @@ def layer_loads(run: Mapping[str, Any]) -> dict[int, list[float]]:
 
 
 def summary(findings: Findings) -> dict[str, Any]:
-    """The few numbers that a report states and that its parts do not hold as such."""
+    """Return the numbers of a report that are not part of the conclusions."""
     runs = findings.runs
     named = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
     columns = [name for name in named if name in runs]
@@ -158,12 +158,12 @@ def summary(findings: Findings) -> dict[str, Any]:
 
 
 def seconds(runs: run_table.DataFrame) -> float:
-    """Wall time of all trainings, a trunk counted with every budget that leaves it."""
+    """Return the wall time of all trainings in seconds; a trunk counts once per budget."""
     return float(runs["train_seconds"].sum()) if "train_seconds" in runs else float("nan")
 
 
 def versions(runs: run_table.DataFrame) -> list[dict[str, str]]:
-    """The software that trained the runs; more than one entry if it changed on the way."""
+    """Return the software versions of the trainings; several entries if they changed."""
     texts = runs["versions"].dropna().unique() if "versions" in runs else []
     shape, remedy = dict[str, str], "leave such cells empty"
     return [foreign_json(str(text), "The column versions", shape=shape, remedy=remedy) for text in texts]

@@ -53,19 +53,19 @@ ANSWERS = (
 
 
 def _beside(source: Path) -> dict[str, Any]:
-    """Standard errors, held-out errors and estimands that lie in the same file."""
+    """Return the standard errors, held-out errors and estimands in the same file."""
     plain = read_plain(source)
     return {name: plain[name] for name in ANSWERS if name in plain}
 
 
 def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
-    """Errors on all runs that were held out."""
+    """Return the errors on all held-out runs."""
     splits = beside.get("held_out")
     return beside.get("held_out_together", splits[0]["errors"]) if splits else None
 
 
 def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: ProgressCallback) -> dict[str, Figure]:
-    """Predictions for the runs beside the fit, what it rests on, and the law's figures with its coefficients."""
+    """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
     if tested := read_plain(source).get("held_out_runs"):
@@ -87,7 +87,7 @@ _READ = {"loss": str, "group": str | None, "weight": str | None}
 
 
 def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
-    """The runs of the fit, from the ``predictions.csv`` beside it; None if there is none, or it is of other runs."""
+    """Read the fitted runs from the adjacent ``predictions.csv``. Return None if it is missing or has other runs."""
     path = source.parent / "predictions.csv"
     how = read_plain(source).get("read")
     if how is None or not path.exists():
@@ -102,7 +102,7 @@ def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
 
 
 def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[str, pd.DataFrame]:
-    """By figure, what it is drawn from."""
+    """Return the tables of the diagnostics by figure."""
     update(0.1, "profiles")
     estimands = evidence.coefficients(fit)
     tables = {

@@ -47,7 +47,7 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = 
 
 
 def small_png(figure: Figure) -> bytes:
-    """The figure as a PNG of few colours, smaller than ``LARGEST_BYTES``."""
+    """Return the figure as a PNG with few colours, smaller than ``LARGEST_BYTES``."""
     content = b""
     for dots, colours in QUALITIES:
         with rc_context(RC):

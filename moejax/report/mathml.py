@@ -28,7 +28,7 @@ HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
 
 
 def block(equations: Iterable[Equation]) -> str:
-    """Equations below each other, as one HTML block.
+    """Return several equations as one HTML block.
 
     A browser breaks lines between ``math`` elements and not inside one, so a term is one, or a sum of a product.
     """
@@ -36,7 +36,7 @@ def block(equations: Iterable[Equation]) -> str:
 
 
 def inline(tree: Tree) -> str:
-    """A letter or a power in running text."""
+    """Return a letter or a power for running text."""
     return f"<math>{_drawn(tree, inline=True)}</math>"
 
 
@@ -53,7 +53,7 @@ def _broken(equation: Equation) -> str:
 
 
 def _drawn(tree: Tree, inline: bool = False) -> str:
-    """``inline`` writes quotients with a slash, as in exponents."""
+    """Return a tree as MathML. With ``inline``, quotients have a slash, as in exponents."""
     match tree:
         case Number(text):
             return f"<mn>{text}</mn>"
@@ -96,7 +96,7 @@ def _binding(tree: Tree) -> int:
 
 
 def _inside(tree: Tree, least: int, inline: bool = False, space: str = "") -> str:
-    """In parentheses if it holds together less than its neighbours need."""
+    """Return a tree, in parentheses if its precedence is below ``least``."""
     drawn = _drawn(tree, inline)
     if _binding(tree) >= least:
         return space + drawn
@@ -130,7 +130,7 @@ def _operator(sign: str) -> str:
 
 
 def _infix(sign: str) -> str:
-    """A sign that keeps its space where it begins a line."""
+    """Return an operator that keeps its space at the beginning of a line."""
     return f'<mo form="infix">{sign}</mo>'
 
 

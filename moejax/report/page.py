@@ -53,7 +53,7 @@ LONG = ("architecture", "config", "versions", "expert_loads")
 
 
 def page(findings: Findings, figures: dict[str, Figure]) -> str:
-    """The page's text."""
+    """Return the page."""
     concluded = findings.concluded
     shown = findings.runs if len(findings.runs) <= ROWS else findings.runs.nsmallest(ROWS, "loss").sort_index()
     study, selection = concluded.study, concluded.analysed.selection
@@ -96,7 +96,7 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
 
 
 def _top(findings: Findings) -> DataFrame:
-    """The best run, last: of stages the winner of the last one, else that of least loss."""
+    """Return runs with the best one last: the winner of the last stage, or else the one with the lowest loss."""
     if not findings.concluded.stages:
         return findings.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
     runs = findings.runs[findings.runs["model"] == findings.concluded.stages[-1].winner]
@@ -111,7 +111,7 @@ def _top_title(findings: Findings) -> str:
 
 
 def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:
-    """A page of this folder's templates, its figures drawn in place."""
+    """Render a template of this folder with its figures."""
     return (
         _environment()
         .get_template(template)
@@ -177,7 +177,7 @@ def _clock(value: float) -> str:
 
 
 def _interval(ends: Interval, digits: int = 4) -> str:
-    """Ends alike in form; NaN if no resample had an answer."""
+    """Return both ends in the same format; NaN if no resample has an answer."""
     return f"{format(ends.low, digits)} – {format(ends.high, digits)}"
 
 
@@ -186,7 +186,7 @@ _DARK = sorted({colour for count in range(2, 11) for colour in ramp(count) if da
 
 
 def inline(name: str, figure: Figure) -> str:
-    """An ``<svg>`` element. Colours are CSS variables of the page with the light page's as their defaults."""
+    """Return a figure as an ``<svg>`` element. Its colours are CSS variables, which default to light mode."""
     text = io.StringIO()
     with rc_context(RC):
         drawing: Any = {"bbox_inches": "tight", "pad_inches": 0.02}

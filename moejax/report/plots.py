@@ -71,7 +71,7 @@ class Plot:
 
 
 def by_name(*plots: Plot) -> dict[str, Plot]:
-    """The figures as a table."""
+    """Return figures by name."""
     return {plot.name: plot for plot in plots}
 
 
@@ -176,7 +176,7 @@ PLOTS = by_name(
 
 
 def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
-    """Figures from names and papers: ``zhao`` is all of Zhao's, ``all`` is all.
+    """Return figures by names and papers: ``zhao`` for all figures of Zhao, ``all`` for all.
 
     Raises:
       UserError: a word is neither, with the nearest names.
@@ -229,6 +229,6 @@ def example_of(plot: Plot) -> FigureInputs:
 
 
 def draw(plot: Plot, inputs: FigureInputs) -> Figure:
-    """The figure, in the style of all."""
+    """Draw a figure in the common style."""
     with rc_context(RC):
         return plot.draw(inputs)

@@ -69,7 +69,7 @@ def _result(answer: Any) -> Result:
 
 
 def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
-    """The result as plain text: tables are at most ``width`` characters wide, and sentences if ``wrap``."""
+    """Return the result as plain text. Tables, and sentences if ``wrap``, are at most ``width`` characters wide."""
     from rich.console import Console
 
     into = io.StringIO()
@@ -81,7 +81,7 @@ def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
 
 def _print(result: Result, console: Console, wrap: int | None = None) -> None:
     def wrapped(text: str) -> str:
-        """As it is in a terminal, which wraps lines itself so that people can copy them."""
+        """Wrap a text; unchanged in a terminal, which wraps lines itself so that users can copy them."""
         if wrap is None:
             return text
         return textwrap.fill(text, wrap, subsequent_indent=" " * (len(text) - len(text.lstrip(" -!"))))
@@ -110,7 +110,7 @@ def _print(result: Result, console: Console, wrap: int | None = None) -> None:
 
 
 def _print_grid(shown: Table, console: Console) -> None:
-    """Columns side by side; what is too wide for the terminal goes on below, beside the first column again.
+    """Print a table. Columns that do not fit continue below, after the first column again.
 
     The first column and those of words read from the left, the others are numbers, of which none is cut.
     """
@@ -146,14 +146,14 @@ def _print_grid(shown: Table, console: Console) -> None:
 
 
 def literal(text: str, style: str = "") -> Text:
-    """A text for Rich as it stands: names and reasons may hold what Rich takes for its markup."""
+    """Return a text for Rich without markup, since names may contain brackets."""
     from rich.text import Text
 
     return Text(text, style=style)
 
 
 def _pieces(least: Sequence[int], gap: int, width: int) -> list[list[int]]:
-    """Columns by number, as many to a piece as fit beside the first."""
+    """Return the column numbers of each piece that fits together with the first column."""
     if not least:
         return []
     pieces, first = [[0]], min(least[0], width // 2)
@@ -166,7 +166,7 @@ def _pieces(least: Sequence[int], gap: int, width: int) -> list[list[int]]:
 
 
 def _folded(head: str, width: int) -> str:
-    """On several lines, as wide as what stands below or as its longest word."""
+    """Return a heading on several lines, as wide as its column or its longest word."""
     return "\n".join(textwrap.wrap(head, max(width, _longest([head]), 1), break_long_words=False))
 
 
@@ -177,12 +177,12 @@ def _width(cells: Sequence[str]) -> int:
 
 
 def _longest(cells: Sequence[str]) -> int:
-    """The longest word: wrapped at blanks, it stays in one piece."""
+    """Return the width of the longest word, which wrapping does not split."""
     return max((_width([word]) for cell in cells for word in cell.split()), default=0)
 
 
 def markdown(result: Result, level: int = 1) -> str:
-    """The result as Markdown, its title a heading of ``level``; no text in it is read as Markdown or as HTML."""
+    """Return the result as Markdown with escaped texts; its title is a heading of ``level``."""
     return "\n\n".join(_markdown_parts(result, level)) + "\n"
 
 
@@ -200,7 +200,7 @@ def _markdown_parts(result: Result, level: int) -> Iterator[str]:
 
 
 def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
-    """Sentences as paragraphs; those that begin with a dash and follow each other are one list."""
+    """Yield sentences as paragraphs; consecutive ones that begin with a dash are a list."""
     for is_list, group in itertools.groupby(sentences, lambda sentence: sentence.startswith("- ")):
         if is_list:
             yield "\n".join(f"- {_paragraph(sentence.removeprefix('- '))}" for sentence in group)
@@ -217,17 +217,17 @@ _BEGINNING = re.compile(r"^([0-9]*)(?=[>[]|([-+]+|[.)])( |$))")
 
 
 def _paragraph(text: str) -> str:
-    """A text as a paragraph of Markdown that is read as this text and as nothing else."""
+    """Return a text escaped as a paragraph of Markdown."""
     return _BEGINNING.sub(r"\1\\", _inline(text))
 
 
 def _inline(text: str) -> str:
-    """The same, of a heading or a cell. Reference: CommonMark 0.31, sections 2.4 and 2.5."""
+    """Return a text escaped as a heading or a cell of Markdown. Reference: CommonMark 0.31, sections 2.4 and 2.5."""
     return _SIGNS.sub(lambda sign: _ENTITIES.get(sign[0], f"\\{sign[0]}"), one_line(text).strip())
 
 
 def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
-    """The columns and rows of a table as Markdown; ``write`` makes one line of Markdown of a cell's text."""
+    """Return the columns and rows of a table as Markdown; ``write`` converts the text of a cell."""
     columns, rows = table.shown()
     rule = ["---" if i == 0 or column.words else "---:" for i, column in enumerate(columns)]
     lines = [list(map(write, [column.heading for column in columns])), rule, *(list(map(write, row)) for row in rows)]
@@ -235,7 +235,7 @@ def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
 
 
 def html_table(table: Table) -> str:
-    """The columns and rows of a table as an HTML element, everything in it escaped."""
+    """Return the columns and rows of a table as an escaped HTML element."""
     columns, rows = table.shown()
     classes = ["" if i == 0 else ' class="words"' if column.words else ' class="n"' for i, column in enumerate(columns)]
     heads = "".join(f"<th{c}>{_escaped(column.heading)}</th>" for c, column in zip(classes, columns, strict=True))
@@ -251,7 +251,7 @@ def _html_cell(text: str) -> str:
 
 
 def html(result: Result, level: int = 2) -> str:
-    """The result as HTML: a section a table."""
+    """Return the result as HTML with one section per table."""
     parts = [f"<h{level}>{_escaped(result.title)}</h{level}>"] if result.title else []
     if result.warnings:
         parts.append(f'<ul class="warnings">{"".join(f"<li>{_escaped(one)}</li>" for one in result.warnings)}</ul>')
@@ -310,7 +310,7 @@ def _records(table: Table) -> list[dict[str, Any]]:
 
 
 def _key(column: Column, taken: Sequence[str]) -> str:
-    """A column's name as JSON has it, with its unit: ``loss_nats_per_token``; a number tells equal ones apart."""
+    """Return a column's JSON key with its unit: ``loss_nats_per_token``. Equal keys get a number."""
     key = "_".join(f"{column.name} {column.unit.replace('/', ' per ')}".split()) or "name"
     every = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(2)))
     return next(one for one in every if one not in taken)

@@ -35,7 +35,7 @@ from moejax.study.run import Concluded
 
 
 def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
-    """A figure of the run table, if the table has the columns."""
+    """Return a function that draws a figure of the run table if it has the columns."""
 
     def drawn(findings: Findings) -> Figure | None:
         table = with_derived(findings.runs)
@@ -45,7 +45,7 @@ def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Dr
 
 
 def _restarts(findings: Findings) -> Figure | None:
-    """When trainings were worked on, if any was not done in one attempt."""
+    """Draw the attempts of the trainings, if any needed more than one."""
     try:
         table = sources.attempts_table(findings.concluded.folder)
     except ValueError:
@@ -55,13 +55,13 @@ def _restarts(findings: Findings) -> Figure | None:
 
 
 def _annealed(findings: Findings) -> Figure | None:
-    """Predicted annealed losses beside measured ones, if the study asks for any."""
+    """Draw predicted and measured annealed losses, if the study requests them."""
     annealed = findings.concluded.annealed
     return annealed_losses.draw(annealed) if annealed is not None and annealed.models else None
 
 
 def _scores(findings: Findings) -> Figure | None:
-    """Errors of tasks against the loss, if the study asks its checkpoints any."""
+    """Draw errors of tasks against the loss, if the study has downstream tasks."""
     downstream = findings.concluded.downstream
     if downstream is None or "error" not in downstream.scores:
         return None
@@ -85,7 +85,7 @@ FIGURES: dict[str, Draw] = {
 
 
 def draw_all(findings: Findings) -> dict[str, Figure]:
-    """Every figure that has something to show, by its name."""
+    """Draw all figures that have data, by name."""
     with rc_context(RC):
         drawn = {name: draw(findings) for name, draw in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -111,6 +111,6 @@ def write_pages(folder: Path, text: Mapping[str, str], data: Any) -> None:
 
 
 def as_data(concluded: Concluded) -> dict[str, Any]:
-    """All conclusions, and the few sums that the page states beside them; what is not finite is None."""
+    """Return all conclusions and the sums on the page as plain data; non-finite numbers are None."""
     findings = read(concluded)
     return {"summary": summary(findings), **finite(concluded.to_json()), "next": findings.next_runs}

@@ -29,13 +29,13 @@ KILLED = "killed"
 
 
 def trainings(folder: Path) -> list[Path]:
-    """Folders of the trainings of a study, or the folder itself if it is one training's; by name."""
+    """Return the folders of a study's trainings by name, or the folder itself if it is a training's."""
     models = folder / "models"
     return sorted(child for child in models.iterdir() if child.is_dir()) if models.is_dir() else [folder]
 
 
 def attempts_table(folder: Path) -> pd.DataFrame:
-    """Every attempt of a study's or a training's folder: ``model, start_seconds, end_seconds, outcome, lost_seconds``.
+    """Return all attempts of a folder with columns ``model, start_seconds, end_seconds, outcome, lost_seconds``.
 
     ``lost_seconds`` is what the next attempt took to do again.
 
@@ -95,7 +95,7 @@ def loads_table(folder: Path) -> pd.DataFrame:
 
 
 def plan_table(path: Path) -> pd.DataFrame:
-    """Memory and seconds by part of the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
+    """Return memory and seconds by part of the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
 
     Raises:
       UserError: the file is not one of ``moejax plan``.
@@ -140,8 +140,7 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def scores_table(folder: Path) -> pd.DataFrame:
-    """Scores that ``moejax eval --suite --out`` wrote into a folder, a file per checkpoint; or those of a study that
-    asks its checkpoints tasks.
+    """Read the scores of a folder that ``moejax eval --suite --out`` wrote, one file per checkpoint, or of a study.
 
     Columns ``model, tokens, category, task, score``, in per cent and in the document's names.
 
@@ -179,7 +178,7 @@ OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {
 
 
 def run_table_of(source: Path) -> Path:
-    """The run table that a study's folder stands for, or the file itself.
+    """Return the path of a study folder's run table, or the file itself.
 
     Raises:
       UserError: a folder has none.
@@ -192,7 +191,7 @@ def run_table_of(source: Path) -> Path:
 
 
 def read(name: str, source: Path) -> pd.DataFrame:
-    """The table that figure ``name`` finds in a file or folder.
+    """Read the table of the figure ``name`` from a file or folder.
 
     Raises:
       UserError: there is none.

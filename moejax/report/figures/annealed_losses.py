@@ -18,7 +18,7 @@ NOT_TRAINED = SERIES[2]
 
 
 def draw(annealed: StudyAnnealed) -> Figure:
-    """A panel per model."""
+    """Draw a panel per model."""
     shown = dict(list(annealed.models.items())[:MOST])
     panels = [_panel(name, one, annealed.table[annealed.table["model"] == name]) for name, one in shown.items()]
     drawing, rows = draw_panels(panels, columns=min(3, len(panels)), height=2.6)

@@ -27,7 +27,11 @@ LOOKS = {
 
 
 def draw(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
-    """A panel per law, the lowest held-out error first; ``rows`` are the runs' numbers in their file."""
+    """Draw a panel per law, the lowest held-out error first.
+
+    Args:
+      rows: numbers of the runs in their file.
+    """
     columns = 3 if len(comparison.laws) > 4 else 2
     drawing, panels = grid(len(comparison.laws), columns, height_inches=2.9, sharex=True, sharey=True)
     limits = around(runs.loss[runs.weight > 0])

@@ -16,7 +16,7 @@ NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
 
 
 def draw(findings: Findings) -> Figure | None:
-    """Every mixture at its largest token budget, a row per layer; None if no run has experts."""
+    """Draw every mixture at its largest token budget, one row per layer. Return None if no run has experts."""
     if "expert_loads" not in findings.runs or "tokens" not in findings.runs:
         return None
     largest = findings.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
@@ -69,7 +69,7 @@ def draw(findings: Findings) -> Figure | None:
 
 
 def _write(axes, cells: np.ndarray, norm: TwoSlopeNorm) -> None:
-    """The load in every cell, light on dark cells."""
+    """Write the load into every cell, in a light colour on dark cells."""
     for (row, column), load in np.ndenumerate(cells):
         if np.isfinite(load):
             colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"

@@ -37,7 +37,7 @@ class Figure:
     """The data behind the figure; units are in the names."""
 
     def csv(self) -> str:
-        """The rows as CSV; empty cells where a row lacks a column."""
+        """Return the rows as CSV. Cells of missing columns are empty."""
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -115,17 +115,17 @@ def evaluate(law: Law, output: str = "loss", /, **fields: ArrayLike) -> np.ndarr
 
 
 def structured(active_experts: ArrayLike, shared_share: ArrayLike, **sizes: ArrayLike) -> dict[str, Any]:
-    """Fields of designs with G and S given as numbers, for ``evaluate``."""
+    """Return fields of designs with given active experts G and shared share S, for ``evaluate``."""
     active = np.asarray(active_experts, float)
     shared = active * shared_share
     return {"top_k": active - shared, "num_shared_experts": shared, **sizes}
 
 
 def column(table: DataFrame, name: str) -> np.ndarray:
-    """A column as numbers."""
+    """Return a column as numbers."""
     return table[name].to_numpy(dtype=np.float64)
 
 
 def ordered(values: Iterable[float]) -> list[float]:
-    """The different values, ascending."""
+    """Return the distinct values in ascending order."""
     return sorted({float(value) for value in values})

@@ -24,7 +24,7 @@ MARGIN = 3.0
 
 
 def draw(findings: Findings) -> Figure | None:
-    """A panel per law that decides; None if none does."""
+    """Draw a panel per law with a decision. Return None if there is none."""
     analysed = findings.concluded.analysed
     deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
     if not deciding:
@@ -63,7 +63,9 @@ def draw(findings: Findings) -> Figure | None:
 
 
 def along(law: Law, flops: float, expansion: float, active: np.ndarray) -> np.ndarray:
-    """Loss of a law at every number of active parameters, tokens set by the budget, in float64."""
+    """Return the loss of a law at each number of active parameters, with the tokens that the budget allows, in
+    float64.
+    """
     with float64():
         tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
         full = np.full_like(active, flops)
@@ -72,7 +74,7 @@ def along(law: Law, flops: float, expansion: float, active: np.ndarray) -> np.nd
 
 
 def _of(law: str, decisions: Sequence[ComputeOptimum]) -> list[ComputeOptimum]:
-    """Decisions under a law, mixtures before the dense column."""
+    """Return the decisions of a law, mixtures before dense models."""
     return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
 
 

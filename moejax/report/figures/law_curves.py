@@ -28,18 +28,18 @@ LINES, POINTS = 4, 81
 
 
 def kaplan(inputs: FigureInputs) -> Figure:
-    """Loss against parameters without embeddings, a curve per number of tokens."""
+    """Draw loss against parameters without embeddings, one curve per number of tokens."""
     words = Axis("params_active_nonembedding", "parameters without embeddings", "quantity")
     return _size_and_tokens(inputs, "kaplan", words)
 
 
 def chinchilla(inputs: FigureInputs) -> Figure:
-    """Loss against parameters, a curve per number of tokens."""
+    """Draw loss against parameters, one curve per number of tokens."""
     return _size_and_tokens(inputs, "chinchilla", ACTIVE)
 
 
 def loss_compute(inputs: FigureInputs) -> Figure:
-    """Loss against compute, on two logarithmic axes."""
+    """Draw loss against compute on two logarithmic axes."""
     flops = _spread(BUDGETS, POINTS)
     lines: dict[str, dict[str, Any]] = {"compute-optimal runs": {}}
     return Figure(
@@ -73,7 +73,7 @@ def over_training(inputs: FigureInputs) -> Figure:
 
 
 def width_depth(inputs: FigureInputs) -> Figure:
-    """Loss against width of shapes with as many parameters, a curve per size."""
+    """Draw loss against width at a constant number of parameters, one curve per size."""
     fitted = published("width_depth").fitted
     tokens = _middle(fitted["tokens"])
     series = []
@@ -94,7 +94,7 @@ def width_depth(inputs: FigureInputs) -> Figure:
 
 
 def error_from_loss(inputs: FigureInputs) -> Figure:
-    """The error of tasks against the loss."""
+    """Draw the error of tasks against the loss."""
     return Figure(
         "Error of tasks against loss",
         f"By {inputs.name}, over the fitted range of losses: 17 tasks, models trained on C4.",
@@ -103,7 +103,7 @@ def error_from_loss(inputs: FigureInputs) -> Figure:
 
 
 def accuracy_from_loss(inputs: FigureInputs) -> Figure:
-    """The accuracy of a task against the loss there, beyond the fitted losses on either side."""
+    """Draw the accuracy of a task against its loss, beyond the fitted range on both sides."""
     return Figure(
         "Accuracy of a task against its loss",
         f"By {inputs.name}: HellaSwag, losses in bits per byte of its right answers, from 1.4 times below the fitted "
@@ -121,7 +121,7 @@ def _scores(inputs: FigureInputs, law: str, output: str, words: str, beyond: flo
 
 
 def data_constrained(inputs: FigureInputs) -> Figure:
-    """Loss against epochs, a curve per number of different tokens."""
+    """Draw loss against epochs, one curve per number of unique tokens."""
     fitted, epochs = published("data_constrained").fitted, _spread((1, MOST_EPOCHS), POINTS)
     params = _middle(fitted["params_active"])
     lines = {
@@ -137,7 +137,7 @@ def data_constrained(inputs: FigureInputs) -> Figure:
 
 
 def granularity(inputs: FigureInputs) -> Figure:
-    """Loss against granularity, a curve per size."""
+    """Draw loss against granularity, one curve per size."""
     fitted = published("granularity").fitted
     tokens = _middle(fitted["tokens"])
     figure = _curves(
@@ -156,7 +156,7 @@ def granularity(inputs: FigureInputs) -> Figure:
 
 
 def expert_count(inputs: FigureInputs) -> Figure:
-    """Loss against the number of experts, a curve per active size."""
+    """Draw loss against the number of experts, one curve per active size."""
     tokens = _middle(published("expert_count").fitted["tokens"])
     figure = _by_experts(inputs, "expert_count", tokens=tokens)
     return Figure(
@@ -168,7 +168,7 @@ def expert_count(inputs: FigureInputs) -> Figure:
 
 
 def routed(inputs: FigureInputs) -> Figure:
-    """Loss against the number of experts, a curve per dense size."""
+    """Draw loss against the number of experts, one curve per dense size."""
     return Figure(
         "Loss against the number of experts, by the size of the dense model that they extend",
         f"By {inputs.name}, over the fitted ranges, after 130B tokens. Experts help small models more than large ones.",

@@ -20,7 +20,7 @@ LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
 
 
 def leverage(law: Law, ratio: ArrayLike, granularity: ArrayLike, flops: ArrayLike) -> np.ndarray:
-    """EL of mixtures with A and G given as numbers."""
+    """Return the efficiency leverage of mixtures by activation ratio and granularity."""
     return evaluate(
         law,
         "efficiency_leverage",
@@ -34,7 +34,9 @@ def leverage(law: Law, ratio: ArrayLike, granularity: ArrayLike, flops: ArrayLik
 
 
 def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
-    """EL over A and G at a budget, with the line of the best G."""
+    """Return the efficiency leverage over granularity and activation ratio at a budget, with a line at the best
+    granularity.
+    """
     ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
     best = float(np.asarray(optimal_granularity(law, 0.031, flops).value["granularity"]))
     line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK)

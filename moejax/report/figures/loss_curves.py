@@ -23,7 +23,7 @@ STEEP = 0.7
 
 
 def draw(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9) -> Figure:
-    """Measured losses as points and predicted ones as lines, dashed where a curve was not fitted.
+    """Draw measured losses as points and predicted losses as lines, dashed for curves that were not fitted.
 
     Args:
       table: columns run, role, step, lr, loss (predicted), measured.
@@ -65,7 +65,7 @@ def draw(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9)
 
 
 def _view(table: DataFrame) -> tuple[float, float]:
-    """The lowest losses, and those of the steep beginning left out."""
+    """Return the limits of the loss axis, without the steep beginning."""
     both = np.concatenate([table["measured"], table["loss"]])
     low, high = float(both.min()), float(np.quantile(both, STEEP))
     return low - 0.08 * (high - low), high

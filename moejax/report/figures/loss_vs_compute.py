@@ -22,7 +22,7 @@ MOST = 2000
 
 
 def runs(inputs: FigureInputs) -> Figure:
-    """Loss against training FLOPs, with the frontier: the least loss that any run reached with as little compute."""
+    """Draw loss against training FLOPs, with the frontier: the lowest loss of all runs with at most as much compute."""
     table = inputs.table[["loss", "flops", *[name for name in BY if name in inputs.table]]]
     table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
     best = frontier(table, "flops")
@@ -50,7 +50,7 @@ def runs(inputs: FigureInputs) -> Figure:
 
 
 def _classes(table: DataFrame) -> list[Series]:
-    """Points in up to five classes of the first variable that varies."""
+    """Return the points in up to five classes of the first variable that varies."""
     varied = [name for name in BY if name in table and table[name].nunique() > 1]
     clearly = (name for name in varied if table[name].max() > CLEARLY * table[name].min())
     name = next(clearly, varied[0] if varied else None)

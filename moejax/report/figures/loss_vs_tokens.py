@@ -23,7 +23,7 @@ TICKS = 6
 
 
 def draw(findings: Findings) -> Figure | None:
-    """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares.
+    """Draw loss against tokens. Colours are widths or ranges of widths; dense models are dashed with open squares.
 
     None if the table does not give widths, tokens and which models are mixtures, or has too many models.
     """

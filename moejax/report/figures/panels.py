@@ -118,7 +118,7 @@ LARGEST_AREA = 60.0
 def draw(
     panels: Sequence[Panel | Field], *, columns: int = 3, height: float = 2.6, sharey: bool = False
 ) -> tuple[Drawing, list[dict[str, Any]]]:
-    """The figure of some panels, with one legend below them, and the rows of its table."""
+    """Return a figure of several panels with a common legend below them, and the rows of its table."""
     drawing, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
     known: dict[str, Line2D] = {}
     most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)
@@ -154,7 +154,7 @@ def figure(
     height: float = 2.6,
     sharey: bool = False,
 ) -> Figure:
-    """A figure of panels."""
+    """Return a figure of panels."""
     return Figure(title, caption, *draw(panels, columns=columns, height=height, sharey=sharey))
 
 
@@ -163,7 +163,7 @@ CHARACTERS = 105
 
 
 def columns_of(names: Sequence[str]) -> int:
-    """Columns of a legend, as many as fit."""
+    """Return the number of legend columns that fit."""
     fits = int(CHARACTERS // (max(map(len, names)) + 7))
     columns = max(1, min(len(names), fits))
     lines = -(-len(names) // columns)
@@ -293,7 +293,7 @@ IDLE_TICKS = (1.0, 0.5, 0.2, 0.05, 0.02)
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most ``most`` numbers between two, at decades and round parts of them; a few more where none are round."""
+    """Return at most ``most`` round ticks between two numbers; a few more if there are no round ones."""
     margin = (high / low) ** 0.05
     low, high = low / margin, high * margin
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)

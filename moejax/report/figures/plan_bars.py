@@ -16,7 +16,7 @@ UNITS = {
 
 
 def bars(inputs: FigureInputs) -> Figure:
-    """A panel per quantity, a bar per plan, stacked by part; a limit is a line."""
+    """Draw a panel per quantity with a bar per plan, stacked by part. Limits are lines."""
     table = inputs.table
     quantities = list(dict.fromkeys(table["quantity"]))
     plans = list(dict.fromkeys(table["plan"]))

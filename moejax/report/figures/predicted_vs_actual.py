@@ -15,7 +15,7 @@ KINDS = ((1, "mixture of experts", BLUE, "o"), (0, "dense", ORANGE, "s"), (-1, "
 
 
 def draw(findings: Findings) -> Figure | None:
-    """A panel per law; None if none was fitted."""
+    """Draw a panel per law. Return None if no law was fitted."""
     laws = findings.concluded.analysed.laws
     if not laws:
         return None
@@ -76,6 +76,6 @@ def draw(findings: Findings) -> Figure | None:
 
 
 def around(values: np.ndarray) -> tuple[float, float]:
-    """Ends of an axis that shows all values with a margin."""
+    """Return the ends of an axis that shows all values with a margin."""
     margin = 0.06 * np.ptp(values) or 0.1
     return float(values.min() - margin), float(values.max() + margin)

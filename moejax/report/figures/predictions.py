@@ -21,7 +21,7 @@ ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
 
 def by_law(inputs: FigureInputs) -> Figure:
-    """Zhao's Figure 5: a panel per law, runs kept from the fit as stars, areas proportional to the tokens."""
+    """Draw Zhao's Figure 5: a panel per law with held-out runs as stars and areas proportional to the tokens."""
     laws = list(dict.fromkeys(inputs.table["law"]))
     panels = [_panel(inputs.table[inputs.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
     drawing, rows = draw(panels, columns=3, height=2.8)
@@ -35,7 +35,7 @@ def by_law(inputs: FigureInputs) -> Figure:
 
 
 def fitted_here(inputs: FigureInputs) -> Figure:
-    """As ``by_law``, of laws that have no curves of their own: nobody has published constants of theirs."""
+    """Draw ``by_law`` for laws without published constants."""
     figure = by_law(inputs)
     roles = inputs.table[inputs.table["law"] == inputs.table["law"].iloc[0]]["role"]
     fitted, held_out = (int((roles == role).sum()) for role, *_ in ROLES)
@@ -49,7 +49,7 @@ def fitted_here(inputs: FigureInputs) -> Figure:
 
 
 def fitted_and_held_out(inputs: FigureInputs) -> Figure:
-    """Abnar's Figure 6: the fitted runs and the held-out ones beside each other, for the first law of the table."""
+    """Draw Abnar's Figure 6: fitted and held-out runs side by side, for the first law of the table."""
     law = inputs.table["law"].iloc[0]
     own = inputs.table[inputs.table["law"] == law]
     panels = [_panel(own, f"{law}: {role}", (role,)) for role, *_ in ROLES]
@@ -128,7 +128,7 @@ WIDE = 5.0
 
 
 def through_runs(inputs: FigureInputs) -> Figure:
-    """Predicted against measured, then a panel for every input of the law that varies."""
+    """Draw predictions against measurements, and a panel for each input of the law that varies."""
     table = inputs.table
     measured, predicted = column(table, "measured"), column(table, "predicted")
     output = str(table["output"].iloc[0])

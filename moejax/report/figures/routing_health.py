@@ -17,7 +17,7 @@ MEASURES = {
 
 
 def health(inputs: FigureInputs) -> Figure | None:
-    """A panel per measure that the table has, over tokens; None if it has none of mixtures."""
+    """Draw a panel per measure of the table, over tokens. Return None if the table has no measures of mixtures."""
     table = inputs.table
     known = [name for name in MEASURES if name in table and table[name].notna().any()]
     if not known or "tokens" not in table:

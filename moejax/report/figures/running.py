@@ -74,7 +74,7 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 
 
 def restarts(inputs: FigureInputs) -> Figure:
-    """Attempts of every training over wall time, with how each ended and what had to be done again."""
+    """Draw the attempts of every training over wall time, with their outcomes and the repeated work."""
     table = inputs.table
     counts = table["model"].value_counts(sort=False)
     most = set(counts.sort_values(ascending=False, kind="stable").index[:TRAININGS])

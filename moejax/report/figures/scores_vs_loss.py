@@ -13,7 +13,10 @@ MOST = 15
 
 
 def scores_vs_loss(table: DataFrame, title: str, said: str = "") -> Figure:
-    """A panel per task of a table with ``task``, ``loss``, ``error`` and ``sparsity``; ``fitted_error`` is a line."""
+    """Draw a panel per task of a table with ``task``, ``loss``, ``error`` and ``sparsity``.
+
+    A column ``fitted_error`` is drawn as a line.
+    """
     tasks = list(dict.fromkeys(table["task"]))
     sparsities = ordered(table["sparsity"])
     colours = dict(zip(sparsities, classes(len(sparsities)), strict=True))

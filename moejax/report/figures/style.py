@@ -35,12 +35,12 @@ LOST = 0.15
 
 
 def ramp(count: int) -> list[str]:
-    """Colours of ``count`` ordered series, dark to light."""
+    """Return colours of ``count`` ordered series, from dark to light."""
     return [to_hex(SEQUENTIAL(place)) for place in np.linspace(0.08, 0.9, max(count, 2))[:count]]
 
 
 def coloured(values: Collection[T]) -> list[tuple[T, str]]:
-    """Ordered values, each with its colour of a ramp."""
+    """Return ordered values with their colours of a ramp."""
     return list(zip(values, ramp(len(values)), strict=True))
 
 
@@ -51,7 +51,7 @@ def dark(colour: str) -> bool:
 
 
 def classes(count: int) -> list[str]:
-    """Colours of ``count`` classes in a page, which has a dark side: the page's own while there are enough."""
+    """Return colours of ``count`` classes: those of the page if there are enough, which also suit its dark mode."""
     return list(SERIES[:count]) if count <= len(SERIES) else ramp(count)
 
 
@@ -113,7 +113,7 @@ WIDTH_INCHES = 7.2
 
 
 def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> tuple[Drawing, list[Axes]]:
-    """A figure of ``count`` panels in rows of at most ``columns``; surplus places stay empty."""
+    """Return a figure of ``count`` panels in rows of at most ``columns``."""
     columns = min(count, columns)
     rows = -(-count // columns)
     drawing = Drawing(figsize=(WIDTH_INCHES, rows * height_inches))
@@ -124,7 +124,7 @@ def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> t
 
 
 def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> None:
-    """Log axis with ticks as people write numbers: 100K, 2M. At most about ``most`` of them."""
+    """Set about ``most`` ticks with suffixes on a logarithmic axis: 100K, 2M."""
     low, high = min(values), max(values)
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
     powers = np.arange(np.floor(np.log10(low)), np.log10(high) + 1)
@@ -159,7 +159,7 @@ def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colour
 
 
 def spread(heights: Sequence[float], least: float) -> list[float]:
-    """Heights in the same order, moved as little as keeps neighbours ``least`` apart."""
+    """Return heights in the same order, moved as little as possible so that neighbours are ``least`` apart."""
     order = np.argsort(heights)
     blocks: list[list[float]] = []
     for height in np.asarray(heights, float)[order]:

@@ -22,7 +22,7 @@ POINTS = 200
 
 
 def draw(findings: Findings) -> Figure | None:
-    """None if no model has a training log."""
+    """Draw the training loss of every model. Return None if no model has a training log."""
     curves = {name: _curves(lines) for name, lines in findings.logs.items() if lines}
     if not curves:
         return None
@@ -64,7 +64,7 @@ def draw(findings: Findings) -> Figure | None:
 
 
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Lines by phase, the trunk first, thinned; without those of steps that were skipped, which have no loss."""
+    """Return thinned log lines by phase, the trunk first, without skipped steps, which have no loss."""
     phases: dict[str, list[dict[str, Any]]] = {TRUNK: []}
     for line in (line for line in lines if math.isfinite(number(line["loss"]))):
         phases.setdefault(line["phase"], []).append(line)
