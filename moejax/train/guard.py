@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from moejax.config import check_fields
-from moejax.errors import UserError
+from moejax.config import Rule
 from moejax.pytree import pytree
 from moejax.ranges import Scale, Steps
 
@@ -24,11 +23,12 @@ class GuardConfig:
     """Number of skipped steps in a row after which a training stops, in the state before the first of them. It is
     checked at every logged step."""
 
-    def check(self) -> None:
-        """Raise ``UserError`` if a setting is invalid."""
-        check_fields(self, "guard")
-        if self.spike and not self.spike > 1:
-            raise UserError(f"guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.")
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda guard: not 0 < guard.spike <= 1,
+            "guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.",
+        ),
+    )
 
 
 @pytree

@@ -4,7 +4,7 @@ rate."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,9 @@ import optax
 import optax.contrib
 from jaxtyping import Array
 
-from moejax.config import check_fields
-from moejax.errors import UserError
+from moejax.config import Rule
 from moejax.model.parameter import COUNTING_AXES
-from moejax.ranges import BelowOne, Epsilon, NumberRange, Scale, Share, Tokens
+from moejax.ranges import BelowOne, Epsilon, NumberRange, Scale, Share, Tokens, one_of
 from moejax.train.schedule import DECAYS
 
 
@@ -34,7 +33,7 @@ class ParameterParts(NamedTuple):
 class OptimizerConfig:
     """Settings of the optimizer and its schedule."""
 
-    name: str = "adamw"
+    name: Annotated[str, one_of(("adamw", "muon"))] = "adamw"
     """A key of ``OPTIMIZERS``."""
     learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
     """Peak of the schedule; 0, or "auto" in a config, means that ``Recipe.hyperparameters`` chooses it."""
@@ -42,8 +41,8 @@ class OptimizerConfig:
     decay_share: Annotated[float, NumberRange(0, 1, without_low=True)] = 0.2
     """Share of a budget, at its end, over which the learning rate decays; with 1, decay starts at the end of the
     warm-up."""
-    decay_shape: str = "linear"
-    """A key of ``moejax.train.schedule.DECAYS``."""
+    decay_shape: Annotated[str, one_of(DECAYS)] = "linear"
+    """Shape of the decay, in ``moejax.train.schedule``."""
     final_share: Share = 0.1
     """Final learning rate, as a share of the peak."""
     batch_exponent: Scale = 0.0
@@ -58,14 +57,12 @@ class OptimizerConfig:
     clip_norm: Scale = 1.0
     """Largest global norm of the gradients; 0 disables clipping."""
 
-    def check(self) -> None:
-        """Raise ``UserError`` if a setting is invalid."""
-        check_fields(self, "optimizer")
-        if not self.learning_rate > 0:
-            raise UserError(f"learning_rate is {self.learning_rate}; give a positive number.")
-        for choice, known in (("name", OPTIMIZERS), ("decay_shape", DECAYS)):
-            if getattr(self, choice) not in known:
-                raise UserError(f"optimizer.{choice} is {getattr(self, choice)!r}; known are {', '.join(known)}.")
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda optimizer: optimizer.learning_rate > 0,
+            "learning_rate is {self.learning_rate}; give a positive number.",
+        ),
+    )
 
 
 def make_optimizer(

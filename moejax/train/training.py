@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from jax.sharding import AbstractMesh, Mesh
 
 from moejax.architecture import Architecture
-from moejax.config import check_fields, check_name, dump
+from moejax.config import Rule, check_fields, check_name, dump
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.model import transformer
@@ -37,11 +37,12 @@ class InitialWeights:
     noise: Scale = 0.0
     """Upcycling: standard deviation of the noise added to the experts' copies, as a share of each matrix's own."""
 
-    def check(self) -> None:
-        """Raise ``UserError`` if a setting is invalid."""
-        check_fields(self, "initial_weights")
-        if self.noise and not self.source:
-            raise UserError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda given: given.source or not given.noise,
+            "initial_weights.noise is set without initial_weights.source; there is nothing to add to.",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,9 @@ class Recipe:
     checkpoint_tokens: Tokens = 0
     """Tokens between checkpoints, fewer during a batch ramp; 0 saves every 15 minutes. The start and end of branches
     are always saved."""
-    keep_checkpoints: Copies = 2
-    """Number of newest checkpoints to keep for the trunk and for each branch; those at the start of branches are always
-    kept."""
+    keep_checkpoints: Annotated[int, whole(2, 1_000_000)] = 2
+    """Number of newest checkpoints to keep for the trunk and for each branch, at least 2, so that one that cannot be
+    restored has another before it. Those at the start of branches are always kept."""
     keep_every_tokens: Tokens = 0
     """Additionally keep a checkpoint every this many tokens permanently; 0 for none."""
     keep_best: Copies = 0
@@ -167,50 +168,61 @@ class Recipe:
         branches = [self.tokens(self.steps(b)) - self.tokens(self.decay_start(b)) for b in self.budgets_tokens]
         return self.tokens(self.trunk_steps) + sum(branches)
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda recipe: recipe.batch_tokens > 0 and recipe.batch_tokens % recipe.data.sequence_length == 0,
+            "batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
+            "{self.data.sequence_length}.",
+        ),
+        Rule(lambda recipe: recipe.budgets_tokens, "budgets_tokens is empty; name at least one token budget."),
+        Rule(
+            lambda recipe: list(recipe.budgets_tokens) == sorted(set(recipe.budgets_tokens)),
+            "budgets_tokens is {self.budgets_tokens}; list each budget once, in ascending order.",
+        ),
+        Rule(
+            lambda recipe: not recipe.data.decay_mixture or recipe.optimizer.final_share < 1,
+            "data.decay_mixture is read while the learning rate decays, and with optimizer.final_share 1 it does not "
+            "decay; lower it, or leave data.decay_mixture out.",
+        ),
+        Rule(
+            lambda recipe: not recipe.data.decay_mixture or recipe.optimizer.decay_share < 1,
+            "data.decay_mixture is read while the learning rate decays, and with optimizer.decay_share 1 that is all "
+            "but the warm-up; lower it, or give these weights in data.mixture.",
+        ),
+        Rule(
+            lambda recipe: not recipe.keep_best or _is_multiple(recipe.checkpoint_steps, recipe.evaluate_steps),
+            "keep_best is {self.keep_best}, evaluate_tokens {self.evaluate_tokens:,} and checkpoint_tokens "
+            "{self.checkpoint_tokens:,}; only evaluated checkpoints can be compared: make checkpoint_tokens a multiple "
+            "of evaluate_tokens.",
+        ),
+        Rule(
+            lambda recipe: (
+                not recipe.keep_every_tokens or _is_multiple(recipe.keep_every_steps, recipe.checkpoint_steps)
+            ),
+            "keep_every_tokens is {self.keep_every_tokens:,} and checkpoint_tokens {self.checkpoint_tokens:,}; only "
+            "what is saved can be kept: make it a multiple.",
+        ),
+    )
+
     def check(self) -> None:
         """Raise ``UserError`` if the recipe is invalid."""
         check_fields(self)
-        for part in (
-            self.data,
-            self.optimizer,
-            self.loss,
-            self.initialisation,
-            self.initial_weights,
-            self.guard,
-            self.runtime,
-            self.loggers,
-        ):
+        for part in (self.data, self.loss, self.initialisation, self.runtime, self.loggers):
             part.check()
-        if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
-            raise UserError(
-                f"batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
-                f"{self.data.sequence_length}."
-            )
+        for name in ("initial_weights", "optimizer", "guard"):
+            check_fields(getattr(self, name), name)
         self.batch_schedule.check(self.data.sequence_length, self.budgets_tokens)
-        largest = max(stage.batch_tokens for stage in self.batch_schedule.stages())
-        if 0 < self.data.unique_tokens < largest:
-            raise UserError(
-                f"data.unique_tokens is {self.data.unique_tokens:,}, fewer than the {largest:,} of one batch, which "
-                f"would have a row twice; raise it, or lower batch_tokens."
-            )
         for stage in self.batch_schedule.stages():
-            sequences = stage.batch_tokens // self.data.sequence_length
-            if sequences % self.microbatches:
+            if 0 < self.data.unique_tokens < stage.batch_tokens:
+                raise UserError(
+                    f"data.unique_tokens is {self.data.unique_tokens:,}, fewer than the {stage.batch_tokens:,} of one "
+                    f"batch, which would have a row twice; raise it, or lower batch_tokens."
+                )
+            if (sequences := stage.batch_tokens // self.data.sequence_length) % self.microbatches:
                 raise UserError(
                     f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
                     f"many: choose a divisor."
                 )
-        self._check_budgets()
-        self._check_decay_mixture()
-        self._check_saving()
-
-    def _check_budgets(self) -> None:
-        if not self.budgets_tokens:
-            raise UserError("budgets_tokens is empty; name at least one token budget.")
-        if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
-            raise UserError(
-                f"budgets_tokens is {list(self.budgets_tokens)}; list each budget once, in ascending order."
-            )
         if doubled := self.of_one_step(self.budgets_tokens):
             raise UserError(
                 f"budgets_tokens has {doubled[0]:,} and {doubled[1]:,}, and both end at step "
@@ -229,41 +241,10 @@ class Recipe:
                 f"optimizer.warmup_tokens or optimizer.decay_share."
             )
 
-    def _check_decay_mixture(self) -> None:
-        optimizer = self.optimizer
-        if not self.data.decay_mixture:
-            return
-        if optimizer.final_share == 1:
-            raise UserError(
-                "data.decay_mixture is what branches read while their learning rate decays, and optimizer.final_share "
-                "is 1, so that it does not; lower it, or leave data.decay_mixture out."
-            )
-        if optimizer.decay_share == 1:
-            raise UserError(
-                "data.decay_mixture is what branches read while their learning rate decays, and optimizer.decay_share "
-                "is 1, so that all but the warm-up would be read from it; lower it, or give these weights in "
-                "data.mixture."
-            )
 
-    def _check_saving(self) -> None:
-        if self.keep_best and (
-            not self.evaluate_steps or not self.checkpoint_steps or self.checkpoint_steps % self.evaluate_steps
-        ):
-            raise UserError(
-                f"keep_best is {self.keep_best}, evaluate_tokens {self.evaluate_tokens:,} and checkpoint_tokens "
-                f"{self.checkpoint_tokens:,}; what is saved can be compared if it is measured: make checkpoint_tokens "
-                f"a multiple of evaluate_tokens."
-            )
-        if self.keep_checkpoints < 2:
-            raise UserError(
-                f"keep_checkpoints is {self.keep_checkpoints}; keep at least 2, so that a damaged one has another "
-                f"before it."
-            )
-        if self.keep_every_tokens and (not self.checkpoint_steps or self.keep_every_steps % self.checkpoint_steps):
-            raise UserError(
-                f"keep_every_tokens is {self.keep_every_tokens:,} and checkpoint_tokens {self.checkpoint_tokens:,}; "
-                f"only what is saved can be kept: make it a multiple."
-            )
+def _is_multiple(steps: int, every: int) -> bool:
+    """Return whether a period is a multiple of another one; 0 stands for never."""
+    return steps > 0 and every > 0 and steps % every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,12 +260,13 @@ class VmapAxes:
     def __bool__(self) -> bool:
         return bool(self.seeds or self.learning_rates or self.weight_decays)
 
-    def check(self) -> None:
-        """Raise ``UserError`` if an axis has a duplicate value."""
-        for axis in ("seeds", "learning_rates", "weight_decays"):
-            values = getattr(self, axis)
-            if len(set(values)) != len(values):
-                raise UserError(f"vmap.{axis} is {list(values)}; each value is a run: list it once.")
+    RULES: ClassVar[tuple[Rule, ...]] = tuple(
+        Rule(
+            lambda axes, axis=axis: len(set(getattr(axes, axis))) == len(getattr(axes, axis)),
+            f"vmap.{axis} is {{self.{axis}}}; each value is a run: list it once.",
+        )
+        for axis in ("seeds", "learning_rates", "weight_decays")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,7 +310,7 @@ class Training:
         """Raise ``UserError`` if the training is invalid."""
         check_name(self.name)
         check_fields(self)
-        self.vmap.check()
+        check_fields(self.vmap, "vmap")
         try:
             transformer.check(self.architecture, self.recipe.runtime)
         except ValueError as error:

@@ -114,8 +114,8 @@ def test_a_folder_of_another_decay_is_refused(annealed, trained):
 @pytest.mark.parametrize(
     ("optimizer", "sentence"),
     [
-        ({"final_share": 1.0}, "optimizer.final_share is 1, so that it does not; lower it"),
-        ({"decay_share": 1.0}, "optimizer.decay_share is 1, so that all but the warm-up would be read from it"),
+        ({"final_share": 1.0}, "optimizer.final_share 1 it does not decay; lower it"),
+        ({"decay_share": 1.0}, "optimizer.decay_share 1 that is all but the warm-up"),
     ],
 )
 def test_a_branch_without_a_decay_of_its_own_is_refused_before_anything_is_written(

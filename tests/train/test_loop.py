@@ -281,7 +281,7 @@ def test_seconds_of_a_step_that_the_log_does_not_reach_are_not_known():
         ({"optimizer": OptimizerConfig(epsilon=0.0)}, "epsilon is 0.0"),
         ({"optimizer": OptimizerConfig(final_share=2.0)}, "final_share is 2.0"),
         ({"log_every_steps": 0}, "log_every_steps is 0; give a whole number from 1"),
-        ({"keep_checkpoints": 1}, "keep at least 2"),
+        ({"keep_checkpoints": 1}, "keep_checkpoints is 1; give a whole number from 2"),
         ({"keep_every_tokens": 768}, "make it a multiple"),
         ({"initial_weights": InitialWeights(noise=0.1)}, "nothing to add to"),
     ],

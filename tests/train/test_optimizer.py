@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moejax.config import check_fields
 from moejax.model import transformer
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig, ParameterParts, make_optimizer
@@ -124,7 +125,7 @@ def test_gradients_are_clipped_by_their_global_norm(training):
 @pytest.mark.parametrize(("field", "value"), [("name", "sgd"), ("decay_shape", "step")])
 def test_an_unknown_name_is_refused_with_the_known_ones(field, value):
     with pytest.raises(ValueError, match="known are"):
-        OptimizerConfig(**{field: value}).check()
+        check_fields(OptimizerConfig(**{field: value}))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -191,7 +191,7 @@ def test_trainings_are_packed_by_what_they_have_in_common(training):
 @pytest.mark.parametrize(
     ("axes", "sentence"),
     [
-        ({"seeds": (1, 1)}, r"vmap.seeds is \[1, 1\]; each value is a run"),
+        ({"seeds": (1, 1)}, r"vmap.seeds is \(1, 1\); each value is a run"),
         ({"seeds": (-1,)}, r"seeds\[0\] is -1; give a whole number from 0"),
         ({"learning_rates": (1e-3, 0.0)}, "learning_rate is 0.0; give a positive number"),
         ({"weight_decays": (-0.1,)}, r"weight_decays\[0\] is -0.1; give a number from 0"),
