@@ -135,22 +135,23 @@ class DomainLaws:
 
     def summary(self) -> Result:
         """Return the coefficients by domain, the errors of both methods, and the difference between them."""
-        found = self.errors()
         columns = (
             Column("aggregate predicted by"),
             Column("MAE fitted", ".5f"),
             Column("MAE held out", ".5f"),
             Column("RMSE held out", ".5f"),
         )
-        rows = [[name, one["fitted"].mae, one["held_out"].mae, one["held_out"].rmse] for name, one in found.items()]
-        said = (
-            f"At the held-out runs ({self.held_out.name}) one law for all is at most {self.mispredicted:.4f} nats from "
-            f"the domains' laws together; chapter 002 says {MISPREDICTED_NATS}."
+        rows = [
+            [name, one["fitted"].mae, one["held_out"].mae, one["held_out"].rmse] for name, one in self.errors().items()
+        ]
+        note = (
+            f"On the held-out runs ({self.held_out.name}), the single law differs from the aggregated domain laws by "
+            f"at most {self.mispredicted:.4f} nats; chapter 002 gives {MISPREDICTED_NATS}."
         )
         return Result(
             title=f"A law per domain: {listed([*self.fits])}",
             warnings=tuple(f"{name}: {said}" for name, fit in self.all_fits().items() for said in fit.warnings),
-            tables=[self._coefficients(), Table("Aggregate", columns, rows, [said], key="aggregate")],
+            tables=[self._coefficients(), Table("Aggregate", columns, rows, [note], key="aggregate")],
             notes=self.notes,
             data=self.to_json(),
         )
@@ -164,9 +165,9 @@ class DomainLaws:
         rows = []
         for name, fit in self.all_fits().items():
             share = float(self.domains[name].share.mean()) if name in self.domains else 1.0
-            found = {row.name: row for row in fit.coefficient_rows(0.9)}
-            interval = (found[EXPONENT].low, found[EXPONENT].high) if symbol else ()
-            rows.append([name, share, *(found[one].value for one in symbols), *interval])
+            coefficients = {row.name: row for row in fit.coefficient_rows(0.9)}
+            interval = (coefficients[EXPONENT].low, coefficients[EXPONENT].high) if symbol else ()
+            rows.append([name, share, *(coefficients[one].value for one in symbols), *interval])
         note = f"{symbol}: 90 % intervals by standard errors." if symbol else ""
         return Table("Coefficients by domain", columns, rows, [note] if note else [], key="domains")
 
@@ -196,19 +197,19 @@ def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> d
     names = [*shares] if shares else [name for name in losses if f"{SHARE}{name}" in frame.columns]
     if missing := [name for name in names if name not in losses]:
         raise UserError(
-            f"There is no column {LOSS}{missing[0]}, of the domain that --shares names; the table has "
+            f"There is no column {LOSS}{missing[0]}, although --shares names its domain; the table has "
             f"{some([LOSS + name for name in losses], most=10) if losses else 'no column of a domain'}."
         )
     if len(names) < 2:
         has = f"it has {some([LOSS + name for name in losses], most=10)}" if losses else "it has none of either"
         raise UserError(
-            f"A law per domain needs columns {LOSS}NAME and {SHARE}NAME of two domains or more, and {has}; train on a "
-            f"mixture (recipe.data.mixture), or give the shares of the losses that are there: --shares NAME=SHARE,…"
+            f"A law per domain needs columns {LOSS}NAME and {SHARE}NAME for at least two domains, but {has}. Train on "
+            f"a mixture (recipe.data.mixture), or pass the shares: --shares NAME=SHARE,…"
         )
     if odd := [name for name in names if not _NAME.fullmatch(name)]:
         raise UserError(
-            f"A domain is called {odd[0]!r}; a name has letters, digits, '.', '_' and '-' alone, for it names a file: "
-            f"rename the column with --map."
+            f"A domain is named {odd[0]!r}, but a name may only have letters, digits, '.', '_' and '-', because it "
+            f"names a file; rename the column with --map."
         )
     held = {
         name: np.full(len(frame), float(shares[name])) if shares else _column(frame, f"{SHARE}{name}", or_zero=True)
@@ -217,7 +218,7 @@ def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> d
     total = sum(held.values(), np.zeros(len(frame)))
     if len(empty := np.flatnonzero(total == 0)):
         raise UserError(
-            f"The shares of {listed(names)} are all 0 in row {empty[0] + 1}; leave such rows out with --where, or give "
+            f"The shares of {listed(names)} are all 0 in row {empty[0] + 1}; exclude such rows with --where, or pass "
             f"--shares NAME=SHARE,…"
         )
     return {name: Domain(loss=_column(frame, f"{LOSS}{name}"), share=held[name] / total) for name in names}
@@ -229,8 +230,8 @@ def _column(frame: DataFrame, name: str, *, or_zero: bool = False) -> Each:
     if len(wrong):
         rule = "0 or more" if or_zero else "above 0"
         raise UserError(
-            f"Column {name} is {values[wrong[0]]:g} in row {wrong[0] + 1}, and not {rule} in "
-            f"{counted(len(wrong), 'row')}; leave such rows out with --where."
+            f"Column {name} must be {rule}, but is {values[wrong[0]]:g} in row {wrong[0] + 1} "
+            f"({counted(len(wrong), 'row')} in all); exclude such rows with --where."
         )
     return values
 
@@ -280,15 +281,15 @@ def _beside_the_loss(aggregate: Each, runs: Runs, domains: Mapping[str, Domain])
     off = np.where(runs.weight > 0, np.abs(aggregate - runs.loss), 0.0)
     if off.max() <= OFF:
         return ()
-    said = f"The aggregate by these shares is up to {off.max():.4f} nats from the column loss"
+    said = f"The aggregate by these shares differs from the column loss by up to {off.max():.4f} nats"
     losses = np.stack([one.loss for one in domains.values()])
     outside = np.maximum(losses.min(0) - runs.loss, runs.loss - losses.max(0))
     none = (runs.weight > 0) & (outside > OFF)
     if not none.any():
-        return (f"{said}: that one has other shares.",)
+        return (f"{said}: the column has other shares.",)
     first = int(none.argmax())
     ends = f"{losses[:, first].min():.4f} to {losses[:, first].max():.4f}"
     return (
-        f"{said}, and no shares give that of {runs.called(none)}: loss {runs.loss[first]:.4f}, and these domains' are "
-        f"{ends}. The columns are of other text, or a domain is missing.",
+        f"{said}. No shares give the loss of {runs.called(none)} ({runs.loss[first]:.4f}) from these domains' losses "
+        f"({ends}): they are of other text, or a domain is missing.",
     )

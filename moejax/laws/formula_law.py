@@ -116,14 +116,14 @@ def formula_law(
     right = {name: name for tree in outputs.values() for name in names(tree)}
     for name in right:
         if name in outputs or known.get(name) in {known.get(target, target) for target in outputs}:
-            raise UserError(f"The formula {text!r} has its target {name} on the right too; write it on the left alone.")
+            raise UserError(f"The formula {text!r} has its target {name} on both sides; write it only on the left.")
     found = [name for name in right if name not in known]
     _check_coefficients(text, found)
     read = tuple((name, known[name]) for name in right if name in known)
     if not read:
         raise UserError(
-            f"The formula {text!r} reads no column: {', '.join(found)} are taken for coefficients. "
-            f"Columns are {some(list(known), most=40)}."
+            f"The formula {text!r} reads no column; {', '.join(found)} would be coefficients. The columns are "
+            f"{some(list(known), most=40)}."
         )
     if unknown := [name for name in signs or {} if name not in found]:
         raise UserError(f"The formula {text!r} has no coefficient {unknown[0]}; {did_you_mean(unknown[0], found)}")
@@ -132,7 +132,9 @@ def formula_law(
     spent = _spent(text, budget, dict(read), known) if budget else ()
     if spent and ({spent[0][0], spent[0][1]} & {*found, *(name for pair in targets for name in pair)}):
         name = spent[0][0]
-        raise UserError(f"The budget {budget!r} is of {name}, which the formula {text!r} has; name it otherwise.")
+        raise UserError(
+            f"The budget {budget!r} has the name {name}, which the formula {text!r} uses; choose another name."
+        )
     used = (*targets, *dict.fromkeys((*read, *spent)))
     return _made(ReadFormula(text, used, tuple((name, inferred[name]) for name in found), budget))
 
@@ -157,7 +159,9 @@ def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
     """
     made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"], budget=plain["budget"])
     if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs", "budget")}:
-        raise UserError(f"The formula {plain['formula']!r} has other columns and coefficients than are stored with it.")
+        raise UserError(
+            f"The formula {plain['formula']!r} does not match the columns and coefficients stored with it; fit again."
+        )
     return made
 
 
@@ -168,18 +172,20 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
     sides: dict[str, Tree] = {}
     for equation in equations:
         if not isinstance(equation.left, Name):
-            raise UserError(f"The {what} {text!r} must have a name alone on the left, as in 'loss = E + A/N^alpha'.")
+            raise UserError(f"The {what} {text!r} must have a single name on the left, as in 'loss = E + A/N^alpha'.")
         if equation.left.text in sides:
-            raise UserError(f"The {what} {text!r} says twice what {equation.left.text} is; say it once.")
+            raise UserError(f"The {what} {text!r} defines {equation.left.text} twice; keep one definition.")
         sides[equation.left.text] = equation.right
     for tree in sides.values():
         if any(isinstance(one, Summation) for one in _each(tree)):
-            raise UserError(f"The {what} {text!r} has a sum over an index, Σ; write its terms.")
+            raise UserError(
+                f"The {what} {text!r} has a sum over an index (Σ), which is not supported; write out its terms."
+            )
     used = {name for tree in sides.values() for name in names(tree)}
     targets = {name: tree for name, tree in sides.items() if name not in used}
     if not targets:
         raise UserError(
-            f"The {what} {text!r} says what {next(iter(sides))} is by itself; write its target on the left alone."
+            f"The {what} {text!r} defines {next(iter(sides))} by itself; write the target only on the left."
         )
     defined = {name: tree for name, tree in sides.items() if name in used}
     for _ in defined:
@@ -187,7 +193,7 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
         if sum(1 for tree in targets.values() for _ in _each(tree)) > MOST_PARTS:
             raise UserError(f"The {what} {text[:200]!r} has more than {MOST_PARTS:,} parts; write a shorter one.")
     if round_about := [name for tree in targets.values() for name in names(tree) if name in defined]:
-        raise UserError(f"The {what} {text!r} says what {round_about[0]} is by itself.")
+        raise UserError(f"The {what} {text!r} defines {round_about[0]} by itself; remove the cycle.")
     return targets
 
 
@@ -202,17 +208,19 @@ def _spent(
     (name, tree), *more = _outputs(budget, "budget").items()
     spent = dict.fromkeys(names(tree))
     if more:
-        raise UserError(f"The budget {budget!r} says of several names what they are; write one, as in 'C = 6*N*D'.")
+        raise UserError(f"The budget {budget!r} defines several names; define one, as in 'C = 6*N*D'.")
     if name in read or known.get(name) in read.values():
-        raise UserError(f"The budget {budget!r} is of {name}, which the formula {text!r} reads; name it otherwise.")
+        raise UserError(
+            f"The budget {budget!r} has the name {name}, which the formula {text!r} reads; choose another name."
+        )
     if unread := [one for one in spent if known.get(one) not in read.values()]:
         raise UserError(
-            f"The budget {budget!r} is spent on {unread[0]}, which the formula {text!r} does not read; it reads "
-            f"{listed(read)}."
+            f"The budget {budget!r} depends on {unread[0]}, which the formula {text!r} does not read; use "
+            f"{listed(read, 'or')}."
         )
     if len(spent) != 2 or any(known[one] in DERIVED for one in spent):
         given = listed(spent) if spent else "no column"
-        raise UserError(f"The budget {budget!r} is spent on {given}; it is split between two columns.")
+        raise UserError(f"The budget {budget!r} depends on {given}; it must depend on exactly two columns.")
     one, other = ((each, known[each]) for each in spent)
     return (name, known.get(name, LETTERS.get(name, name))), one, other
 
@@ -283,14 +291,18 @@ def _put(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
 def _check_coefficients(text: str, found: Iterable[str]) -> None:
     found = list(found)
     if not found:
-        raise UserError(f"The formula {text!r} has no coefficient to fit: every name in it is a column.")
+        raise UserError(
+            f"The formula {text!r} has no coefficient to fit, because every name in it is a column; add one."
+        )
     for name in found:
         if not name.isidentifier():
-            raise UserError(f"The formula {text!r} has {name!r}, which is no column and no name of a coefficient.")
+            raise UserError(
+                f"The formula {text!r} has {name!r}, which is neither a column nor a valid name of a coefficient."
+            )
         if (plain := unicodedata.normalize("NFKC", name)) != name:
             # Python identifies both spellings.
             raise UserError(f"The formula {text!r} has a coefficient {name}; write it as {plain}.")
-        taken = "is a word of Python" if keyword.iskeyword(name) else "every law has besides its coefficients"
+        taken = "is a keyword of Python" if keyword.iskeyword(name) else "is an attribute of every law"
         if keyword.iskeyword(name) or name in vars(FormulaLaw).get("__annotations__", ()):
             raise UserError(f"The formula {text!r} has a coefficient {name}, which {taken}; rename it.")
 

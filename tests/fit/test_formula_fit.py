@@ -74,12 +74,12 @@ def test_a_table_under_any_names_is_fitted_in_one_call_read_for_the_formula_or_n
 
 
 WRONG = {
-    "lr = k*N^a*widht^c": "has widht, which is no column; did you mean width",
-    "lr = k*N^a*C^b": r"C in the formula .* stands for flops, and the table has no flops; say what holds it",
+    "lr = k*N^a*widht^c": "has widht, which is not a column; did you mean width",
+    "lr = k*N^a*C^b": r"C in the formula .* means flops, but the table has no flops. Pass --map flops=COLUMN",
     "accuracy = k*N^a": "no column accuracy",
     "loss = E + A/N^a": "no column loss",
     "lr = k*sparsity^a": "reads no column",
-    "lr = k*N^a, width = c*N^b": "has several targets, lr and width; fit one at a time",
+    "lr = k*N^a, width = c*N^b": "has several targets .lr and width.; fit one at a time",
 }
 
 

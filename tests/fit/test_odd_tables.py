@@ -40,7 +40,7 @@ def test_an_index_with_a_name_is_a_column(index, tmp_path):
 @pytest.mark.parametrize(("name", "meant"), [("N", "params_active"), ("D", "tokens"), ("C", "flops")])
 def test_a_letter_that_the_table_has_no_column_for_is_no_coefficient(name, meant):
     frame = table().rename(columns={"params_active": "width", "tokens": "depth"})
-    with pytest.raises(UserError, match=f"{name} in the formula .* stands for {meant}, and the table has no {meant}"):
+    with pytest.raises(UserError, match=f"{name} in the formula .* means {meant}, but the table has no {meant}"):
         read_runs(frame, f"loss = E + A/width^a + {name}/depth^b")
 
 

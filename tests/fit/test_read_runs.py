@@ -336,7 +336,7 @@ def test_columns_that_the_field_calls_otherwise_are_read_and_said(theirs, scale)
 
 def test_a_name_that_two_columns_bear_is_asked_about():
     frame = grid().rename(columns={"loss": "val_loss"}).assign(eval_loss=3.0)
-    with pytest.raises(ValueError, match="loss could be read from val_loss or eval_loss; say which: --loss COLUMN"):
+    with pytest.raises(ValueError, match="loss could be read from val_loss or eval_loss; choose one: --loss COLUMN"):
         read_runs(frame, Chinchilla)
     assert (read_runs(frame, Chinchilla, loss="eval_loss").runs.loss == 3.0).all()
 

@@ -141,6 +141,4 @@ def test_a_unit_in_header_and_cell_counts_once_and_is_said(cells, count):
     table = pd.DataFrame({"Params (M)": cells, "tokens": [2e9, 8e9, 3.2e10], "loss": [3.5, 3.2, 3.0]})
     read = read_runs(table, "chinchilla")
     assert read.runs.design.params_active.tolist() == [3e7, 6e7, 1.2e8]
-    assert any(
-        f"{count} of 3 cells of Params (M) have a unit of their own, such as '30M'" in note for note in read.notes
-    )
+    assert any(f"{count} of 3 cells of Params (M) have their own unit, such as '30M'" in note for note in read.notes)

@@ -104,7 +104,7 @@ def test_a_law_is_made_again_from_what_is_stored():
     assert issubclass(law, FormulaLaw)
     with pytest.raises(ValueError, match="has no coefficient F"):
         formula_law.from_stored(plain | {"signs": {"E": "+", "F": "+", "a": "any"}})
-    with pytest.raises(ValueError, match="other columns and coefficients"):
+    with pytest.raises(ValueError, match="does not match the columns and coefficients"):
         formula_law.from_stored(plain | {"columns": plain["columns"] | {"x": "y"}})
 
 
@@ -138,16 +138,16 @@ def test_a_split_moves_with_the_coefficients_as_chinchillas_does():
 
 
 BUDGETS = {
-    "C = 1": "is spent on no column; it is split between two columns",
-    "C = 6*N": "is spent on N; it is split between two columns",
-    "C = 6*N*width": "is spent on width, which the formula .* does not read; it reads N and D",
-    "N = 6*D": "is of N, which the formula .* reads",
-    "C = 6*N*D, x = N*D": "says of several names what they are",
+    "C = 1": "depends on no column; it must depend on exactly two columns",
+    "C = 6*N": "depends on N; it must depend on exactly two columns",
+    "C = 6*N*width": "depends on width, which the formula .* does not read; use N or D",
+    "N = 6*D": "has the name N, which the formula .* reads",
+    "C = 6*N*D, x = N*D": "defines several names",
     "C = 6*N*": r"The budget 'C = 6\*N\*' has nothing more, where a number",
-    "C = 6*N*D, C = N": "The budget .* says twice what C is",
-    "loss = N*D": "is of loss, which the formula .* has",
-    "L = N*D": "is of L, which the formula .* has",
-    "E = N*D": "is of E, which the formula .* has",
+    "C = 6*N*D, C = N": "The budget .* defines C twice",
+    "loss = N*D": "has the name loss, which the formula .* uses",
+    "L = N*D": "has the name L, which the formula .* uses",
+    "E = N*D": "has the name E, which the formula .* uses",
 }
 
 
@@ -180,16 +180,16 @@ REFUSED = {
     "loss = A*N^1e999": "too large a number",
     "loss = 3*N": "no coefficient to fit",
     "loss = E + A/N^ϵ": "has a coefficient ϵ; write it as ε",
-    "loss = E + A": "reads no column: E, A are taken for coefficients",
-    "loss = E + loss/N": "says what loss is by itself",
-    "L = E + loss/N": "has its target loss on the right",
-    "log(loss) = A*N": "must have a name alone on the left",
-    "loss = lambda*N": "lambda, which is a word of Python",
-    "loss = inputs*N": "inputs, which every law has besides its coefficients",
+    "loss = E + A": "reads no column; E, A would be coefficients",
+    "loss = E + loss/N": "defines loss by itself",
+    "L = E + loss/N": "has its target loss on both sides",
+    "log(loss) = A*N": "must have a single name on the left",
+    "loss = lambda*N": "lambda, which is a keyword of Python",
+    "loss = inputs*N": "inputs, which is an attribute of every law",
     "loss(q) = A*N": r"has '\(q\) = A\*N' at character 5, where '=' is expected",
-    "loss = `no such`*N": "'no such', which is no column",
-    "loss = A*N, loss = B*D": "says twice what loss is",
-    "loss = Σ a*N": "write its terms",
+    "loss = `no such`*N": "'no such', which is neither a column",
+    "loss = A*N, loss = B*D": "defines loss twice",
+    "loss = Σ a*N": "write out its terms",
     "loss == A*N": "at character 6",
     "loss = min(A)*N": "',' is expected",
 }

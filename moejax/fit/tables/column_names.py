@@ -144,7 +144,7 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
             names = listed([column for column, _ in columns], "or")
             options = [map_option(name, _expression(*one)) for one in columns]
             option = "--loss COLUMN" if name == "loss" else listed(options, "or")
-            notes.append(f"{name} could be read from {names}; say which: {option}.")
+            notes.append(f"{name} could be read from {names}; choose one: {option}.")
             continue
         read[name] = columns[0]
     # An ambiguous count also counts as present, although the user must choose the column first.
@@ -159,8 +159,8 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
     for column in dict.fromkeys(column for column, _ in read.values() if said_unit(column)):
         if (lettered := frame[column].map(_ends_in_letter)).any():
             notes.append(
-                f"{int(lettered.sum())} of {len(frame)} cells of {column} have a unit of their own, such as "
-                f"{shown(frame[column][lettered].iloc[0])}; the unit in its name does not count for them."
+                f"{int(lettered.sum())} of {len(frame)} cells of {column} have their own unit, such as "
+                f"{shown(frame[column][lettered].iloc[0])}; the unit in the column's name does not apply to them."
             )
     added = {name: frame[column] if unit == 1 else _times(frame[column], unit) for name, (column, unit) in read.items()}
     expressions = {name: _expression(column, unit) for name, (column, unit) in read.items()}
@@ -268,13 +268,13 @@ def _which_size(column: str, unit: float, sign: ExpertSign) -> str:
     if sign.active is not None:
         other = map_option("params_active", _expression(sign.active, said_unit(sign.active) or 1.0))
         return (
-            f"{column} could be params_total or params_active, since {sign.reason}; say which: {total} {other}, or "
+            f"{column} could be params_total or params_active, since {sign.reason}. Pass {total} {other}, or "
             f"{active} {total} if all models are dense."
         )
     return (
-        f"{column} could be params_total or params_active, since {sign.reason}; say which: {active} if it counts the "
-        f"parameters that serve one token, {total} if it counts all (and --map params_active=NAME for the column that "
-        f"counts those), and both for dense models."
+        f"{column} could be params_total or params_active, since {sign.reason}. Pass {active} if it counts the "
+        f"parameters that serve one token, {total} if it counts all (and --map params_active=NAME for the former), or "
+        f"both for dense models."
     )
 
 
@@ -423,45 +423,46 @@ def law_of_formula(
     columns = _columns(ours, mapping, loss)
     law = formula_law(text, signs=signs, known=columns, budget=budget)
     if len(law.outputs) > 1:
-        raise UserError(f"The formula {text!r} has several targets, {listed(law.outputs)}; fit one at a time.")
+        raise UserError(f"The formula {text!r} has several targets ({listed(law.outputs)}); fit one at a time.")
     for name, _ in law.formula.signs:
         if len(name) >= MISSPELT and (near := nearest(name, columns, SLIP)):
             raise UserError(
-                f"The formula {text!r} has {name}, which is no column; did you mean {listed(near[:2], 'or')}? If it is "
-                f"a coefficient, give it another name."
+                f"The formula {text!r} has {name}, which is not a column; did you mean {listed(near[:2], 'or')}? If it "
+                f"is a coefficient, choose another name."
             )
         if meant := FORMULA_LETTERS.get(name) or (name if name in (*FIELDS, *DERIVED) else ""):
             needed = DERIVED.get(meant, (meant,))
             raise UserError(
-                f"{name} in the formula {text!r} stands for {meant}, and the table has no {listed(needed, 'or')}; say "
-                f"what holds it ({map_option(needed[0], 'COLUMN')}), or give the coefficient another name."
+                f"{name} in the formula {text!r} means {meant}, but the table has no {listed(needed, 'or')}. Pass "
+                f"{map_option(needed[0], 'COLUMN')}, or choose another name for the coefficient."
             )
     read = {name for name, _ in law.formula.columns}
     if "N" in read and "N" not in ours.frame.columns and _differ(ours.frame):
         raise UserError(
-            f"N in the formula {text!r} could be params_active or params_total, which differ in this table; write one."
+            f"N in the formula {text!r} could be params_active or params_total, which differ in this table; write one "
+            f"of them."
         )
     return law
 
 
 def _columns(ours: Named, mapping: Mapping[str, str], loss: str) -> dict[str, str]:
     """Map every name of the table to its name in a Design; the loss maps to ``loss``."""
-    found = [*map(str, ours.frame.columns), *mapping]
-    columns = {name: name for name in found if name not in DERIVED}
-    columns |= {name: name for name, fields in DERIVED.items() if set(fields) <= set(found)}
+    present = [*map(str, ours.frame.columns), *mapping]
+    columns = {name: name for name in present if name not in DERIVED}
+    columns |= {name: name for name, fields in DERIVED.items() if set(fields) <= set(present)}
     read_from = {**ours.read_from, **mapping}
     # The only size column of a dense table is both params_active and params_total; laws of dense models read the first.
     for field in sorted(FIELDS, key=lambda name: name != "params_active"):
         theirs = read_from.get(field, "")
-        for name in found:
+        for name in present:
             same = mapping.get(name, name)
             if theirs in (same, quoted(same)) and columns.get(name) == name and name not in FIELDS:
                 columns[name] = field
     # A column of another output is not a loss, even if it is named as the fitted column.
     losses = {read_from.get("loss"), None if our_name(loss) in OUTPUTS else loss}
-    columns |= {name: "loss" for name in found if name in losses}
-    letters = {letter: field for letter, field in FORMULA_LETTERS.items() if field in (*found, "loss")}
-    if "params_active" not in found and "params_total" in found:
+    columns |= {name: "loss" for name in present if name in losses}
+    letters = {letter: field for letter, field in FORMULA_LETTERS.items() if field in (*present, "loss")}
+    if "params_active" not in present and "params_total" in present:
         letters["N"] = "params_total"
     return letters | columns
 
