@@ -62,7 +62,7 @@ def test_shares_that_are_given_stand_for_those_of_the_table_and_what_is_missing_
         domains_of(frame.drop(columns=["share_math"]))
     with pytest.raises(UserError, match=r"loss_web must be above 0, but is nan in row 3 .1 row in all.;"):
         domains_of(frame.assign(loss_web=frame["loss_web"].where(frame.index != 2)))
-    with pytest.raises(UserError, match=r"called '\.\./web'; a name has letters"):
+    with pytest.raises(UserError, match=r"named '\.\./web', but a name may only have letters"):
         domains_of(frame.rename(columns={"loss_web": "loss_../web", "share_web": "share_../web"}))
 
 

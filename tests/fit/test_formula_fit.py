@@ -128,11 +128,11 @@ def test_other_columns_travel_with_their_runs():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--form", "lr = k*N^a", "--law", "chinchilla"], "two laws"),
+        (["--form", "lr = k*N^a", "--law", "chinchilla"], "--law and --form exclude each other"),
         (["--form", "lr = k*N^a", "--positive", "b"], "No formula has a coefficient b; known are k, a"),
         (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared to have two signs"),
-        (["--law", "chinchilla", "--positive", "a"], "only those of a formula"),
-        (["--form", "lr = k*N^a", "--recipe", "zhao"], "--form is a law, and --recipe zhao a whole procedure"),
+        (["--law", "chinchilla", "--positive", "a"], "only those of a --form are declared"),
+        (["--form", "lr = k*N^a", "--recipe", "zhao"], "--recipe and --form exclude each other"),
         (["--form", "lr = k*N^a", "--budget", ""], "--budget is empty"),
         (["--form", "lr = k*N^"], "has nothing more, where a number, a name"),
     ],
