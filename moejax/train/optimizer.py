@@ -34,7 +34,7 @@ class OptimizerConfig:
     """Settings of the optimizer and its schedule."""
 
     name: Annotated[str, one_of(("adamw", "muon"))] = "adamw"
-    """A key of ``OPTIMIZERS``."""
+    """AdamW, or Muon for the matrices between hidden vectors."""
     learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
     """Peak of the schedule; 0, or "auto" in a config, means that ``Recipe.hyperparameters`` chooses it."""
     warmup_tokens: Tokens = 0

@@ -16,4 +16,4 @@ def test_a_row_has_the_range_and_the_default_of_a_setting():
     (learning_rate,) = (row for row in shown if "`recipe.optimizer.learning_rate`" in row[0])
     assert learning_rate[1:3] == ["a number from 0 to 1e+06", "`0.003`"]
     (optimizer,) = (row for row in shown if "`recipe.optimizer.name`" in row[0])
-    assert optimizer[1] == "text: `adamw`, `muon`"
+    assert optimizer[1] == "`adamw`, `muon`"
