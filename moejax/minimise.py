@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.float64 import float64
-from moejax.progress import CountCallback
+from moejax.say import CountCallback
 
 STALLED_STEPS = 4
 """Consecutive steps that lower the value by less than its rounding error, after which a lane stops."""

@@ -1,13 +1,23 @@
-"""Print messages to stderr, separate from a command's result on stdout."""
+"""Report messages on stderr, separate from a command's result on stdout, and the progress of long work."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
 from moejax.wording import one_line
+
+ProgressCallback = Callable[[float, str], None]
+"""``update(share, text)``: the finished share, and the current activity."""
+
+CountCallback = Callable[[int, int], None]
+"""``progress(done, total)``."""
+
+StageCallback = Callable[[str, int, int], None]
+"""``progress(stage, done, total)``: the current stage, and the finished part of the total."""
 
 
 def say(*lines: object, file: TextIO | None = None) -> None:

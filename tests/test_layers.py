@@ -19,8 +19,6 @@ ROOT = Path(__file__).parent.parent / "moejax"
 BASE = {
     "architecture",
     "callable_module",
-    "compilation_cache",
-    "control_flow",
     "config",
     "errors",
     "float64",
@@ -29,8 +27,6 @@ BASE = {
     "interval",
     "json_text",
     "minimise",
-    "parent_process",
-    "progress",
     "pytree",
     "quantities",
     "ranges",

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from moejax.progress import ProgressCallback
 from moejax.quantities import clock
-from moejax.say import say
+from moejax.say import ProgressCallback, say
 
 SECONDS_BETWEEN_LINES = 15.0
 LEAST_SHARE = 0.01

@@ -34,7 +34,7 @@ from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.data.workers import BytesCallback, in_processes
 from moejax.errors import UserError
 from moejax.folder import atomic_write, differences, only_writer
-from moejax.progress import ProgressCallback
+from moejax.say import ProgressCallback
 from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import says
 

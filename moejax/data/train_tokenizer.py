@@ -13,7 +13,7 @@ from moejax.data.sources import input_shards_of
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.errors import UserError
 from moejax.folder import write_text
-from moejax.progress import ProgressCallback
+from moejax.say import ProgressCallback
 
 END = "<|endoftext|>"
 

@@ -29,7 +29,7 @@ from moejax.data.tokenizer import Tokenizer, prompt_tokens
 from moejax.errors import UserError
 from moejax.evaluation.language_model import LanguageModel
 from moejax.model.generate import Sampling
-from moejax.progress import ProgressCallback
+from moejax.say import ProgressCallback
 from moejax.wording import says
 
 # The harness and its dependencies draw progress bars of their own. It also resamples in forks of this process, which

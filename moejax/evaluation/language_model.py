@@ -17,8 +17,8 @@ from moejax.kernels.cross_entropy import token_loss_and_correct
 from moejax.model import transformer
 from moejax.model.generate import Sampling, generate_in_parts
 from moejax.model.runtime import Runtime
-from moejax.progress import CountCallback
 from moejax.routing import NOT_CAUSAL
+from moejax.say import CountCallback
 from moejax.weights.folder import Weights
 
 Tokens = Sequence[int]

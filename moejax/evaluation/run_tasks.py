@@ -15,8 +15,8 @@ from moejax.evaluation.language_model import LanguageModel
 from moejax.evaluation.load_model import LoadedModel, load_model
 from moejax.evaluation.suites import Suite
 from moejax.model.runtime import Runtime
-from moejax.progress import ProgressCallback
 from moejax.result import Column, Result, Table
+from moejax.say import ProgressCallback
 from moejax.stored import as_read
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 
 from moejax.errors import UserError
 from moejax.evaluation.language_model import Likelihood
-from moejax.progress import CountCallback
+from moejax.say import CountCallback
 
 NAME = "validation_choices"
 CHOICES = 4

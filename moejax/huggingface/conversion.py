@@ -21,7 +21,7 @@ from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE, Checkpoint, rea
 from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import CHECKPOINT_ONLY, IGNORED
 from moejax.huggingface.weight_mapping import Pair, fused, pairs
-from moejax.progress import StageCallback
+from moejax.say import StageCallback
 from moejax.stored import read_json, write_json
 from moejax.weights.folder import FLOATS, open_weights, read_architecture, weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters

@@ -19,13 +19,12 @@ from moejax.fit.tables.units import check_units
 from moejax.json_text import finite
 from moejax.laws.active_params import convention
 from moejax.papers.plots import ALL, numbered
-from moejax.progress import ProgressCallback
 from moejax.report import evidence, sources
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
 from moejax.report.plots import FromRuns, Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame
-from moejax.say import say
+from moejax.say import ProgressCallback, say
 from moejax.wording import told
 
 EVIDENCE = ("fit", "profile", "influence", "starts")

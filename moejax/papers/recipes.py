@@ -28,12 +28,11 @@ from moejax.papers.plots import ALL
 from moejax.papers.tian import recipe as recipe_tian
 from moejax.papers.zhao import margins as zhao_margins
 from moejax.papers.zhao import recipe as recipe_zhao
-from moejax.progress import StageCallback
 from moejax.report import render
 from moejax.report.figures.figure import write_figure
 from moejax.report.plots import chosen, draw, inputs_of
 from moejax.result import Result
-from moejax.say import say
+from moejax.say import StageCallback, say
 from moejax.wording import told
 
 STUDY_RECIPES = {"tian": recipe_tian.follow}

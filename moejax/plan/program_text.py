@@ -32,7 +32,7 @@ class Instruction:
     loops: int = 0
     """Number of loops around it."""
     is_rare: bool = False
-    """True if it runs only when a condition fails that nearly always holds (``moejax.control_flow``)."""
+    """True if it runs only when a condition fails that nearly always holds (``moejax.kernels.control_flow``)."""
     fusion: str = ""
     """Name of the fusion (one kernel) that contains it. A fusion's parts follow it and may be fusions themselves."""
     is_offloaded: bool = False

@@ -12,7 +12,7 @@ from moejax.plan.analytic_estimate import analytic_estimate, divisors
 from moejax.plan.memory import abstract_mesh
 from moejax.plan.plan import Plan, mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
-from moejax.progress import StageCallback
+from moejax.say import StageCallback
 from moejax.sharding import MESH_AXES
 from moejax.train.mesh import check_fits
 from moejax.train.training import Training

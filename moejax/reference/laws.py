@@ -26,13 +26,13 @@ from moejax.laws.law import LOSS
 from moejax.laws.predict import predict as ask_law
 from moejax.papers import errata
 from moejax.papers.plots import ALL
-from moejax.progress import ProgressCallback
 from moejax.quantities import format
 from moejax.quantities import parse as parse_number
 from moejax.reference.settings import docstrings
 from moejax.report.mathml import block, inline
 from moejax.report.render import markdown_table
 from moejax.result import Column, Table
+from moejax.say import ProgressCallback
 from moejax.wording import listed
 
 FOLDER, INDEX, ERRATA, GALLERY = "laws", "laws.md", "errata.md", "gallery.md"

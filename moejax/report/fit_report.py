@@ -17,13 +17,13 @@ from moejax.fit.selection import held_out_runs
 from moejax.fit.selection.metrics import rmse_named, unit_of_errors
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.laws.predict import published
-from moejax.progress import ProgressCallback
 from moejax.report import evidence, render
 from moejax.report.figures.figure import Figure
 from moejax.report.page import page_of
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
 from moejax.report.report import PAGE, TEXT, write_pages
 from moejax.result import Result
+from moejax.say import ProgressCallback
 
 FIGURES = 6
 """The most of the law's named figures that are drawn."""

@@ -16,10 +16,10 @@ from PIL import Image
 
 from moejax import run_table
 from moejax.folder import atomic_write, write_text
-from moejax.progress import ProgressCallback
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import PAPER, RC
 from moejax.report.plots import Plot, draw, example_of, inputs_of
+from moejax.say import ProgressCallback
 
 FOLDER, PAGE = "gallery", "gallery.md"
 QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))

@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Float, Int
 
-from moejax.control_flow import cond_likely
+from moejax.kernels.control_flow import cond_likely
 from moejax.kernels.experts import Experts, apart, project_down, project_up, side_by_side
 from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
 from moejax.kernels.saved_names import MOE_GATE_UP

@@ -19,8 +19,8 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
-from moejax.control_flow import cond_likely
 from moejax.errors import UserError
+from moejax.kernels.control_flow import cond_likely
 from moejax.kernels.experts import Experts, apart, side_by_side
 from moejax.routing.communication import COMMUNICATION, AllGather, Communication, Shard
 from moejax.routing.dispatch import Dispatch, grouped

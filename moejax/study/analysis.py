@@ -32,8 +32,8 @@ from moejax.laws.accounting import design_of
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import Law
-from moejax.progress import ProgressCallback
 from moejax.result import Result
+from moejax.say import ProgressCallback
 from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
 from moejax.study.study import Analysis, Study
 from moejax.wording import counted, told

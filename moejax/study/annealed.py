@@ -20,7 +20,7 @@ from moejax.fit.curves.loss_curves import curve_law
 from moejax.fit.curves.read_curves import LossCurve
 from moejax.folder import check_replaceable, noted, outputs_of, sha256
 from moejax.laws.accounting import flops_per_token
-from moejax.progress import ProgressCallback
+from moejax.say import ProgressCallback
 from moejax.train.directory import metrics
 from moejax.train.phases import Phase, phases
 from moejax.train.training import Training

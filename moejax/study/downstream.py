@@ -32,7 +32,7 @@ from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.folder import check_as_written, only_writer
 from moejax.json_text import fields
 from moejax.model.runtime import Runtime
-from moejax.progress import ProgressCallback
+from moejax.say import ProgressCallback
 from moejax.storage import open_storage
 from moejax.stored import Damaged, as_read, read_json, write_json
 from moejax.study.status import run_statuses

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
 from moejax.errors import ChildError, UserError
-from moejax.progress import ProgressCallback
+from moejax.say import ProgressCallback
 from moejax.study.resources import ResourceRequest
 from moejax.train.training import Training
 

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from moejax.control_flow import cond_likely
+from moejax.kernels.control_flow import cond_likely
 from moejax.plan.collectives import Collective, collectives
 
 SIZES = {"data": 2, "expert": 2, "tensor": 2}

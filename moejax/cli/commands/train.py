@@ -12,7 +12,7 @@ from moejax.cli.options import hidden, option
 from moejax.cli.process import stay_on, take_gpu_memory
 from moejax.cli.shared import ExportableOptions, Workers
 from moejax.errors import UserError
-from moejax.parent_process import end_with
+from moejax.plan.parent_process import end_with
 from moejax.ranges import NumberRange, whole
 from moejax.train.allocator import computes_on_cpu, keep_memory
 

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from moejax.control_flow import cond_likely
 from moejax.errors import UserError
 from moejax.kernels.attention import CUDNN_LATENT, AttentionMask, on_head_shards
 from moejax.kernels.attention.tiled import tiled
+from moejax.kernels.control_flow import cond_likely
 from moejax.kernels.private_api import cudnn_attention, cudnn_attention_gradients
 from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import gpu_generation

@@ -17,7 +17,7 @@ from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
-from moejax.progress import StageCallback
+from moejax.say import StageCallback
 from moejax.stored import Missing, foreign_json, read_bytes, read_json
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_trained, read_history
 from moejax.train.directory.manifest import damage, finished_steps, read_metadata
