@@ -25,6 +25,9 @@ MOST_COLUMNS = 10_000
 MOST_CELLS = 20_000_000
 """Maximum of rows times columns. Empty cells count, since they take as much memory as full ones."""
 
+ROWS_AT_ONCE = 1_000
+"""Number of rows of a Parquet file that are unpacked before the size is checked again."""
+
 _REMEDY = "save it as comma-separated UTF-8 text with decimal points"
 _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
@@ -233,33 +236,27 @@ def read_parquet(path: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet
 
-    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # Pages of other writers may have no checksum; those of ``run_table.write`` have one.
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             about, schema = file.metadata, file.schema_arrow
-            groups = [about.row_group(group) for group in range(about.num_row_groups)]
-            leaves = [file.schema.column(leaf) for leaf in range(about.num_columns)]
             _check_columns(list(schema.names))
             # A cell may be a list, so the number of rows does not bound the size.
-            values = [sum(group.column(leaf).num_values for group in groups) for leaf in range(about.num_columns)]
-            size = max(
-                sum(group.total_byte_size for group in groups),
-                sum(count * max(leaf.length or 0, 0) for count, leaf in zip(values, leaves, strict=True)),
-            )
-            cells = max(about.num_rows * max(len(schema.names), 1), sum(values))
+            groups = [about.row_group(group) for group in range(about.num_row_groups)]
+            leaves = range(about.num_columns)
+            values = sum(group.column(leaf).num_values for group in groups for leaf in leaves)
+            cells = max(about.num_rows * max(len(schema.names), 1), values)
+            size = sum(group.total_byte_size for group in groups)
             _check_unpacked(cells, size)
-            for place, field in enumerate(schema):
-                # Arrow cannot cast a dictionary to a view. pandas treats both as text.
-                if plain := views.get(field.type):
-                    schema = schema.set(place, field.with_type(plain))
-            texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        # A text of many rows may be stored once, so columns are read as dictionaries and measured. Pages of other
-        # writers may have no checksum; those of ``run_table.write`` have one.
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
-            table = file.read()
-        _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
+            # A text of many rows may be stored once, so the size is known only when the rows are read.
+            batches, size = [], 0
+            for batch in file.iter_batches(ROWS_AT_ONCE):
+                size += batch.nbytes
+                _check_unpacked(cells, size)
+                batches.append(batch)
+        table = pa.Table.from_batches(batches, schema)
         # pandas metadata in the file (index, types, attributes) may be damaged or arbitrary, so it is ignored.
-        table = table.cast(schema).drop_columns([name for name in schema.names if _INDEX.fullmatch(name)])
+        table = table.drop_columns([name for name in schema.names if _INDEX.fullmatch(name)])
         # Validate text here. It would otherwise be decoded on use, too late for a precise error.
         table.validate(full=True)
         return table.to_pandas(ignore_metadata=True)
@@ -278,28 +275,6 @@ _INDEX = re.compile(r"__index_level_\d+__")
 def _check_unpacked(cells: int, size: int) -> None:
     if size > MOST_BYTES or cells > MOST_CELLS:
         raise UserError(_too_large(f"{cells:,} cells in {size:,} bytes"))
-
-
-def _unpacked_bytes(array: Any) -> int:
-    """Return the bytes of an Arrow array, with dictionary texts counted once per occurrence."""
-    import pyarrow as pa
-    import pyarrow.compute
-
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        values = array.dictionary
-        is_text = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
-        if any(test(values.type) for test in is_text):
-            counted = pyarrow.compute.call_function
-            lengths = counted("binary_length", [values]).cast(pa.int64())
-            return counted("sum", [lengths.take(array.indices)]).as_py() or 0
-    if pa.types.is_struct(kind):
-        return sum(map(_unpacked_bytes, array.flatten()))
-    if pa.types.is_map(kind):
-        return _unpacked_bytes(array.keys) + _unpacked_bytes(array.items)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _unpacked_bytes(array.flatten())
-    return array.nbytes
 
 
 def inert(value: Any) -> Any:
