@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
+from moejax.json_text import fields
 from moejax.quantities import clock, format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.study.estimate import EstimatedDownstream, StudyEstimate
@@ -19,18 +20,48 @@ MOST_SHOWN = 20
 """Maximum number of trainings in the table of a study's state."""
 
 
-def totals(statuses: Sequence[RunStatus], price: float | None) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class StudyTotals:
+    """Totals of a study's trainings."""
+
+    states: dict[str, int]
+    """Number of trainings in each state."""
+    runs_done: int
+    runs: int
+    share: float
+    """Share of finished FLOPs."""
+    device_hours: float
+    cost: float | None
+    """None without a price."""
+    seconds_left: float | None
+
+
+def totals(statuses: Sequence[RunStatus], price: float | None) -> StudyTotals:
     """Return the totals of a study's trainings."""
     hours = sum(one.device_seconds for one in statuses) / 3600
-    return {
-        "states": {state: sum(one.state == state for one in statuses) for state in STATES},
-        "runs_done": sum(len(one.rows) for one in statuses),
-        "runs": sum(one.runs for one in statuses),
-        "share": sum(one.share * one.flops for one in statuses) / sum(one.flops for one in statuses),
-        "device_hours": hours,
-        "cost": None if price is None else hours * price,
-        "seconds_left": seconds_left(statuses),
-    }
+    return StudyTotals(
+        states={state: sum(one.state == state for one in statuses) for state in STATES},
+        runs_done=sum(len(one.rows) for one in statuses),
+        runs=sum(one.runs for one in statuses),
+        share=sum(one.share * one.flops for one in statuses) / sum(one.flops for one in statuses),
+        device_hours=hours,
+        cost=None if price is None else hours * price,
+        seconds_left=seconds_left(statuses),
+    )
+
+
+STATUS = (
+    Column("model", value="model"),
+    Column("state", words=True, value="state"),
+    Column("runs", value=lambda one: f"{len(one.rows)}/{one.runs}"),
+    Column("of steps", percent(0), value="share"),
+    # A non-finite loss is a known value and is shown.
+    Column("loss", value=lambda one: None if one.loss is None else Written(one.loss, f"{one.loss:.3f}")),
+    Column("started", value="attempts"),
+    Column("device-hours", ",.3g", value=lambda one: one.device_seconds / 3600),
+    Column("left", clock, value="seconds_left"),
+    Column("where", words=True, value="where"),
+)
 
 
 def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: float | None) -> Result:
@@ -39,50 +70,23 @@ def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: f
     # Trainings that need attention are never among the omitted rows.
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(statuses, key=lambda one: order.index(one.state))
-    columns = (
-        Column("model"),
-        Column("state", words=True),
-        Column("runs"),
-        Column("of steps", percent(0)),
-        # A non-finite loss is a known value and is shown.
-        Column("loss"),
-        Column("started"),
-        Column("device-hours", ",.3g"),
-        Column("left", clock),
-        Column("where", words=True),
-    )
-    rows = [
-        [
-            one.model,
-            one.state,
-            f"{len(one.rows)}/{one.runs}",
-            one.share,
-            None if one.loss is None else Written(one.loss, f"{one.loss:.3f}"),
-            one.attempts,
-            one.device_seconds / 3600,
-            one.seconds_left,
-            one.where,
-        ]
-        for one in shown[:MOST_SHOWN]
-    ]
     rest = len(shown) - MOST_SHOWN
     more = [f"and {rest} more, {shown[MOST_SHOWN].state} and further (--json has all)"] if rest > 0 else []
-    states = ", ".join(f"{count} {state}" for state, count in every["states"].items() if count)
-    spent = f"{every['device_hours']:,.3g} device-hours" + (f", {every['cost']:,.2f}" if price is not None else "")
-    left = every["seconds_left"]
-    pace = f"; about {clock(left)} left at this pace" if left else ""
+    states = ", ".join(f"{count} {state}" for state, count in every.states.items() if count)
+    spent = f"{every.device_hours:,.3g} device-hours" + ("" if every.cost is None else f", {every.cost:,.2f}")
+    pace = f"; about {clock(every.seconds_left)} left at this pace" if every.seconds_left else ""
     return Result(
-        tables=[Table(f"{study.name} in {url}", columns, rows, more)],
+        tables=[Table.of(f"{study.name} in {url}", STATUS, shown[:MOST_SHOWN], more)],
         notes=[
             *(f"{one.model} {one.state}: {one.why}" for one in shown if one.why),
             *([later(study)] if study.unknown_stages else []),
-            f"{every['runs_done']} of {every['runs']} runs; models: {states}; spent {spent}{pace}",
+            f"{every.runs_done} of {every.runs} runs; models: {states}; spent {spent}{pace}",
         ],
         data={
             "study": study.name,
-            "unknown_stages": list(study.unknown_stages),
-            **every,
-            "models": [{**asdict(one), "rows": len(one.rows)} for one in statuses],
+            "unknown_stages": study.unknown_stages,
+            **fields(every),
+            "models": [{**fields(one), "rows": len(one.rows)} for one in statuses],
         },
     )
 
@@ -93,41 +97,26 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
     chip = f"{estimate.chip.name}, {peak}, at {estimate.mfu:.0%} MFU"
     notes = list(dict.fromkeys(one.note for one in estimate.trainings if one.note))
     columns = (
-        Column("model"),
-        Column("total", format),
-        Column("active", format),
-        Column("tokens", words=True),
-        Column("batch", lambda value: format(value, 3)),
-        Column("rate", ".3g"),
-        Column("FLOPs", ".3g"),
-        Column("state", lambda value: format_bytes(value, 3)),
-        Column("sequence", lambda value: format_bytes(value, 3)),
-        Column("chips"),
-        Column("chip-hours", ",.3g"),
-        Column("cost", ",.2f"),
-        Column("note"),
+        Column("model", value="model"),
+        Column("total", format, value="params_total"),
+        Column("active", format, value="params_active"),
+        Column("tokens", words=True, value=lambda one: " ".join(format(budget, 3) for budget in one.budgets_tokens)),
+        Column("batch", lambda value: format(value, 3), value="batch_tokens"),
+        Column("rate", ".3g", value="learning_rate"),
+        Column("FLOPs", ".3g", value="flops"),
+        Column("state", lambda value: format_bytes(value, 3), value="state_bytes"),
+        Column("sequence", lambda value: format_bytes(value, 3), value="sequence_bytes"),
+        Column("chips", value=lambda one: one.chips_at_least or "none"),
+        Column("chip-hours", ",.3g", value="chip_hours"),
+        Column("cost", ",.2f", value="cost"),
+        Column("note", value=lambda one: notes.index(one.note) + 1 if one.note else None),
     )
-    rows = [
-        [
-            one.model,
-            one.params_total,
-            one.params_active,
-            " ".join(format(budget, 3) for budget in one.budgets_tokens),
-            one.batch_tokens,
-            one.learning_rate,
-            one.flops,
-            one.state_bytes,
-            one.sequence_bytes,
-            "none" if one.chips_at_least is None else one.chips_at_least,
-            one.chip_hours,
-            one.cost,
-            notes.index(one.note) + 1 if one.note else None,
-        ]
-        for one in estimate.trainings
-    ]
     numbered = [f"{number:>4}  {note}" for number, note in enumerate(notes, start=1)]
     return Result(
-        tables=[Table(f"{study.name} on {chip}", columns, rows, numbered), _estimate_totals(study, estimate)],
+        tables=[
+            Table.of(f"{study.name} on {chip}", columns, estimate.trainings, numbered),
+            _estimate_totals(study, estimate),
+        ],
         notes=[
             "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, "
             "layers computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
@@ -138,11 +127,8 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
 
 
 def _estimate_totals(study: Study, estimate: StudyEstimate) -> Table:
-    stated = {one.quantity: one for one in study.stated}
-    rows = []
-    for name, value in estimate.totals.items():
-        paper = stated.get(name)
-        rows.append([name.replace("_", " "), value, *((paper.value, paper.source) if paper else (None, None))])
+    stated = {one.quantity: (one.value, one.source) for one in study.stated}
+    rows = [[name.replace("_", " "), value, *stated.get(name, (None, None))] for name, value in estimate.totals.items()]
     columns = (Column(""), Column("here", _written), Column("the paper's", _written), Column("source", words=True))
     return Table("Altogether", columns, rows)
 
@@ -158,9 +144,9 @@ def _as_data(study: Study, estimate: StudyEstimate) -> dict[str, Any]:
         {"name": one.name, "models": list(study.models_of(one)), "made_from": source}
         for one, source in zip(study.stages, before, strict=False)
     ]
-    stated = [asdict(stated) for stated in study.stated]
-    asked = estimate.downstream and {**asdict(estimate.downstream), "scores": estimate.downstream.scores}
-    return {**asdict(estimate), "totals": estimate.totals, "stated": stated, "stages": stages, "downstream": asked}
+    asked = estimate.downstream and {**fields(estimate.downstream), "scores": estimate.downstream.scores}
+    more = {"totals": estimate.totals, "stated": study.stated, "stages": stages, "downstream": asked}
+    return {**fields(estimate), **more}
 
 
 def downstream_in_words(asked: EstimatedDownstream) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from moejax.config import dump
 from moejax.quantities import clock, format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.train.directory.attempts import RUNNING
@@ -78,7 +77,7 @@ def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> li
 def training_status(status: Status) -> Result:
     """Return the state of one training."""
     table = Table(f"{status.name} in {status.folder}", (Column(""), Column("", words=True)), list(_lines(status)))
-    return Result(tables=[table], data=dump(status))
+    return Result(tables=[table], data=status)
 
 
 def _lines(status: Status) -> Iterator[tuple[str, str]]:
@@ -119,50 +118,43 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
         yield f"at {format(row['tokens'])} tokens", f"validation loss {row['loss']:.4f} nats/token"
 
 
+TRAININGS = (
+    Column("model", value="name"),
+    Column("state", words=True, value="state"),
+    Column("steps", value=lambda status: _steps(status)),
+    # A non-finite loss is a known value and is shown.
+    Column("loss", value=lambda one: None if one.loss is None else Written(one.loss, f"{one.loss:.4f}")),
+    Column("validation", ".4f", value=lambda one: one.rows[-1]["loss"] if one.rows else None),
+    Column("tokens/s", ",.0f", value="tokens_per_second"),
+    Column("left", clock, value="eta_seconds"),
+    Column("goodput", percent(), value="goodput"),
+)
+
+
+def _steps(status: Status) -> str:
+    return f"{status.steps_done:,}" + (f" of {status.total_steps:,}" if status.total_steps is not None else "")
+
+
 def study_trainings(statuses: Sequence[Status]) -> Result:
     """Return the state of every training of a study."""
-    columns = (
-        Column("model"),
-        Column("state", words=True),
-        Column("steps"),
-        # A non-finite loss is a known value and is shown.
-        Column("loss"),
-        Column("validation", ".4f"),
-        Column("tokens/s", ",.0f"),
-        Column("left", clock),
-        Column("goodput", percent()),
-    )
-    rows = [
-        [
-            status.name,
-            status.state,
-            f"{status.steps_done:,}" + (f" of {status.total_steps:,}" if status.total_steps is not None else ""),
-            None if status.loss is None else Written(status.loss, f"{status.loss:.4f}"),
-            status.rows[-1]["loss"] if status.rows else None,
-            status.tokens_per_second,
-            status.eta_seconds,
-            status.goodput,
-        ]
-        for status in statuses
-    ]
     why = [f"{status.name} {status.state}: {status.why}" for status in statuses if status.why]
-    return Result(tables=[Table("Trainings", columns, rows)], notes=why, data=[dump(status) for status in statuses])
+    return Result(tables=[Table.of("Trainings", TRAININGS, statuses)], notes=why, data=statuses)
+
+
+TRAINED = (
+    Column("model", value="model"),
+    Column("tokens", ",", value="tokens"),
+    Column("loss", ".4f", unit="nats/token", value="loss"),
+    Column("bits/byte", ".4f", value="bits_per_byte"),
+    Column("load CV", ".3f", value="load_cv"),
+    Column("tokens/s", ",.0f", value="tokens_per_second"),
+)
 
 
 def trained(rows: Sequence[Mapping[str, Any]], folder: Path) -> Result:
     """Return the rows of trainings; for a single training also routing, speed, memory and goodput."""
-    several = len({row["model"] for row in rows}) > 1
-    columns = (
-        Column("model"),
-        Column("tokens", ","),
-        Column("loss", ".4f", unit="nats/token"),
-        Column("bits/byte", ".4f"),
-        Column("load CV", ".3f"),
-        Column("tokens/s", ",.0f"),
-    )
-    names = ("model", "tokens", "loss", "bits_per_byte", "load_cv", "tokens_per_second")
-    table = Table("Trained", columns, [[row[name] for name in names] for row in rows])
-    if several:
+    table = Table.of("Trained", TRAINED, rows)
+    if len({row["model"] for row in rows}) > 1:
         return Result(tables=[table])
     status = read_status(folder)
     speed = rows[-1]["tokens_per_second"]
