@@ -1,7 +1,9 @@
 """Docstrings follow the style of the Flax and pandas documentation, as far as a machine can check."""
 
 import ast
+import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,46 @@ def test_decimals_of_a_docstring_have_a_leading_zero(path):
     assert [f"{line}: {text[:60]}" for line, text in docstrings(path) if BARE_DECIMAL.search(text)] == []
 
 
+PRIVATE_PHRASES = re.compile(
+    r"\b(said|told|stands?|bears?|lies|lie|goes on|go on|comes out|luck|nobody|as it is|either sign|beside|for ever)\b"
+    r"|\b(it|that|which|this|laws?|fits?|files?|tables?|pages?|runs?|logs?|rows?|columns?) says?\b"
+    r"|\bwhat (is|was|has) no\b"
+)
+"""Phrases that messages and help texts avoid, and standard English has better words for."""
+NOT_YET = {"cli", "train", "fit", "study"}
+"""Packages whose messages still have some."""
+
+
+def strings(node):
+    """Return the texts of an expression, formatted values left out."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.JoinedStr):
+            yield " ".join(v.value for v in child.values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child.value
+
+
+def messages(path):
+    """Return the texts of errors, messages and help of a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            shown = node.args if name in {"UserError", "say", "warn"} else []
+            for value in [*shown, *(k.value for k in node.keywords if k.arg in {"help", "description"})]:
+                yield from strings(value)
+        elif isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "HELP" for target in node.targets):
+            yield from strings(node.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if p.relative_to(ROOT).parts[0] not in NOT_YET],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_a_message_uses_standard_words(path):
+    assert [text for text in messages(path) if PRIVATE_PHRASES.search(text)] == []
+
+
 PAGES = [
     *(p for p in sorted(Path("docs").glob("*.md")) if p.stem not in {"log", "settings", "errata", "gallery", "api"}),
     *sorted(Path("docs/walkthroughs").glob("*.md")),
@@ -56,3 +98,47 @@ def sentences(text):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_a_sentence_of_a_page_has_at_most_thirty_words(page):
     assert [s for s in sentences(page.read_text(encoding="utf-8")) if len(s.split()) > MOST_WORDS] == []
+
+
+@cache
+def python():
+    """Return all Python of the repository."""
+    paths = (path for top in ("moejax", "benchmarks", "tests") for path in Path(top).rglob("*.py"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+SETTINGS = set(re.findall(r"^\| `([\w.]+)`", Path("docs/settings.md").read_text(encoding="utf-8"), re.MULTILINE))
+OF_OTHER_TOOLS = {"--build-arg", "--no-deps", "--no-index", "--target"}
+OF_OTHER_TOOLS |= {"--implicit-dirs", "--allow-delete", "--allow-overwrite", "--ntasks-per-node"}
+PLACEHOLDER = re.compile(r"NAME|FILE|PACKAGE|DIR|STUDY|my_study")
+
+
+def is_known(name):
+    """Return whether a name of a page exists: an option, a setting, a path or a dotted name of Python."""
+    if name.startswith("--"):
+        field = name[2:].replace("-", "_")
+        known = name in OF_OTHER_TOOLS or name.startswith("--config")
+        return known or bool(re.search(rf"{name}\b|^    {field}: |\"{field}\"", python(), re.MULTILINE))
+    if "/" in name:
+        return Path(name).exists()
+    if name.startswith("moejax."):
+        try:
+            pkgutil.resolve_name(name)
+        except (AttributeError, ImportError):
+            return False
+        return True
+    return name in SETTINGS or any(setting.startswith(f"{name}.") for setting in SETTINGS)
+
+
+NAME = re.compile(
+    r"--[a-z][a-z-]+\b|(?<![\w/])(?:moejax|tests|benchmarks|configs|launch)/[\w/.-]*\w|\bmoejax(?:\.\w+)+|\brecipe(?:\.[a-z]\w+)+"
+)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_names_of_a_page_exist(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    code = re.findall(r"`([^`\n]+)`", text)
+    names = {name for one in code for name in NAME.findall(one) if not PLACEHOLDER.search(one)}
+    assert [name for name in sorted(names) if not is_known(name)] == []
