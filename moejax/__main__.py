@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        say("", "Stopped. What was written is kept; the same command goes on, or begins again.")
+        say("", "Stopped. Files written so far are kept; run the same command again.")
         return 130
     finally:
         sys.unraisablehook = before

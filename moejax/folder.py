@@ -413,8 +413,8 @@ class HeldLock:
         if not self.is_held():
             raise UserError(
                 f"{self.folder} is not what it was when this process began to write to it: it was moved or replaced, "
-                f"or its .lock was removed. Nothing more is written there. See what is there, and start again with the "
-                f"folder that is to go on."
+                f"or its .lock was removed. Nothing more is written there. Check the folder, and start again with the "
+                f"one to continue."
             )
 
 

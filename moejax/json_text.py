@@ -46,8 +46,8 @@ def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:
     known = plain(value)
     for place, number in _infinite(known):
         raise UserError(
-            f"{place or 'The result'} would be {number}, which JSON cannot hold: what was given lies outside what can "
-            f"be computed. Give sizes and counts that a model could have."
+            f"{place or 'The result'} would be {number}, which JSON cannot hold: the input is outside the range that "
+            f"can be computed. Give realistic sizes and counts."
         )
     return json.dumps(known, indent=indent, allow_nan=False, **options)
 

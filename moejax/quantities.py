@@ -42,7 +42,7 @@ def parse(text: str) -> float:
         )
     match = _WRITTEN.fullmatch(plainly(text))
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
-        raise UserError(f"{text!r} is not a number; a comma stands between thousands alone, and a decimal has a point.")
+        raise UserError(f"{text!r} is not a number; commas separate thousands only, and decimals use a point.")
     if match is None or match[3].upper() not in SUFFIXES:
         raise UserError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
     value = float(re.sub(r"[,_ ]", "", match[1])) * SUFFIXES[match[3].upper()]

@@ -41,7 +41,7 @@ PRIVATE_PHRASES = re.compile(
     r"|\bwhat (is|was|has) no\b"
 )
 """Phrases that messages and help texts avoid, and standard English has better words for."""
-NOT_YET = {"cli", "train", "fit", "study"}
+NOT_YET = {"cli"}
 """Packages whose messages still have some."""
 
 

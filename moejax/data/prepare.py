@@ -188,7 +188,7 @@ def _manifest(
             number = sum(split.documents for split in splits.values())
             raise UserError(
                 f"The {name} split of {source} has no document, of {number:,} in all at a validation share of "
-                f"{validation_share}. Equal documents lie in the same split, so give "
+                f"{validation_share}. Equal documents are in the same split, so give "
                 f"{'more documents' if number < 100 else 'documents that differ'}, or change the share."
             )
     counts = np.zeros(tokenizer.vocab_size, np.int64)

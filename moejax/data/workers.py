@@ -62,8 +62,8 @@ def in_processes(
                     yield future.result()
         except BrokenProcessPool:
             raise UserError(
-                "A worker process died, for want of memory perhaps; give fewer --workers. What was finished is kept: "
-                "the same command goes on from there."
+                "A worker process died, perhaps for lack of memory; give fewer --workers. Finished shards are kept: "
+                "the same command resumes there."
             ) from None
         finally:
             stop.set()

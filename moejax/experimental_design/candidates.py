@@ -130,8 +130,8 @@ def like(
         inside &= (ratio >= own.min() / reach) & (ratio <= own.max() * reach)
     if not inside.any():
         raise UserError(
-            f"No shape like the given ones lies within {reach:g} times the sizes of the table's runs; give one that is "
-            f"nearer with --arch or --config, or a larger --reach."
+            f"No shape like the given ones is within {reach:g} times the sizes of the table's runs; give a closer "
+            f"one with --arch or --config, or a larger --reach."
         )
     cheapest = flops[inside].min()
     inside &= flops <= most_flops

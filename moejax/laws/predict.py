@@ -242,7 +242,8 @@ def check_scale(design: Design) -> None:
         if not low <= value <= high:
             limit = f"below {format(low)}" if value < low else f"above {format(high)}"
             raise UserError(
-                f"{name} is {value:g}, and nobody trains {limit} {WORDS[kind]}; give it in plain {WORDS[kind]}."
+                f"{name} is {value:g}, which is {limit} {WORDS[kind]}, outside any training; give it in plain "
+                f"{WORDS[kind]}."
             )
     if {"params_active", "tokens", "flops"} <= set(given):
         ratio = given["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * given["params_active"] * given["tokens"])

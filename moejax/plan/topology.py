@@ -184,7 +184,8 @@ def parse(text: str) -> Topology:
         raise UserError(f"The topology is {text!r}; give 1 to {MOST_SLICES} slices, as 2x{chip}:{sizes}.")
     if topology.slices > 1 and not CHIPS[chip].network_bytes_per_second:
         raise UserError(
-            f"No plan can be made for slices of {chip}, whose network nobody states; take one, {chip}:{sizes}."
+            f"No plan can be made for slices of {chip}, whose network bandwidth is not published; use one slice, "
+            f"{chip}:{sizes}."
         )
     return topology
 

@@ -177,7 +177,7 @@ def _check_budget(training: Training, budget: int) -> None:
     if measured < LEAST_POINTS:
         raise UserError(
             f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}. "
-            f"Of the trunk, {counted(measured, 'measurement')} would lie between its warm-up, which ends at step "
+            f"Of the trunk, {counted(measured, 'measurement')} would be between its warm-up, which ends at step "
             f"{recipe.warmup_steps:,}, and that, and {LEAST_POINTS} are needed; name larger budgets, or lower "
             f"recipe.evaluate_tokens (it is measured every {counted(every, 'step')})."
         )

@@ -118,8 +118,8 @@ class Trial:
             check(study)
         except UserError as error:
             raise UserError(
-                f"The stage {stage.name} fails if {winner} wins {before.name}: {told(error)} (A model that is not to "
-                f"win stands in the references of its stage.)"
+                f"The stage {stage.name} fails if {winner} wins {before.name}: {told(error)} (Models that must not "
+                f"win belong to the references of their stage.)"
             ) from error
         note = f"stage {stage.name}, made as if {winner} won {before.name}"
         notes = {name: "; ".join(filter(None, (study.notes.get(name), note))) for name in new}

@@ -322,7 +322,9 @@ def conclude(folder: Path, update: ProgressCallback, recipes: Recipes = MappingP
             f"{command('moejax', 'study', '--resume', '--out', folder)}."
         )
     if not (folder / "data" / "corpus.json").exists():
-        raise UserError(f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there.")
+        raise UserError(
+            f"{folder} has no data/corpus.json, which records the training data of its models; copy it there."
+        )
     # Read everything that may be refused before fitting.
     summary, frame = read_summary(folder / "data"), run_table.read(table)
     annealed = conclude_annealed(study.trainings(), study.analysis, folder, update)

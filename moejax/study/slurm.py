@@ -73,7 +73,7 @@ class SlurmExecutor:
             # Slurm checks limits once a minute.
             if 60 * (minutes - 1) <= self.grace_seconds:
                 raise UserError(
-                    f"{task.name} has a limit of {counted(minutes, 'minute')}, and would be told to save "
+                    f"{task.name} has a limit of {counted(minutes, 'minute')}, and would be signalled to save "
                     f"{self.grace_seconds} seconds before its end, which leaves no time to train: give more --minutes, "
                     f"or less --grace."
                 )

@@ -116,7 +116,7 @@ def ask_for_config(before: StageResult) -> NoReturn:
     """
     raise UserError(
         f"The stage after {before.name} is made from its rows by a function in the study's config, which a folder does "
-        f"not hold; rerun with --config=FILE.py and the same --out, and its trainings go on."
+        f"not hold; rerun with --config=FILE.py and the same --out to resume its trainings."
     )
 
 

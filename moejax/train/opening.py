@@ -136,8 +136,8 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be written to or read ({says('the disk', error)}). What was saved there is whole: make "
-            f"room, or mend the disk, and the same command goes on."
+            f"{folder} cannot be written to or read ({says('the disk', error)}). Saved files are complete: free "
+            f"space, or repair the disk, and run the same command again."
         ) from error
 
 
@@ -290,8 +290,7 @@ def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
     if known["sha256"] != text.sha256:
         raise UserError(
             f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
-            f"{text.sha256[:12]}… (another Python?); go on with the text it was started with, or start anew in another "
-            f"--out."
+            f"{text.sha256[:12]}… (another Python?); continue with the original text, or start in another --out."
         )
     if known["tokenizer"] != text.tokenizer:
         raise UserError(

@@ -128,13 +128,13 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
     for what, names in (("lacks", known.keys() - stored.keys()), ("has", stored.keys() - known.keys())):
         if names:
             raise UserError(
-                f"{file.path} is of another architecture than {ARCHITECTURE} beside it: it {what} "
+                f"{file.path} does not match {ARCHITECTURE} in the same folder: it {what} "
                 f"{some(sorted(names))}. Restore the file that belongs to it, or convert again."
             )
     for name, kind in stored.items():
         if kind.shape != known[name].shape:
             raise UserError(
-                f"{file.path} is of another architecture than {ARCHITECTURE} beside it: {name} has the shape "
+                f"{file.path} does not match {ARCHITECTURE} in the same folder: {name} has the shape "
                 f"{list(kind.shape)} and must have {list(known[name].shape)}."
             )
         if kind.dtype not in FLOATS.values():

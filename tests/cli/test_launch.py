@@ -300,7 +300,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--set", "cpus_per_task=3"], "--cores says what sbatch is given as --cpus-per-task"),
         (["slurm", TINY, "--set", "qos=a", "--set", "qos=b"], "--set qos was given twice"),
         (["slurm", TINY, "--wait"], "--wait needs --submit"),
-        (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "would be told to save 120 seconds before its end"),
+        (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "would be signalled to save 120 seconds before its end"),
         (["slurm", TINY, "--chip", "cpu", "--nodes", "3"], "on --nodes 3: A batch has 32 sequences"),
         (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and 24, which were asked for, will not do"),
         (["slurm", TINY, "--print", "--submit"], "exclude each other"),

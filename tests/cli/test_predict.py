@@ -149,11 +149,11 @@ def test_a_prediction_loads_no_library_but_jax():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--params-active", "7B", "--tokens", "1e12", "--flops", "1"], "flops is 1, and nobody trains below"),
+        (["--params-active", "7B", "--tokens", "1e12", "--flops", "1"], "flops is 1, which is below"),
         (["--params-active", "7B", "--tokens", "1e12", "--flops", "1e12"], "times 6 · params_active · tokens"),
         (
             ["--params-active", "0.5", "--tokens", "1e9"],
-            "params_active is 0.5, and nobody trains below 1000",
+            "params_active is 0.5, which is below 1000",
         ),
         (["--params-active", "1e9", "--tokens", "1"], "tokens is 1, and nobody trains below 10000 tokens"),
     ],

@@ -68,7 +68,7 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
         ("2xh100:8", "slices are of TPUs, as 2xv5p:4x4x4, and hosts of GPUs h100:2x8"),
         ("2xcpu:8", "slices are of TPUs"),
         ("0xv5p:2x2x1", "give 1 to 64 slices"),
-        ("2xv4:2x2x1", "whose network nobody states; take one, v4:2x2x1"),
+        ("2xv4:2x2x1", "whose network bandwidth is not published; use one slice, v4:2x2x1"),
         ("cpu:many", "as cpu:8"),
     ],
 )

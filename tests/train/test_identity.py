@@ -72,7 +72,7 @@ def test_a_folder_in_which_nothing_was_trained_is_free_for_another_training(trai
     own(tmp_path, training)
     (tmp_path / "corpus.json").touch()
     other = changed(training, **change)
-    with only_writer(tmp_path), pytest.raises(ValueError, match=r"belongs to another run|cannot go on with that"):
+    with only_writer(tmp_path), pytest.raises(ValueError, match=r"belongs to another run|do not fit these settings"):
         own(tmp_path, other)
     own(tmp_path, other)
     assert read_json(tmp_path / "training.json", dict, remedy="") == json.loads(json.dumps(other.as_json()))
@@ -143,7 +143,7 @@ def test_what_decides_its_numbers_changes_only_when_told(training, owned, change
 @pytest.mark.parametrize("change", NEVER, ids=lambda change: next(iter(change)))
 def test_what_the_saved_state_depends_on_never_changes(training, owned, change):
     for accept in (False, True):
-        with pytest.raises(ValueError, match="cannot go on with that"):
+        with pytest.raises(ValueError, match="do not fit these settings"):
             own(owned, changed(training, **change), accept=accept)
 
 

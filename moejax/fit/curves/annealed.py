@@ -147,7 +147,7 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
             f"{LEAST_BRANCHES} or more, so that each is predicted from others once."
         )
     if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
-        raise UserError(f"The learning rate of {flat[0]} does not fall; it says nothing of what annealing does.")
+        raise UserError(f"The learning rate of {flat[0]} does not fall; it does not determine the effect of annealing.")
     curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
     for curve in curves.curves:
         if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():

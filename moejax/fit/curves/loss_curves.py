@@ -125,7 +125,7 @@ def predict_curve(
     """
     steps = np.asarray(steps, np.int64)
     if len(steps) and not (steps.min() >= 1 and steps.max() <= len(rates)):
-        raise UserError(f"Steps lie between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
+        raise UserError(f"Steps must be between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
     falls = bool((np.diff(rates) < 0).any())
     known = knows_drops(result)
     found = result.prediction_intervals(Design(columns=columns_at(rates, steps, known or falls)), level)

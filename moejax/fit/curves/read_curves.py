@@ -538,8 +538,8 @@ def _points(curve: LossCurve, most: int) -> tuple[Int[np.ndarray, " points"], Fl
     after = curve.steps >= curve.warmup_steps
     if not after.any():
         raise UserError(
-            f"{curve.name} has no point after its warm-up of {curve.warmup_steps:,} steps; go on further, or say how "
-            f"long it was warmed up (--warmup)."
+            f"{curve.name} has no point after its warm-up of {curve.warmup_steps:,} steps; train it longer, or give "
+            f"the length of its warm-up (--warmup)."
         )
     steps, loss = curve.steps[after], curve.loss[after]
     if len(steps) <= most:

@@ -102,8 +102,8 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
     if (wrong := np.flatnonzero((sparsity < 0) | (sparsity >= 1) | ~np.isfinite(sparsity))).size:
         design, first = runs.design, wrong[0]
         raise UserError(
-            f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in {runs.names[first]}: a "
-            f"sparsity 1 - top_k / num_experts lies from 0 to below 1. It does not in {counted(len(wrong), 'run')}."
+            f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in {runs.names[first]}: "
+            f"the sparsity 1 - top_k / num_experts must be in [0, 1). It is not in {counted(len(wrong), 'run')}."
         )
     return sparsity
 

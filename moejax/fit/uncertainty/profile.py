@@ -249,7 +249,7 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
         spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
     if not spread > least:
         raise UserError(
-            "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."
+            "No coefficient that was fitted moves this number where the search ended, so the runs do not determine it."
         )
     limit = float(2 * scipy.special.gammaincinv(0.5, level)) * at.dispersion / 2
     middle = float(numbers[0])

@@ -354,7 +354,7 @@ def _measured(
     rows, leverage = measured.rows[defined], measured.value[defined]
     if not len(rows):
         raise UserError(
-            "No leverage is defined: every mixture's loss lies below what the dense curve ever reaches; train dense "
+            "No leverage is defined: every mixture's loss is below the asymptote of the dense curve; train dense "
             "models at larger budgets."
         )
     points = dataclasses.replace(

@@ -245,13 +245,13 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
     }
     if fixed:
         raise UserError(
-            f"{folder} belongs to another run: {_shown(fixed)}. What is saved there cannot go on with that: choose "
+            f"{folder} belongs to another run: {_shown(fixed)}. Its checkpoints do not fit these settings: choose "
             f"another --out, or the same settings."
         )
     if decisive and not accept:
         raise UserError(
-            f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, or the same settings; or go "
-            f"on with these from what is saved there by --accept-changes."
+            f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, or the same settings; or "
+            f"continue from its checkpoints with --accept-changes."
         )
 
 

@@ -86,7 +86,7 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
             if verify:
                 check_saved(saved)
             return saved
-    raise UserError(f"{path} holds no finished checkpoint; go on with the training first.")
+    raise UserError(f"{path} has no finished checkpoint; continue the training first.")
 
 
 def check_saved(saved: SavedState, hashes: Mapping[str, str] | None = None) -> None:
