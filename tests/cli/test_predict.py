@@ -155,7 +155,7 @@ def test_a_prediction_loads_no_library_but_jax():
             ["--params-active", "0.5", "--tokens", "1e9"],
             "params_active is 0.5, which is below 1000",
         ),
-        (["--params-active", "1e9", "--tokens", "1"], "tokens is 1, and nobody trains below 10000 tokens"),
+        (["--params-active", "1e9", "--tokens", "1"], "tokens is 1, which is below 10000 tokens"),
     ],
 )
 def test_what_contradicts_itself_or_nobody_trains_gets_no_number(words, sentence, capsys):
