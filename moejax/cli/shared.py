@@ -208,7 +208,7 @@ class SignOptions(TableOptions):
 
     positive: str = option("", "coefficients above 0, separated by commas", metavar="NAMES", group=FORMULA)
     negative: str = option("", "coefficients below 0, separated by commas", metavar="NAMES", group=FORMULA)
-    either: str = option("", "coefficients of either sign, separated by commas", metavar="NAMES", group=FORMULA)
+    either: str = option("", "coefficients that may have any sign, separated by commas", metavar="NAMES", group=FORMULA)
 
     def formulas(self, runs: Any, texts: Sequence[str], budget: str = "") -> dict[str, type]:
         """Return the laws of formulas on a table's columns, by text. Declared signs apply to all of them.

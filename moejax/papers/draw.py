@@ -181,7 +181,7 @@ class GivenData:
         if name in EVIDENCE and self.fit is not None and table is None:
             raise UserError(
                 f"{name} is drawn of a fit and the runs that it was fitted to, and no runs were given; give these with "
-                f"--runs, or the predictions.csv that lies beside {self.options.fit}."
+                f"--runs, or the predictions.csv in the folder of {self.options.fit}."
             )
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)

@@ -71,8 +71,8 @@ def _wait(started: list[subprocess.Popen[bytes]]) -> int:
     if killed:
         number, by = killed[0]
         say(
-            f"moejax: process {number} of {len(started)} was killed by {signal.Signals(by).name}; the same command "
-            f"goes on from the newest checkpoint."
+            f"moejax: process {number} of {len(started)} was killed by {signal.Signals(by).name}; the same "
+            f"command resumes from the newest checkpoint."
         )
         return AGAIN
     return 0
@@ -112,7 +112,7 @@ def ending_alone(group: ProcessGroup) -> Iterator[None]:
         who = f"process {group.index} of {group.count}"
         if isinstance(error, JaxRuntimeError):
             lost = f"{who} has lost the others ({says('JAX', error)})"
-            say(f"moejax: {lost}. The same command goes on from the newest checkpoint.")
+            say(f"moejax: {lost}. The same command resumes from the newest checkpoint.")
             status = AGAIN
         elif isinstance(error, UserError):
             say(f"moejax: {who}: {told(error)}")

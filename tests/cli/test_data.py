@@ -86,7 +86,7 @@ def test_a_damaged_set_is_found(texts, tmp_path, capsys):
             ["prepare", "TEXTS", "--out", "OUT", "--validation-share", "2"],
             "--validation-share is 2; give",
         ),
-        (["prepare", "TEXTS", "--out", "TEXTS"], "lies in the source"),
+        (["prepare", "TEXTS", "--out", "TEXTS"], "is inside the source"),
         (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "need 257"),
         (["show", "OUT"], "holds no prepared set"),
     ],

@@ -68,7 +68,7 @@ class Prepare(SourceOptions, name="data prepare"):
     def check(self) -> None:
         is_folder = self.source.strip() and Path(self.source).is_dir()
         if is_folder and Path(os.path.realpath(self.out)).is_relative_to(os.path.realpath(self.source)):
-            raise UserError(f"--out {self.out} lies in the source, {self.source}; name a folder outside it.")
+            raise UserError(f"--out {self.out} is inside the source, {self.source}; name a folder outside it.")
 
     def run(self) -> None:
         from moejax.cli.progress import progress_display

@@ -132,7 +132,7 @@ class Design(ArchitectureOptions, BootstrapOptions, ConventionOptions, name="des
         if self.law == "all" and (self.sweep or self.constants or self.runs):
             raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
         if len(self.sweep) > 2:
-            raise UserError(f"--sweep is given {len(self.sweep)} times; a landscape lies over two.")
+            raise UserError(f"--sweep is given {len(self.sweep)} times; a landscape has two.")
 
     def prepare(self) -> None:
         """Reduce the compile time of the few programs of a fit or a design."""

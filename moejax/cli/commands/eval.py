@@ -55,7 +55,7 @@ class Eval(Command, name="eval"):
     tokenizer: str | None = option(None, "bytes or a tokenizer.json (default: the model's own)", metavar="NAME")
     seed: Seed = option(0, "seed of tasks that draw their answers", metavar="NUMBER")
     samples: bool = option(False, "also write every document and answer into the file")
-    out: Path | None = out("results as JSON (default: beside DIR, DIR.TASKS.json)", metavar="FILE")
+    out: Path | None = out("results as JSON (default: DIR.TASKS.json, next to DIR)", metavar="FILE")
 
     def check(self) -> None:
         if find_spec("lm_eval") is None:

@@ -41,7 +41,7 @@ class Plan(RequiredConfigOptions, name="plan"):
     mesh: str | None = option(
         None,
         "data, fsdp, expert, tensor of each slice; -1 takes what the others leave; axes not named have one device "
-        "(beside a single axis, data takes what is left)",
+        "(next to a single axis, data takes the rest)",
         metavar="AXIS=N,…",
     )
     remat: str | None = option(

@@ -39,8 +39,8 @@ Number = float | None
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(ArchitectureOptions, ConventionOptions, name="predict"):
-    """Predict the loss, and whatever else published laws or a fit say of a model and a number of training tokens, and
-    show how far they extrapolate.
+    """Predict the loss and other outputs of published laws, or of a fit, for a model and a number of training tokens,
+    and show how far they extrapolate.
     """
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)

@@ -23,12 +23,12 @@ OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 
 @dataclass(frozen=True, kw_only=True)
 class Report(TableOptions, name="report"):
-    """Write one HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs
+    """Write one HTML page, with Markdown and JSON files: from the folder of a trained study, from a table of runs
     (to which laws are fitted), or from the folder or fit.json of moejax fit.
     """
 
     source: str = argument("folder of a study or a fit, run table, or fit.json", metavar="DIR|RUNS|FIT")
-    out: Path | None = out("output folder, for a table or a fit (default: NAME-report beside it)")
+    out: Path | None = out("output folder, for a table or a fit (default: NAME-report next to it)")
     laws: str = option(
         "", "laws to fit, separated by commas (all that the columns allow)", metavar="NAMES", group="a run table"
     )

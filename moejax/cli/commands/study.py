@@ -136,7 +136,7 @@ class Study(StudyOptions, name="study"):
             before = study.stages[[stage.name for stage in study.stages].index(study.unknown_stages[0]) - 1]
             say(
                 f"moejax: {later(study)} They are not counted; for a dry run that counts them, give {before.name} the "
-                f"model that is expected to win it, as expected=NAME beside its other settings."
+                f"model that is expected to win it, as expected=NAME among its settings."
             )
         return 0
 

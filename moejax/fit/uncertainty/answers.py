@@ -75,7 +75,7 @@ def asked_of(law: type, output: str, fixed: Sequence[str], questions: Questions)
     held = (*fixed, *without_effect(law, output))
     if wrong := [name for name in (*questions.profile, *questions.influence) if name in held]:
         why = "is given" if wrong[0] in fixed else f"does not move the {output}, which is fitted"
-        raise UserError(f"{wrong[0]} {why}: the runs say nothing about it.")
+        raise UserError(f"{wrong[0]} {why}, so the runs do not determine it.")
     known = [*coefficient_estimands(law, held), *decisions, *predictions]
     profiles, influences = (
         [one for name in names for one in find(name, known, law)] for names in (questions.profile, questions.influence)
