@@ -92,8 +92,8 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
 
     Each processor has its own folder (``moejax.train.compilation_cache``). A program has about 20 KB, and a fit of a
     new law or table has about 16 programs. No program is kept if the folder is not writable, and the oldest are
-    removed if there are many. ``JAX_COMPILATION_CACHE_DIR`` takes precedence, and ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps
-    none.
+    removed if there are many. ``JAX_COMPILATION_CACHE_DIR`` takes precedence, and
+    ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps none.
     """
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
