@@ -64,12 +64,12 @@ def findings(section: str, places: Collection[str]) -> list[str]:
 
 def places_in(text: str) -> set[str]:
     """Return the numbered equations and tables that a text names, each as ``Eq. 4`` or ``Table 6``, ranges expanded."""
-    found = {f"{kind} {number}" for kind, number in re.findall(r"\b(Eq\.|Table) (\d+)(?!\.?\d)", text)}
+    places = {f"{kind} {number}" for kind, number in re.findall(r"\b(Eq\.|Table) (\d+)(?!\.?\d)", text)}
     for kind, numbers in re.findall(r"\b(Eq|Table)s\.? (\d+(?:(?:, | and | to )\d+)*)", text):
         ends = [int(number) for number in re.findall(r"\d+", numbers)]
         every = range(ends[0], ends[-1] + 1) if " to " in numbers else ends
-        found |= {f"{kind}{'.' if kind == 'Eq' else ''} {number}" for number in every}
-    return found
+        places |= {f"{kind}{'.' if kind == 'Eq' else ''} {number}" for number in every}
+    return places
 
 
 def paper_of(text: str) -> str | None:
@@ -142,7 +142,7 @@ def _by_note(record: Record) -> tuple[str, ...]:
 
 
 def _by_reading(record: Record) -> tuple[str, ...]:
-    return (record.found.name if record.found else "", record.note)
+    return (record.agreeing.name if record.agreeing else "", record.note)
 
 
 def _differences(records: list[Record]) -> list[str]:
@@ -166,7 +166,7 @@ def _printed(record: Record) -> str:
 
 
 def _under_reading(records: list[Record]) -> list[str]:
-    name = records[0].found.name if records[0].found else ""
+    name = records[0].agreeing.name if records[0].agreeing else ""
     note = f"; {records[0].note}" if records[0].note else ""
     head = f"- **{_plain(name)}**: {_plain(_places_with_counts(records) + note)}."
     if len(records) > 6:

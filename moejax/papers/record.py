@@ -128,7 +128,7 @@ class Record:
             return ""
         if text.startswith("about "):
             return f"±{100 * ABOUT:g} %"
-        rounding = self.found.rounding if self.found else "nearest"
+        rounding = self.agreeing.rounding if self.agreeing else "nearest"
         unit = f"{last_digit(text, value):g}"
         return {"nearest": f"±{short(last_digit(text, value) / 2)}", "up": f"-{unit}", "down": f"+{unit}"}[rounding]
 
@@ -152,7 +152,7 @@ class Record:
         return f"{self.paper} | {self.where} | {self.quantity}"
 
     @property
-    def found(self) -> Reading | None:
+    def agreeing(self) -> Reading | None:
         """First reading that agrees, if any."""
         if self.published is None:
             return None
@@ -161,30 +161,31 @@ class Record:
     @property
     def computed(self) -> Value:
         """Value by the reading that agrees, or else by the document's own words."""
-        return (self.found or self.readings[0]).computed
+        return (self.agreeing or self.readings[0]).computed
 
     @property
     def kind(self) -> str:
         """Kind of verdict, a key of ``VERDICTS``."""
         if self.published is None or all(reading.computed is None for reading in self.readings):
             return NOT_CHECKABLE
-        if self.found is None:
+        if self.agreeing is None:
             return UNEXPLAINED if self.undefined else ERROR
-        return UNDER_READING if self.found.name else MATCH
+        return UNDER_READING if self.agreeing.name else MATCH
 
     @property
     def verdict(self) -> str:
         """Kind, with the reading if there is one."""
-        return f"{UNDER_READING} {self.found.name}" if self.found and self.found.name else self.kind
+        return f"{UNDER_READING} {self.agreeing.name}" if self.agreeing and self.agreeing.name else self.kind
 
     @property
     def explanation(self) -> str:
         """Explanation in one sentence."""
         unit = f" {self.unit}" if self.unit else ""
         came = f"Computed {self.shown}{unit}"
+        reading = self.agreeing.name if self.agreeing else ""
         said = {
             MATCH: f"{came}, {self.how} {self.printed}",
-            UNDER_READING: f"{came}, {self.how} {self.printed}, reading it as {self.found.name if self.found else ''}",
+            UNDER_READING: f"{came}, {self.how} {self.printed}, reading it as {reading}",
             ERROR: f"{came} where {self.printed} is {self.how}",
             UNEXPLAINED: f"{came} where {self.printed} is {self.how}, and what that counts is not said",
             NOT_CHECKABLE: "Nothing is printed that it could be computed from"
@@ -212,7 +213,7 @@ class Record:
                 }
                 for reading in self.readings
             ],
-            "reading": self.found.name if self.found else "",
+            "reading": self.agreeing.name if self.agreeing else "",
             "verdict": self.verdict,
             "explanation": self.explanation,
         }

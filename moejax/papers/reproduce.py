@@ -62,7 +62,7 @@ def reproduce(
 
     If a document does not define active parameters, ``active_convention`` is the first convention to try.
     """
-    papers, found, first = list(papers), [], abnar.READINGS[active_convention]
+    papers, records, first = list(papers), [], abnar.READINGS[active_convention]
     expected = sum(key.split(" | ")[0] in papers for key in recorded()) or 1
     with float64():
         for paper in papers:
@@ -70,9 +70,9 @@ def reproduce(
                 readings = sorted(record.readings, key=lambda one: one.name != first)
                 # Only the order among the conventions changes; other readings before them stay first.
                 tried = {one.name for one in record.readings} >= set(abnar.READINGS.values())
-                found.append(replace(record, readings=tuple(readings)) if tried else record)
-                update(min(1.0, len(found) / expected), f"{paper}: {record.where}")
-    return found
+                records.append(replace(record, readings=tuple(readings)) if tried else record)
+                update(min(1.0, len(records) / expected), f"{paper}: {record.where}")
+    return records
 
 
 def tally(records: Iterable[Record]) -> dict[str, dict[str, int]]:
@@ -98,7 +98,7 @@ def summary(records: list[Record]) -> Result:
     tables = []
     for paper in counts:
         rows = [
-            [r.where, r.quantity, r.printed, r.tolerance, r.shown, r.kind, r.found.name if r.found else r.note]
+            [r.where, r.quantity, r.printed, r.tolerance, r.shown, r.kind, r.agreeing.name if r.agreeing else r.note]
             for r in records
             if r.paper == paper and r.kind in (UNDER_READING, ERROR, UNEXPLAINED)
         ]

@@ -67,7 +67,7 @@ def test_tables_2_3_4_and_6_of_zhao_are_whole(records):
     assert len(table_6()) == 446
     printed = [r for r in records if r.paper == "zhao" and r.where == "Table 3" and "within" in r.quantity]
     assert len(printed) == 36
-    assert all(record.found for record in printed)
+    assert all(record.agreeing for record in printed)
 
 
 def test_the_optimal_share_of_a_671b_model_by_hand(by_key):

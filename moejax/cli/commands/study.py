@@ -100,7 +100,7 @@ class Study(StudyOptions, name="study"):
         say(f"{parts}/{parts}  writing the report")
         report = write_report(concluded)
         if isinstance(followed := concluded.analysed.recipe, Followed):
-            write_tian(folder / study.analysis.recipe, followed.found, followed.read, followed.runs)
+            write_tian(folder / study.analysis.recipe, followed.recipe, followed.read, followed.runs)
         if self.json:
             print(json_text(as_data(concluded)))
         else:

@@ -162,8 +162,8 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
         # Weights of 0 keep the shapes, so all fits share one compiled program.
         kept = runs.only(named != branch.curve.name)
         again = fit_law(type(fit.law), kept, starts=WarmStart((fit.law,)), search=EVERY_START, seed=seed)
-        found = _at_optimum(again, f"all branches but {branch.curve.name}")
-        predicted.append(branch_loss(found.law, trunk, branch))
+        refit = _at_optimum(again, f"all branches but {branch.curve.name}")
+        predicted.append(branch_loss(refit.law, trunk, branch))
     measured = np.array([branch.curve.loss[-1] for branch in branches])
     errors = np.log(np.array(predicted) / measured)
     ends = np.log([branch.end for branch in branches])

@@ -84,11 +84,11 @@ def fit_curves(
         )
     runs = runs_of(curves, blocks=blocks)
     starts = options.pop("starts", STARTS)
-    found = fit_law(cls, runs, seed=seed, **{"starts": starts, "search": SEARCH} | options)
-    if "search" not in options and round(found.agreeing * found.polished) < 2:
+    fit = fit_law(cls, runs, seed=seed, **{"starts": starts, "search": SEARCH} | options)
+    if "search" not in options and round(fit.agreeing * fit.polished) < 2:
         more = 4 * (starts if isinstance(starts, int) else STARTS)
-        found = fit_law(found.law, runs, seed=seed, starts=more, search=SECOND_SEARCH, **options)
-    return with_uncertainty(found, runs) if intervals else found
+        fit = fit_law(fit.law, runs, seed=seed, starts=more, search=SECOND_SEARCH, **options)
+    return with_uncertainty(fit, runs) if intervals else fit
 
 
 def _check_falls(curve: LossCurve) -> None:
@@ -128,17 +128,17 @@ def predict_curve(
         raise UserError(f"Steps must be between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
     falls = bool((np.diff(rates) < 0).any())
     known = knows_drops(result)
-    found = result.prediction_intervals(Design(columns=columns_at(rates, steps, known or falls)), level)
+    predicted = result.prediction_intervals(Design(columns=columns_at(rates, steps, known or falls)), level)
     # If no fitted learning rate falls, the scale of drops is only its initial guess, whatever its spread.
     ranged = known or not falls
-    reasons = list(found.unknown) if ranged else [NO_DROPS] * len(steps)
+    reasons = list(predicted.unknown) if ranged else [NO_DROPS] * len(steps)
     return pd.DataFrame(
         {
             "step": steps,
             "lr": np.asarray(rates)[steps - 1],
-            "loss": found.loss,
-            "low": found.low if ranged else np.nan,
-            "high": found.high if ranged else np.nan,
+            "loss": predicted.loss,
+            "low": predicted.low if ranged else np.nan,
+            "high": predicted.high if ranged else np.nan,
             "reason": reasons,
         }
     )
@@ -194,16 +194,16 @@ def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> H
     after = curve.steps >= curve.warmup_steps
     steps, loss = curve.steps[after], curve.loss[after]
     predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
-    found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
+    errors = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
     relative = np.abs(predicted["loss"] / loss - 1)
     within = (predicted["low"] <= loss) & (loss <= predicted["high"])
     beyond, beyond_in = reach_beyond(result, curve.rates)
     return HeldOutCurve(
         name=curve.name,
         points=len(loss),
-        r_squared=found.r_squared,
-        mae=found.mae,
-        rmse=found.rmse,
+        r_squared=errors.r_squared,
+        mae=errors.mae,
+        rmse=errors.rmse,
         relative=float(relative.mean()),
         worst=float(relative.max()),
         last_error=float(predicted["loss"].iloc[-1] - loss[-1]),

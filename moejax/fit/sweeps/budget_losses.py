@@ -114,39 +114,39 @@ def budget_losses(runs: Runs) -> BudgetLosses:
 
     # A single budget does not determine how the quadratics change with the budget.
     taken = swept | (swept.sum() > 1)
-    found = minima(taken, AROUND)
-    if found is not None and (kept := found.inside).sum() >= LEAST_BUDGETS:
+    valleys = minima(taken, AROUND)
+    if valleys is not None and (kept := valleys.inside).sum() >= LEAST_BUDGETS:
         within = np.flatnonzero(taken)[kept]
-        return replace(_with_minima(lowest, taken, found, flops)._only(within), left_out=np.delete(flops, within))
-    found = minima(swept, 1.0)
-    if found is None:
+        return replace(_with_minima(lowest, taken, valleys, flops)._only(within), left_out=np.delete(flops, within))
+    valleys = minima(swept, 1.0)
+    if valleys is None:
         return lowest
     logs = [np.log(design[size][rows]) for rows in every]
     ends = np.array([(one.min(), one.max()) for one, is_swept in zip(logs, swept, strict=True) if is_swept])
     at_an_end = np.zeros(len(flops), bool)
-    at_an_end[swept] = end(found.log_size, *ends.T) != 0
-    return replace(_with_minima(lowest, swept, found, flops), at_an_end=at_an_end)
+    at_an_end[swept] = end(valleys.log_size, *ends.T) != 0
+    return replace(_with_minima(lowest, swept, valleys, flops), at_an_end=at_an_end)
 
 
 def _with_minima(
     lowest: BudgetLosses,
     swept: Bool[np.ndarray, " budgets"],
-    found: _Valleys,
+    valleys: _Valleys,
     flops: Float[np.ndarray, " budgets"],
 ) -> BudgetLosses:
     """Replace the runs of lowest loss by the minima of the quadratics where they exist."""
     spent = np.where(swept, flops, lowest.runs.design.flops)
     loss, own, shared = (part.copy() for part in (lowest.runs.loss, lowest.own, lowest.shared))
-    loss[swept], own[swept] = found.loss, found.own
-    shared[np.ix_(swept, swept)] = found.shared
+    loss[swept], own[swept] = valleys.loss, valleys.own
+    shared[np.ix_(swept, swept)] = valleys.shared
     return replace(
         lowest,
         runs=replace(lowest.runs, design=replace(lowest.runs.design, flops=spent), loss=loss),
         smoothed=swept,
         own=own,
         shared=shared,
-        residual=found.residual,
-        degrees_of_freedom=found.degrees_of_freedom,
+        residual=valleys.residual,
+        degrees_of_freedom=valleys.degrees_of_freedom,
     )
 
 

@@ -189,16 +189,16 @@ def leverage_of(
       UserError: a group was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
         unknown or out of its range.
     """
-    found = (budget_losses(runs), budget_losses(against))
-    held = [_held(name, len(one.runs), fixed or {}) for name, one in zip(("first", "second"), found, strict=True)]
-    for name, one in zip(("first", "second"), found, strict=True):
+    losses = (budget_losses(runs), budget_losses(against))
+    held = [_held(name, len(one.runs), fixed or {}) for name, one in zip(("first", "second"), losses, strict=True)]
+    for name, one in zip(("first", "second"), losses, strict=True):
         _check_falls(name, one.runs)
-    weights = precision(np.sqrt(np.concatenate([one.own for one in found])))
-    parts = np.split(weights, [len(found[0].runs)])
-    kept = [replace(one.runs, weight=weight) for one, weight in zip(found, parts, strict=True)]
+    weights = precision(np.sqrt(np.concatenate([one.own for one in losses])))
+    parts = np.split(weights, [len(losses[0].runs)])
+    kept = [replace(one.runs, weight=weight) for one, weight in zip(losses, parts, strict=True)]
     (curve, one), (dense, other) = (_curve_of(family, seed, given) for family, given in zip(kept, held, strict=True))
-    at = found[0].runs.design.flops if flops is None else np.asarray(flops, float)
-    value, reach = _between(one, other, at, [one, other], level, _shared(found, kept))
+    at = losses[0].runs.design.flops if flops is None else np.asarray(flops, float)
+    value, reach = _between(one, other, at, [one, other], level, _shared(losses, kept))
     why = [
         curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),
         dense.unknown(lambda law: jnp.log(leverage_between(curve.law, law, at)), len(at)),
@@ -214,7 +214,7 @@ def leverage_of(
         unknown=unknown,
         curve=curve,
         against=dense,
-        budgets=found,
+        budgets=losses,
         without_asymptote=(len(held[0]) > len(fixed or {}), len(held[1]) > len(fixed or {})),
     )
 
@@ -261,12 +261,13 @@ class _Shared:
     degrees_of_freedom: int
 
 
-def _shared(found: tuple[BudgetLosses, BudgetLosses], kept: Sequence[Runs]) -> _Shared | None:
-    degrees_of_freedom = sum(one.degrees_of_freedom for one in found)
+def _shared(losses: tuple[BudgetLosses, BudgetLosses], kept: Sequence[Runs]) -> _Shared | None:
+    degrees_of_freedom = sum(one.degrees_of_freedom for one in losses)
     if not degrees_of_freedom:
         return None
-    noise = sum(one.residual for one in found) / degrees_of_freedom
-    first, second = (noise * one.shared * np.outer(runs.loss, runs.loss) for one, runs in zip(found, kept, strict=True))
+    noise = sum(one.residual for one in losses) / degrees_of_freedom
+    pairs = zip(losses, kept, strict=True)
+    first, second = (noise * one.shared * np.outer(runs.loss, runs.loss) for one, runs in pairs)
     return _Shared(covariances=(first, second), degrees_of_freedom=degrees_of_freedom)
 
 

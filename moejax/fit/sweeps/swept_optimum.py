@@ -114,20 +114,20 @@ def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"],
 def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
     """Return the quadratic of the runs near the best settings of a group, or the reason why there is none."""
     near, middle = _near(x, losses)
-    around, found = x[near] - middle, losses[near]
+    around, own = x[near] - middle, losses[near]
     terms = _monomials(around)
-    if len(found) < terms.shape[1] or np.linalg.matrix_rank(terms) < terms.shape[1]:
+    if len(own) < terms.shape[1] or np.linalg.matrix_rank(terms) < terms.shape[1]:
         return "too few runs near the best"
     # Columns are scaled to equal size, so that the rank and the inverse do not depend on a setting's range.
     size = np.linalg.norm(terms, axis=0)
-    coefficients, *_ = np.linalg.lstsq(terms / size, found, rcond=None)
+    coefficients, *_ = np.linalg.lstsq(terms / size, own, rcond=None)
     coefficients = coefficients / size
     inverse = np.linalg.inv((terms / size).T @ (terms / size)) / np.outer(size, size)
     return _Quadratic(
         coefficients=coefficients,
         inverse=inverse,
-        residual=float(np.sum((found - terms @ coefficients) ** 2)),
-        degrees_of_freedom=len(found) - terms.shape[1],
+        residual=float(np.sum((own - terms @ coefficients) ** 2)),
+        degrees_of_freedom=len(own) - terms.shape[1],
         middle=middle,
         low=around.min(axis=0),
         high=around.max(axis=0),
@@ -186,7 +186,7 @@ def smooth_best_by(
     losses = run_table.numbers(frame[loss], where=named).to_numpy(np.float64)
     known = np.isfinite(losses)
     groups = frame.groupby(list(inputs), sort=False, dropna=False).indices.values()
-    found, best, refused = [], [], Counter[str]()
+    quadratics, best, refused = [], [], Counter[str]()
     for rows in (rows[known[rows]] for rows in groups):
         if not len(rows):
             continue
@@ -194,9 +194,9 @@ def smooth_best_by(
         if isinstance(quadratic, str):
             refused[quadratic] += 1
             continue
-        found.append(quadratic)
+        quadratics.append(quadratic)
         best.append(rows[int(np.argmin(losses[rows]))])
-    spare = sum(quadratic.degrees_of_freedom for quadratic in found)
+    spare = sum(quadratic.degrees_of_freedom for quadratic in quadratics)
     if not spare:
         terms = _monomials(np.zeros((1, len(settings)))).shape[1]
         raise UserError(
@@ -204,9 +204,9 @@ def smooth_best_by(
             f"no sweep over {listed(settings)} has more of them than that ({_reasons(refused)}); leave --smooth out to "
             f"keep the best run of each."
         )
-    noise = sum(quadratic.residual for quadratic in found) / spare
+    noise = sum(quadratic.residual for quadratic in quadratics) / spare
     kept, optima = [], []
-    for row, quadratic in zip(best, found, strict=True):
+    for row, quadratic in zip(best, quadratics, strict=True):
         optimum = _optimum(quadratic, noise, settings)
         if isinstance(optimum, str):
             refused[optimum] += 1
@@ -250,14 +250,14 @@ def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> 
 
 def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:
     """Return the columns proportional to a setting, with the factor: such as a batch in sequences and in tokens."""
-    found = {}
+    factors = {}
     for column in map(str, frame.columns):
         if column in but or frame[column].dtype.kind not in "iuf":
             continue
         ratio = frame[column].to_numpy(np.float64) / values
         if ratio[0] != 0 and np.allclose(ratio, ratio[0], rtol=1e-9, atol=0):
-            found[column] = float(ratio[0])
-    return found
+            factors[column] = float(ratio[0])
+    return factors
 
 
 def _reasons(refused: Counter[str]) -> str:

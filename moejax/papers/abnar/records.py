@@ -74,11 +74,12 @@ def _under_each(find: Callable[[Any], Any]) -> list[Reading]:
 
 
 def _trend(
-    where: str, quantity: str, published: str, found: list[Reading], note: str = "", *, undefined: bool = False
+    where: str, quantity: str, published: str, readings: list[Reading], note: str = "", *, undefined: bool = False
 ) -> Record:
-    agree = sum(reading.agrees(published) for reading in found)
-    tried = f"so under {agree or 'none'} of the {len(found)} readings of N_a(N, S) that were tried"
-    return record(where, quantity, published, *found, note=f"{tried}; {note}" if note else tried, undefined=undefined)
+    agree = sum(reading.agrees(published) for reading in readings)
+    tried = f"so under {agree or 'none'} of the {len(readings)} readings of N_a(N, S) that were tried"
+    note = f"{tried}; {note}" if note else tried
+    return record(where, quantity, published, *readings, note=note, undefined=undefined)
 
 
 def _constants() -> Records:
@@ -138,8 +139,8 @@ def _by_sparsity_at_other_shares() -> Records:
             turn = next((sparsity for sparsity, step in steps if step != published), None)
             name = f"{quantity} with S from 0 to 0.98 at C = 1e20, {taken.meaning}"
             note = "" if turn is None else f"up to S = {turn:g} it {published}, and not beyond"
-            found = Reading(trend(values), f"{taken.meaning}, which it does not give")
-            yield record(where, name, published, found, note=note, undefined=True)
+            shown = Reading(trend(values), f"{taken.meaning}, which it does not give")
+            yield record(where, name, published, shown, note=note, undefined=True)
 
 
 def _sparsity_gain_by_budget() -> Records:
@@ -195,16 +196,16 @@ def _sparsity(flops: Number, total: Number, reading: Any) -> float:
 
 def _by_size() -> Records:
     for flops in BUDGETS:
-        found = _under_each(lambda reading, flops=flops: trend(_sparsity(flops, total, reading) for total in SIZES))
+        trends = _under_each(lambda reading, flops=flops: trend(_sparsity(flops, total, reading) for total in SIZES))
         yield _trend(
-            "Section 2.2 and Appendix D.2", f"S* with N from 0.5B to 4B, at C = {short(flops)}", "rises", found
+            "Section 2.2 and Appendix D.2", f"S* with N from 0.5B to 4B, at C = {short(flops)}", "rises", trends
         )
     for total in (1e9, 2e9, 4e9):
-        found = _under_each(lambda reading, total=total: trend(_sparsity(flops, total, reading) for flops in BUDGETS))
+        trends = _under_each(lambda reading, total=total: trend(_sparsity(flops, total, reading) for flops in BUDGETS))
         name = f"S* with C from 3e19 to 1e21, at N = {total / 1e9:g}B"
-        yield _trend("Section 3 and Appendix D.2", name, "falls", found)
+        yield _trend("Section 3 and Appendix D.2", name, "falls", trends)
         note = "Section 3, Figure 4 and Appendix D.2 have it fall, as Eq. 6 does"
-        yield _trend("Section 6", name, "rises", found, note)
+        yield _trend("Section 6", name, "rises", trends, note)
     yield from _dense_thresholds()
     for flops in (1e20, 1e21):
         large = _under_each(lambda reading, flops=flops: _sparsity(flops, 1e13, reading))
@@ -215,28 +216,28 @@ def _dense_thresholds() -> Records:
     """Yield the sizes up to which the dense model is best."""
     note = "the document reads this from the surfaces of Eq. 8, whose coefficients are not printed"
     for flops in BUDGETS:
-        found = [
+        sizes = [
             Reading(float(optima.dense_threshold(LAW, flops, ACTIVE_PARAMS[key])) / 1e6, name)
             for key, name in READINGS.items()
         ]
         name = f"N up to which S* is 0 at C = {short(flops)} ('for most compute budgets')"
-        yield record("Appendix D.2", name, "about 500", *found, unit="M", note=note, undefined=True)
-    found = _under_each(lambda reading: trend(optima.dense_threshold(LAW, flops, reading) for flops in BUDGETS))
-    yield _trend("Figure 9", "N up to which S* is 0, with C from 3e19 to 1e21", "rises", found)
+        yield record("Appendix D.2", name, "about 500", *sizes, unit="M", note=note, undefined=True)
+    trends = _under_each(lambda reading: trend(optima.dense_threshold(LAW, flops, reading) for flops in BUDGETS))
+    yield _trend("Figure 9", "N up to which S* is 0, with C from 3e19 to 1e21", "rises", trends)
 
 
 def _joint() -> Records:
     everything = ACTIVE_PARAMS["proportional"]
-    found = optima.joint_optimum(LAW, 1e20, everything, cap=1 - 1e-15)
+    optimum = optima.joint_optimum(LAW, 1e20, everything, cap=1 - 1e-15)
     name = "S of the joint optimum of Eq. 2 at C = 1e20"
-    yield record("Section 3", f"{name} ('approaches 1')", "1.0", Reading(found.sparsity, READINGS["proportional"]))
+    yield record("Section 3", f"{name} ('approaches 1')", "1.0", Reading(optimum.sparsity, READINGS["proportional"]))
     claims = {
         "N* at S = 0.9": optima.optimal_params_total(LAW, 1e20, 0.9, everything),
         "S* at N = 1B": optima.optimal_sparsity(LAW, 1e20, 1e9, everything),
     }
     for name, claim in claims.items():
-        found = Reading(holds(check(claim).holds), READINGS["proportional"])
-        yield record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", found)
+        minimum = Reading(holds(check(claim).holds), READINGS["proportional"])
+        yield record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", minimum)
 
 
 def _fit() -> Records:

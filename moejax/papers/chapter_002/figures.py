@@ -67,19 +67,19 @@ def grid(inputs: FigureInputs) -> Figure:
     law = inputs.law
     active, expansion = ACTIVES[None, :], EXPANSIONS[:, None]
     tokens = BUDGET / (FLOPS_PER_PARAM_AND_TOKEN * active)
-    found = evaluate(law, params_active=active, params_total=active * expansion, tokens=tokens)
+    losses = evaluate(law, params_active=active, params_total=active * expansion, tokens=tokens)
     best = [float(compute_optimal(law, BUDGET, g).value["params_active"]) for g in EXPANSIONS]
     marks = [Series(label="best active size", x=best, y=EXPANSIONS, colour=ORANGE)]
     for (name, (own, ratio, *_)), mark in zip(CONFIGURATIONS.items(), ("squares", "stars", "points"), strict=True):
         marks.append(Series(label=name, x=[own], y=[ratio], mark=mark, colour=INK))
-    floor = float(np.nanmin(found))
+    floor = float(np.nanmin(losses))
     field = Field(
         x=ACTIVE,
         y=EXPANSION,
         z=LOSS,
         xs=ACTIVES,
         ys=EXPANSIONS,
-        zs=found,
+        zs=losses,
         title="C = 3.4e24",
         marks=marks,
         contours=floor + np.array([0.002, 0.005, 0.01, 0.02, 0.04, 0.08]),
@@ -181,15 +181,15 @@ def of_runs(inputs: FigureInputs) -> Figure:
     panels: list[Panel | Field] = [Panel(x=FLOPS, y=LOSS, series=series, title="runs")]
     if len(cells):
         losses = cells.pivot_table(index="expansion", columns="params_active", values="loss")
-        sizes, ratios, found = (np.asarray(each, np.float64) for each in (losses.columns, losses.index, losses))
-        best = np.unravel_index(int(np.argmin(found)), found.shape)
+        sizes, ratios, values = (np.asarray(each, np.float64) for each in (losses.columns, losses.index, losses))
+        best = np.unravel_index(int(np.argmin(values)), values.shape)
         marks = [
             Series(label="runs", x=column(runs, "params_active"), y=column(runs, "expansion"), mark="open", colour=INK),
             Series(label="least", x=[sizes[best[1]]], y=[ratios[best[0]]], mark="stars", colour=ORANGE),
         ]
         title = f"by the law of the runs, C = {float(cells['flops'].iloc[0]):.2g}"
         panels.append(
-            Field(x=ACTIVE, y=EXPANSION, z=LOSS, xs=sizes, ys=ratios, zs=found, title=title, marks=marks, contours=6)
+            Field(x=ACTIVE, y=EXPANSION, z=LOSS, xs=sizes, ys=ratios, zs=values, title=title, marks=marks, contours=6)
         )
     return figure(
         "The frontier of runs",

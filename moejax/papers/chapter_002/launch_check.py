@@ -83,8 +83,8 @@ class LaunchCheck:
         )
 
     def _correction(self) -> list[Table]:
-        found = self.correction
-        if found is None:
+        refit = self.correction
+        if refit is None:
             return []
         columns = (
             Column("coefficient"),
@@ -95,8 +95,8 @@ class LaunchCheck:
             Column("worst miss before", "+.4f", "nats"),
             Column("after", "+.4f", "nats"),
         )
-        name = f"{found.name} ({found.symbol})"
-        row = [name, found.before, found.after, found.low, found.high, found.miss_before, found.miss_after]
+        name = f"{refit.name} ({refit.symbol})"
+        row = [name, refit.before, refit.after, refit.low, refit.high, refit.miss_before, refit.miss_after]
         note = "The other coefficients are those of the proxies; low to high is a 90 % interval of the refitted one."
         return [Table("Correction by the held-out runs", columns, [row], [note], key="correction")]
 

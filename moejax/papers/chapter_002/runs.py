@@ -48,6 +48,6 @@ def chapter_002_runs(
     table = pd.DataFrame({"part": part, **known, "flops": 6 * active * tokens})
     if betas is None:
         return table.assign(loss=losses(float(CHAPTER_002.tokens_exponent)))
-    found = {f"loss_{name}": losses(beta) for name, beta in betas.items()}
+    by_domain = {f"loss_{name}": losses(beta) for name, beta in betas.items()}
     shares = {f"share_{name}": 1 / len(betas) for name in betas}
-    return table.assign(loss=np.mean([*found.values()], axis=0), **found, **shares)
+    return table.assign(loss=np.mean([*by_domain.values()], axis=0), **by_domain, **shares)

@@ -120,13 +120,13 @@ def shapes(inputs: FigureInputs) -> Figure:
     by_aspect, by_rate = [], []
     for layers, colour in coloured(DEPTHS):
         at = {"params_total": 7e9, "params_active": 1.4e9, "model_dim": aspect * layers, "num_layers": layers}
-        found = evaluate(inputs.law, TOTAL_RATIO.column, **at)
-        keep = found > 1
-        by_aspect.append(Series(label=f"{layers} layers", x=aspect[keep], y=found[keep], colour=colour))
+        values = evaluate(inputs.law, TOTAL_RATIO.column, **at)
+        keep = values > 1
+        by_aspect.append(Series(label=f"{layers} layers", x=aspect[keep], y=values[keep], colour=colour))
     for mu, mark in ((10.0, "dotted"), (22.0, "line"), (44.0, "dashed")):
-        found = active_ratio(RATES, mu)
-        keep = found > 0
-        by_rate.append(Series(label=f"μ = {mu:g}", x=RATES[keep], y=found[keep], mark=mark, colour=INK))
+        values = active_ratio(RATES, mu)
+        keep = values > 0
+        by_rate.append(Series(label=f"μ = {mu:g}", x=RATES[keep], y=values[keep], mark=mark, colour=INK))
     panels = [
         Panel(x=ASPECT, y=TOTAL_RATIO, series=by_aspect, level=20.0),
         Panel(x=RATE, y=ACTIVE_RATIO, series=by_rate),

@@ -115,7 +115,7 @@ def _identities(name: str, experts: int, top_k: int, hidden: int, shared: int) -
     layers = [resources.layer_params(MODEL_DIM, LAYERS - 1, ratio) for ratio in (mu, beta)]
     rest = resources.layer_params(MODEL_DIM, 1, ALPHA)
     design = Design(params_total=total, params_active=active, model_dim=MODEL_DIM, num_layers=LAYERS)
-    found = LAW(design)
+    predicted = LAW(design)
     dense_dim = LAW.dense_width(total)
     dense_context = SEQUENCE / dense_dim
     dense_per_token = 2 * total * resources.attention_factor(ALPHA, dense_context)
@@ -128,8 +128,8 @@ def _identities(name: str, experts: int, top_k: int, hidden: int, shared: int) -
         "Eqs. 16 and 18": (resources.activation_rate(beta, mu), rate),
         "Eqs. 19 to 21": (2 * rate * total * kappa, _per_token(model)),
         "Eq. 22": (resources.layer_params(dense_dim, dense_dim / 88.0, ALPHA), total),
-        "Eq. 23": (found["compute_ratio"], _per_token(model) / dense_per_token),
-        "Eqs. 24 and 25": (found["token_multiplier"] * _per_token(model), dense_per_token),
+        "Eq. 23": (predicted["compute_ratio"], _per_token(model) / dense_per_token),
+        "Eqs. 24 and 25": (predicted["token_multiplier"] * _per_token(model), dense_per_token),
         "Eq. 27": (resources.active_ratio(rate, mu), beta),
     }
     for where, (left, right) in sides.items():
@@ -175,9 +175,9 @@ def _token_multiplier() -> Records:
 def _doubling() -> Records:
     where = "Appendix F"
     for mu, name_of_mu in ((22.0, "mu = 22"), (1e6, "very large mu")):
-        found = LAW(_design(0.2, mu))
+        doubled = LAW(_design(0.2, mu))
         for quantity, name in (("mu", "total_ratio"), ("beta", "active_ratio")):
-            value = float(found[f"{name}_doubled"] / found[name])
+            value = float(doubled[f"{name}_doubled"] / doubled[name])
             name = f"growth of {quantity} from 7B to 14B at r_a = 0.2 and {name_of_mu} ('roughly 2')"
             note = (
                 "the text speaks of a large mu and does not say how large; by Eq. 27 beta' = 2 beta + 4/3, and at "

@@ -82,9 +82,9 @@ class MeasuredLeverage:
         (ratio, granularity), flops = architecture(self.points), self.points.design.flops
         spent = np.unique(flops).tolist()
         columns = (Column("A", percent(2)), Column("G", ".4g"), *(Column(f"C = {one:.2g}", ".3f") for one in spent))
-        found = dict(zip(zip(ratio, granularity, flops, strict=True), self.points.loss.tolist(), strict=True))
+        measured = dict(zip(zip(ratio, granularity, flops, strict=True), self.points.loss.tolist(), strict=True))
         families = sorted(set(zip(ratio.tolist(), granularity.tolist(), strict=True)))
-        rows = [[*family, *(found.get((*family, one)) for one in spent)] for family in families]
+        rows = [[*family, *(measured.get((*family, one)) for one in spent)] for family in families]
         reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
         notes = [
             f"{len(flops)} leverages, {self.undefined} more undefined",
@@ -385,7 +385,7 @@ def _measured(
 class Followed:
     """The procedure applied to a run table of moejax."""
 
-    found: TianRecipe
+    recipe: TianRecipe
     read: ReadRuns
     runs: Runs
     """All runs, with compute as the paper counts it."""
@@ -393,11 +393,11 @@ class Followed:
     @property
     def result(self) -> Result:
         """Summary of the procedure's results."""
-        return self.found.summary()
+        return self.recipe.summary()
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as plain data."""
-        return self.found.to_json()
+        return self.recipe.to_json()
 
 
 def follow(table: Path, models: Sequence[str], seed: int) -> Followed:
@@ -410,4 +410,4 @@ def follow(table: Path, models: Sequence[str], seed: int) -> Followed:
     runs, _ = in_model_scale(read.runs, read.frame)
     kept = np.isin(read.frame["model"], models) if models else np.ones(len(runs), bool)
     tried = {name: read.frame[name].to_numpy(np.float64)[kept] for name in ("learning_rate", "batch_tokens")}
-    return Followed(found=tian(runs.where(kept), **tried, seed=seed), read=read, runs=runs)
+    return Followed(recipe=tian(runs.where(kept), **tried, seed=seed), read=read, runs=runs)

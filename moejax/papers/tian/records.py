@@ -184,8 +184,8 @@ def _allocation() -> Records:
         where = f"Table 5, {'dense' if name == 'dense' else 'MoE'}"
         yield record(where, "sum of the exponents of C", "1.0000", law.model_exponent + law.tokens_exponent)
         for flops in (1e18, 1e20, 1e22):
-            found = law(Design(flops=flops))
-            product = found["flops_per_token"] * found["tokens"] / flops
+            optimum = law(Design(flops=flops))
+            product = optimum["flops_per_token"] * optimum["tokens"] / flops
             yield record(where, f"M·D over C at C = {short(flops)}", "1.00", product, implied=True)
         for quantity, exponent in (("M", law.model_exponent), ("D", law.tokens_exponent)):
             yield record(

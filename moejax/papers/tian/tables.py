@@ -131,8 +131,8 @@ def _hyperparameters() -> Records:
     note = "the columns are power laws of the maximum training FLOPs, with other constants than Eq. 5's"
     for (*_, rate, batch, flops, rate_12, _), batch_12 in zip(GROUPS, BATCHES_12, strict=True):
         at = f"at {short(flops)} FLOPs"
-        found = law(Design(flops=flops))
-        eta, sequences = (found[name] / unit for name, unit in UNITS.items())
+        best = law(Design(flops=flops))
+        eta, sequences = (best[name] / unit for name, unit in UNITS.items())
         yield record("Tables 8 to 11", f"eta {at}, by Eq. 5", rate, eta, note=note)
         yield record("Tables 8 to 11", f"B {at}, by Eq. 5", batch, sequences, unit="sequences", note=note)
         slip = "Tables 8 to 11 have a tenth of it at the same FLOPs"
@@ -278,14 +278,14 @@ def _attention() -> Records:
                 (causal, experts + f.unembedding),
                 (whole, experts),
             )
-            for found, (attention, rest) in zip(shares.values(), parts, strict=True):
-                found.append(100 * attention / (attention + rest))
+            for own, (attention, rest) in zip(shares.values(), parts, strict=True):
+                own.append(100 * attention / (attention + rest))
     where = "Appendix F.4"
-    ends = [Reading(f"{min(found):.0f} to {max(found):.0f}", name) for name, found in shares.items()]
+    ends = [Reading(f"{min(own):.0f} to {max(own):.0f}", name) for name, own in shares.items()]
     note = f"by Eqs. 10 to 12 as printed the lowest is {min(shares['']):.4g} %, and no reading gives both ends"
     name = "lowest and highest share of attention in the FLOPs of Table 12"
     yield record(where, name, "20 to 50", *ends, unit="%", note=note)
-    inside = [Reading(sum(20 <= share <= 50 for share in found), name) for name, found in shares.items()]
+    inside = [Reading(sum(20 <= share <= 50 for share in own), name) for name, own in shares.items()]
     models = sum(len(group) for _, group in groups)
     yield record(where, "models of Table 12 whose attention has 20 to 50 % of the FLOPs", str(models), *inside)
 

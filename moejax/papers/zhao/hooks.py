@@ -108,9 +108,9 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
     left = columns / scale @ solved - loss * weight
     inverse = np.linalg.inv(columns.T @ columns / np.outer(scale, scale))
     covariance = inverse / np.outer(scale, scale) * (left @ left) / (len(loss) - columns.shape[1])
-    found = scipy.optimize.least_squares(residuals, (1.0, 1.0), x_scale=0.1)
-    spread = np.linalg.inv(found.jac.T @ found.jac) * 2 * found.cost / free
-    exponents = {name: (float(found.x[i]), float(np.sqrt(spread[i, i]))) for i, name in enumerate("pq")}
+    solution = scipy.optimize.least_squares(residuals, (1.0, 1.0), x_scale=0.1)
+    spread = np.linalg.inv(solution.jac.T @ solution.jac) * 2 * solution.cost / free
+    exponents = {name: (float(solution.x[i]), float(np.sqrt(spread[i, i]))) for i, name in enumerate("pq")}
     return Hooks(hooks=_hooks(solved / scale, covariance), exponents=exponents, runs=len(loss))
 
 

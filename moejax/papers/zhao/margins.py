@@ -158,13 +158,13 @@ def at_each_structure(
         for g in _groups((known["G"], known["S"]), runs)
         if np.ptp(known["N"][g]) > 0 and share[g].max() > APART * share[g].min() and g.sum() > free
     ]
-    found = []
+    fits = []
     for number, group in enumerate(groups):
         report("Eq. 7 at each G", number, len(groups))
         fit = fit_law(ThreeFactor, runs.only(group), fixed=held, starts=Sobol(MARGIN_STARTS, seed))
         if fit.unidentified or fit.unidentified_directions:
             continue
-        found.append(
+        fits.append(
             AtStructure(
                 active_experts=float(known["G"][group][0]),
                 shared_share=float(known["S"][group][0]),
@@ -173,7 +173,7 @@ def at_each_structure(
                 r_squared=fit.metrics.r_squared,
             )
         )
-    return found
+    return fits
 
 
 APART = 1.2

@@ -136,9 +136,9 @@ def _table_4() -> Records:
             yield from _two_ways(model, f"efficient at a gain of {text}", pair, total, (share, "", "nearest"))
 
 
-def _two_ways(model: str, which: str, printed: Any, total: Number, *found: tuple[float, str, str]) -> Records:
+def _two_ways(model: str, which: str, printed: Any, total: Number, *shares: tuple[float, str, str]) -> Records:
     for text, scale, unit in zip(printed, (100, total / 1e9), ("%", "B"), strict=True):
-        values = [Reading(share * scale, name, rounding) for share, name, rounding in found]
+        values = [Reading(share * scale, name, rounding) for share, name, rounding in shares]
         what = "N_a/N" if unit == "%" else "N_a"
         yield record("Table 4", f"{model}: {which} {what}", text, *values, unit=unit)
 

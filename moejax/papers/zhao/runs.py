@@ -30,14 +30,14 @@ def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
 
 def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
     """Return the model width, expert width and number of routed experts; G experts are as wide as all active ones."""
-    found: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
+    columns: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
     for run, shared in zip(runs, num_shared, strict=True):
         name, everything, serving = widths(round(run.total / 1e6), round(run.active / 1e6))
         _, _, hidden, expert = shape(name)
-        found["model_dim"].append(hidden)
-        found["expert_hidden"].append(expert * serving / run.experts)
-        found["num_experts"].append(round(everything * run.experts / serving - float(shared), 9))
-    return found
+        columns["model_dim"].append(hidden)
+        columns["expert_hidden"].append(expert * serving / run.experts)
+        columns["num_experts"].append(round(everything * run.experts / serving - float(shared), 9))
+    return columns
 
 
 def _known(runs: list[Run]) -> dict[str, np.ndarray]:

@@ -77,8 +77,8 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
     by_budget = []
     chosen = (0.0, 0.5, 0.9, 0.98)
     for sparsity, mark in zip(chosen, ("line", "dashed", "dotted", "joined"), strict=True):
-        found = [float(loss(inputs, flops, best_sizes(inputs, flops, [sparsity])[0], sparsity)) for flops in BUDGETS]
-        by_budget.append(Series(label=f"S = {100 * sparsity:g} %", x=BUDGETS, y=found, mark=mark, colour=MUTED))
+        least = [float(loss(inputs, flops, best_sizes(inputs, flops, [sparsity])[0], sparsity)) for flops in BUDGETS]
+        by_budget.append(Series(label=f"S = {100 * sparsity:g} %", x=BUDGETS, y=least, mark=mark, colour=MUTED))
     panels = [Panel(x=IDLE, y=LOSS, series=by_share), Panel(x=FLOPS, y=LOSS, series=by_budget)]
     return figure(
         "Least loss against sparsity",

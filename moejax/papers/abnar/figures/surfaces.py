@@ -75,10 +75,10 @@ def loss(inputs: FigureInputs, flops: float, total: Any, sparsity: Any) -> np.nd
     total, sparsity = np.broadcast_arrays(np.asarray(total, float), np.asarray(sparsity, float))
     active = inputs.active_params(total, sparsity)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
-    found = evaluate(
+    losses = evaluate(
         inputs.law, params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0, params_active=active
     )
-    return np.where(tokens > LEAST_TOKENS_PER_PARAM * active, found, np.nan)
+    return np.where(tokens > LEAST_TOKENS_PER_PARAM * active, losses, np.nan)
 
 
 def best_sizes(inputs: FigureInputs, flops: float, sparsities: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -152,17 +152,17 @@ def _row(inputs: FigureInputs, flops: float) -> list[Panel]:
     active_share = np.geomspace(1.0, 0.02, 61)
     by_sparsity, by_total, by_active = [], [], []
     for total, colour in coloured(SIZES):
-        found = loss(inputs, flops, total, 1 - active_share)
-        by_sparsity += _curve(f"N = {size(total, 3)}", active_share, found, colour)
+        losses = loss(inputs, flops, total, 1 - active_share)
+        by_sparsity += _curve(f"N = {size(total, 3)}", active_share, losses, colour)
     for sparsity, colour in coloured(SPARSITIES):
         best = best_sizes(inputs, flops, [sparsity])[0]
         total = np.geomspace(best / 12, best * 12, 61)
-        found = loss(inputs, flops, total, sparsity)
-        keep = found < np.nanmin(found) + 0.3
-        total, found = total[keep], found[keep]
+        losses = loss(inputs, flops, total, sparsity)
+        keep = losses < np.nanmin(losses) + 0.3
+        total, losses = total[keep], losses[keep]
         label = f"S = {100 * sparsity:g} %"
-        by_total += _curve(label, total, found, colour, dotted=True)
-        by_active += _curve(label, inputs.active_params(total, sparsity), found, colour, dotted=True)
+        by_total += _curve(label, total, losses, colour, dotted=True)
+        by_active += _curve(label, inputs.active_params(total, sparsity), losses, colour, dotted=True)
     return [
         Panel(x=IDLE, y=LOSS, series=by_sparsity, title=name),
         Panel(x=TOTAL, y=LOSS, series=by_total),

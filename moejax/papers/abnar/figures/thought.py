@@ -86,7 +86,7 @@ def by_length(inputs: FigureInputs) -> Figure:
 )
 def slopes(inputs: FigureInputs) -> Figure:
     """Draw Figure 15: the slopes of these lines against active parameters, for dense models and mixtures."""
-    found = [
+    fitted = [
         (float(own["params_active"].iloc[0]), _slope(own), bool(own["num_experts"].iloc[0] > 0))
         for _, own, _ in _models(inputs)
         if len(own) > 1
@@ -94,13 +94,13 @@ def slopes(inputs: FigureInputs) -> Figure:
     series = [
         Series(
             label=name,
-            x=[size for size, _, mixture in found if mixture == which],
-            y=[slope for _, slope, mixture in found if mixture == which],
+            x=[size for size, _, mixture in fitted if mixture == which],
+            y=[slope for _, slope, mixture in fitted if mixture == which],
             mark=mark,
             colour=colour,
         )
         for name, which, mark, colour in (("dense", False, "joined", BLUE), ("mixtures", True, "squares", ORANGE))
-        if any(mixture == which for *_, mixture in found)
+        if any(mixture == which for *_, mixture in fitted)
     ]
     return figure(
         "What a word of an answer is worth",

@@ -234,10 +234,10 @@ def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> 
         if value == usual:
             continue
         try:
-            found = leverage_of(_runs(table, axis, value), _runs(table, axis, usual))
+            gain = leverage_of(_runs(table, axis, value), _runs(table, axis, usual))
         except UserError:
             continue
-        series.append(Series(label=label(value), x=found.flops, y=found.value, mark="joined", colour=colour))
+        series.append(Series(label=label(value), x=gain.flops, y=gain.value, mark="joined", colour=colour))
     title = f"over {label(usual)}"
     return [Panel(x=FLOPS, y=LEVERAGE, series=series, title=title, level=1.0)] if series else []
 
@@ -369,7 +369,7 @@ Curves = list[tuple[str, np.ndarray]]
 
 
 def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str, more: str = "") -> Figure:
-    lines = [Series(label=label, x=COMPUTE, y=found, colour=colour) for (label, found), colour in coloured(curves)]
+    lines = [Series(label=label, x=COMPUTE, y=values, colour=colour) for (label, values), colour in coloured(curves)]
     panels = [Panel(x=FLOPS, y=LEVERAGE, series=lines, title=held)]
     if inputs.has(axis.column, "flops", "loss"):
         panels.insert(0, _isoflop(inputs.table, axis))

@@ -74,15 +74,15 @@ def definition(inputs: FigureInputs) -> Figure:
         for row in table.to_dict("records")
     }
     dense = next((curve for row, curve in curves.values() if row["activation"] == "dense"), None)
-    found = []
+    mixtures = []
     for row, curve in curves.values():
         if dense is not None and row["activation"] != "dense":
             gain = float(leverage_between(curve, dense, row["most_flops"]))
             if np.isfinite(gain) and gain > 0:
-                found.append((gain, row, curve))
-    if dense is None or not found:
+                mixtures.append((gain, row, curve))
+    if dense is None or not mixtures:
         raise UserError("The table has no dense curve, or no mixture whose loss the dense curve reaches.")
-    gain, row, curve = max(found, key=lambda one: one[0])
+    gain, row, curve = max(mixtures, key=lambda one: one[0])
     least, most = float(row["least_flops"]), float(row["most_flops"])
     own, needed = np.geomspace(least, most, 41), most * gain
     longer = np.geomspace(least, max(needed, most) * 1.5, 61)
@@ -139,11 +139,11 @@ def one_by_one(inputs: FigureInputs) -> Figure:
         by_ratio.append(
             Series(label=label, x=ratio, y=leverage(inputs.law, ratio, 2.0, budget), mark=mark, colour=colour)
         )
-        found = leverage(inputs.law, held, granularity, budget)
-        by_granularity.append(Series(label=label, x=granularity, y=found, mark=mark, colour=colour))
+        values = leverage(inputs.law, held, granularity, budget)
+        by_granularity.append(Series(label=label, x=granularity, y=values, mark=mark, colour=colour))
     for a, colour in coloured(ROUTED_RATIOS):
-        found = leverage(inputs.law, a, 2.0, flops)
-        by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
+        values = leverage(inputs.law, a, 2.0, flops)
+        by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=values, mark="dotted", colour=colour))
     every = (
         (RATIO, by_ratio, "G = 2"),
         (GRANULARITY, by_granularity, f"A = {100 * held:.2g} %"),

@@ -6,7 +6,7 @@ law at the settings of Table 6. A run table adds its points.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,98 +47,141 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Slice:
-    """Settings that vary in one factor along a curve, and in another between curves."""
+    """A panel of settings of Table 6 that vary in one factor along a curve, and in another between curves."""
 
-    runs: Sequence[Run]
+    title: str
+    where: Callable[[Run], bool]
     vary: str
     by: str
     most: float = np.inf
-    """Upper limit of the varied factor for runs of a table."""
+    """Upper limit of the varied factor."""
+    loss: Axis = LOSS
+    ends: tuple[float, float] | None = None
+    """Ends of the curves; default: the first and last setting."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """Settings of the panel."""
+        return [run for run in table_6() if self.where(run) and getattr(run, self.vary) <= self.most]
 
 
-@ZHAO.experiment("1", columns=READS, shows="loss by sizes and tokens")
-def size_and_tokens(inputs: FigureInputs) -> Figure:
-    """Draw Figure 1."""
-    grown = [r for r in table_6() if (r.active, r.experts, r.shared) == (476e6, 10, 0.2)]
-    small = [r for r in table_6() if (r.experts, r.shared) == (5, 0.2) and r.total in (247e6, 496e6, 907e6, 2404e6)]
-    panels = [
-        _panel(inputs, Slice(grown, "total", "tokens"), "N_a = 476M, G = 10, S = 0.2", LOG_LOSS),
-        _panel(inputs, Slice(small, "tokens", "total"), "Table 1, G = 5, S = 0.2", LOG_LOSS),
-    ]
-    return _picture(
-        inputs,
-        panels,
+@dataclass(frozen=True)
+class Experiment:
+    """Panels of the loss against one factor, with the others fixed."""
+
+    title: str
+    caption: str
+    slices: tuple[Slice, ...]
+
+    def __call__(self, inputs: FigureInputs) -> Figure:
+        """Draw the panels, with the runs of a table that have the settings."""
+        return _picture(inputs, [_panel(inputs, one) for one in self.slices], self.title, self.caption)
+
+
+def _by_tokens(where: Callable[[Run], bool]) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(f"D = {size(tokens, 3)}", lambda r, d=tokens: where(r) and r.tokens == d, "experts", "total")
+        for tokens in (10e9, 20e9, 50e9)
+    )
+
+
+_SMALL = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6))
+_LEAST = "The least loss lies at the same G whatever the size and the tokens: G* = sqrt(f/e)."
+EXPERIMENTS = {
+    ("1", "loss by sizes and tokens"): Experiment(
         "Loss against total parameters and tokens",
         "Along total parameters the law is a power law at fixed N_a; along tokens the curves of all sizes are "
         "parallel: N and D do not interact.",
-    )
-
-
-@ZHAO.experiment("2", columns=READS, shows="loss by active parameters")
-def active(inputs: FigureInputs) -> Figure:
-    """Draw Figure 2."""
-    runs = [r for r in table_6() if (r.experts, r.shared) == (20, 0.2) and r.total == 2404e6]
-    few = [r for r in runs if r.active / r.total < 0.4]
-    panels = [
-        _panel(inputs, Slice(few, "active", "tokens", most=0.4 * 2404e6), "N = 2.4B, small N_a/N", LOG_LOSS),
-        _panel(inputs, Slice(runs, "active", "tokens"), "N = 2.4B, all N_a/N", ends=(0.04 * 2404e6, 2404e6)),
-    ]
-    return _picture(
-        inputs,
-        panels,
+        (
+            Slice(
+                "N_a = 476M, G = 10, S = 0.2",
+                lambda r: (r.active, r.experts, r.shared) == (476e6, 10, 0.2),
+                "total",
+                "tokens",
+                loss=LOG_LOSS,
+            ),
+            Slice(
+                "Table 1, G = 5, S = 0.2",
+                lambda r: (r.experts, r.shared) == (5, 0.2) and r.total in (247e6, 496e6, 907e6, 2404e6),
+                "tokens",
+                "total",
+                loss=LOG_LOSS,
+            ),
+        ),
+    ),
+    ("2", "loss by active parameters"): Experiment(
         "Loss against active parameters",
         "G = 20, S = 0.2, N held: more active parameters help until the experts become few and wide; beyond the "
         "minimum the loss rises again.",
-    )
-
-
-@ZHAO.experiment("3", columns=READS, shows="loss by active experts")
-def experts(inputs: FigureInputs) -> Figure:
-    """Draw Figure 3."""
-    sizes = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6))
-    runs = [r for r in table_6() if r.shared == 0.2 and (r.active, r.total) in sizes]
-    return _by_tokens(inputs, runs, "experts", "S = 0.2")
-
-
-@ZHAO.experiment("11", columns=READS, shows="loss by active experts, none shared")
-def experts_without_shared(inputs: FigureInputs) -> Figure:
-    """Draw Figure 11."""
-    runs = [r for r in table_6() if r.shared == 0 and r.experts in (1, 2, 3, 4, 8, 16) and r.active == 30e6]
-    return _by_tokens(inputs, runs, "experts", "S = 0, N_a = 30M")
-
-
-def _by_tokens(inputs: FigureInputs, runs: Sequence[Run], vary: str, held: str) -> Figure:
-    panels = [
-        _panel(
-            inputs,
-            Slice([r for r in runs if r.tokens == tokens], vary, "total"),
-            f"D = {size(tokens, 3)}",
-            LOSS,
-        )
-        for tokens in (10e9, 20e9, 50e9)
-    ]
-    return _picture(
-        inputs,
-        panels,
+        (
+            Slice(
+                "N = 2.4B, small N_a/N",
+                lambda r: (r.experts, r.shared, r.total) == (20, 0.2, 2404e6),
+                "active",
+                "tokens",
+                most=0.4 * 2404e6,
+                loss=LOG_LOSS,
+            ),
+            Slice(
+                "N = 2.4B, all N_a/N",
+                lambda r: (r.experts, r.shared, r.total) == (20, 0.2, 2404e6),
+                "active",
+                "tokens",
+                ends=(0.04 * 2404e6, 2404e6),
+            ),
+        ),
+    ),
+    ("3", "loss by active experts"): Experiment(
         "Loss against active experts",
-        f"{held}. The least loss lies at the same G whatever the size and the tokens: G* = sqrt(f/e).",
-    )
-
-
-@ZHAO.experiment("4", columns=READS, shows="loss by shared share")
-def shared(inputs: FigureInputs) -> Figure:
-    """Draw Figure 4."""
-    panels = []
-    for total, own in ((1209e6, 240e6), (2404e6, 476e6), (3964e6, 793e6)):
-        runs = [r for r in table_6() if (r.total, r.active, r.experts) == (total, own, 10)]
-        title = f"N {size(total, 3)}, N_a {size(own, 3)}"
-        panels.append(_panel(inputs, Slice(runs, "shared", "tokens"), title, LOSS))
-    return _picture(
-        inputs,
-        panels,
+        f"S = 0.2. {_LEAST}",
+        _by_tokens(lambda r: r.shared == 0.2 and (r.active, r.total) in _SMALL),
+    ),
+    ("4", "loss by shared share"): Experiment(
         "Loss against the share of shared experts",
         "G = 10. The loss falls from S = 0, is flat around S* = -n/(2m), and rises again.",
-    )
+        tuple(
+            Slice(
+                f"N {size(total, 3)}, N_a {size(active, 3)}",
+                lambda r, n=total, own=active: (r.total, r.active, r.experts) == (n, own, 10),
+                "shared",
+                "tokens",
+            )
+            for total, active in ((1209e6, 240e6), (2404e6, 476e6), (3964e6, 793e6))
+        ),
+    ),
+    ("11", "loss by active experts, none shared"): Experiment(
+        "Loss against active experts",
+        f"S = 0, N_a = 30M. {_LEAST}",
+        _by_tokens(lambda r: r.shared == 0 and r.experts in (1, 2, 3, 4, 8, 16) and r.active == 30e6),
+    ),
+    ("15", "the larger models of the validation"): Experiment(
+        "The marginal laws at larger sizes",
+        "The settings that the paper kept from the fit: the shapes of smaller models must return.",
+        (
+            Slice(
+                "3.96B, N_a 453M, S 0.5",
+                lambda r: r.validation and (r.active, r.shared) == (453e6, 0.5),
+                "experts",
+                "tokens",
+            ),
+            Slice(
+                "3.96B, N_a 793M, G 10",
+                lambda r: r.validation and (r.active, r.experts) == (793e6, 10),
+                "shared",
+                "tokens",
+            ),
+            Slice(
+                "7.26B, G 10, S 0.2",
+                lambda r: r.validation and (r.total, r.experts) == (7255e6, 10),
+                "active",
+                "tokens",
+            ),
+        ),
+    ),
+}
+"""Figures by number, with what they show."""
+for (_number, _shows), _experiment in EXPERIMENTS.items():
+    ZHAO.experiment(_number, columns=READS, shows=_shows)(_experiment)
 
 
 @ZHAO.experiment("14", shows="what the shared share changes, by size")
@@ -148,9 +191,9 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
     shares = np.linspace(0.0, 0.7, POINTS)
     losses, series = [], []
     for (own, total), colour in coloured(pairs):
-        found = _law(inputs, own, total, 50e9, 10.0, shares)
-        losses.append(found)
-        series.append(Series(label=f"N = {size(total, 3)}", x=shares, y=1e3 * (found - found.min()), colour=colour))
+        loss = _law(inputs, own, total, 50e9, 10.0, shares)
+        losses.append(loss)
+        series.append(Series(label=f"N = {size(total, 3)}", x=shares, y=1e3 * (loss - loss.min()), colour=colour))
     panels = [
         Panel(x=SHARED, y=Axis("loss_above_best_millinats", "loss above best S, millinats"), series=series),
         Panel(
@@ -160,7 +203,7 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
                 Series(
                     label="gain over S = 0",
                     x=[total for _, total in pairs],
-                    y=[1e3 * (found[0] - found.min()) for found in losses],
+                    y=[1e3 * (loss[0] - loss.min()) for loss in losses],
                     mark="joined",
                     colour=INK,
                     in_legend=False,
@@ -177,56 +220,23 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
     )
 
 
-@ZHAO.experiment("15", columns=READS, shows="the larger models of the validation")
-def larger_models(inputs: FigureInputs) -> Figure:
-    """Draw Figure 15: the validation settings."""
-    runs = [r for r in table_6() if r.validation]
-    panels = [
-        _panel(
-            inputs,
-            Slice([r for r in runs if (r.active, r.shared) == (453e6, 0.5)], "experts", "tokens"),
-            "3.96B, N_a 453M, S 0.5",
-            LOSS,
-        ),
-        _panel(
-            inputs,
-            Slice([r for r in runs if (r.active, r.experts) == (793e6, 10)], "shared", "tokens"),
-            "3.96B, N_a 793M, G 10",
-            LOSS,
-        ),
-        _panel(
-            inputs,
-            Slice([r for r in runs if (r.total, r.experts) == (7255e6, 10)], "active", "tokens"),
-            "7.26B, G 10, S 0.2",
-            LOSS,
-        ),
-    ]
-    return _picture(
-        inputs,
-        panels,
-        "The marginal laws at larger sizes",
-        "The settings that the paper kept from the fit: the shapes of smaller models must return.",
-    )
-
-
 def _law(inputs: FigureInputs, active: Any, total: Any, tokens: Any, experts: Any, shared: Any) -> np.ndarray:
     sizes = {"params_active": active, "params_total": total, "tokens": tokens}
     return evaluate(inputs.law, **structured(np.asarray(experts, float), shared, **sizes))
 
 
-def _panel(
-    inputs: FigureInputs, slice_: Slice, title: str, loss: Axis = LOSS, ends: tuple[float, float] | None = None
-) -> Panel:
+def _panel(inputs: FigureInputs, slice_: Slice) -> Panel:
     """Return a curve per value of ``by`` through the slice's settings, and the matching runs of the inputs' table."""
     series = []
+    runs = slice_.runs
     settings = {
-        value: [run for run in slice_.runs if getattr(run, slice_.by) == value]
-        for value in ordered([getattr(run, slice_.by) for run in slice_.runs])
+        value: [run for run in runs if getattr(run, slice_.by) == value]
+        for value in ordered([getattr(run, slice_.by) for run in runs])
     }
     groups = {value: own for value, own in settings.items() if len(own) >= FEWEST}
     for (value, own), colour in coloured(groups.items()):
         places = np.array([getattr(run, slice_.vary) for run in own])
-        low, high = ends or (places.min(), places.max())
+        low, high = slice_.ends or (places.min(), places.max())
         line = np.geomspace(low, high, POINTS) if low > 0 else np.linspace(low, high, POINTS)
         head = own[0]
         factors = {name: getattr(head, name) for name in ("active", "total", "tokens", "experts", "shared")}
@@ -252,7 +262,7 @@ def _panel(
             )
         )
         series += _own(inputs, own, slice_, colour)
-    return Panel(x=AXES[slice_.vary], y=loss, series=series, title=title)
+    return Panel(x=AXES[slice_.vary], y=slice_.loss, series=series, title=slice_.title)
 
 
 def _own(inputs: FigureInputs, settings: Sequence[Run], slice_: Slice, colour: str) -> list[Series]:
