@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from moejax.design.coordinates import Sizes, Space
 from moejax.design.measures import in_units
 from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
+from moejax.laws.law import Law
 
 SHARES = ("sparsity", "shared_share", "activation_ratio")
 """Variables that are shares, at most 1."""
@@ -41,7 +41,7 @@ def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
     return tuple(Constraint(name=name, low=float(value), high=float(value)) for name, value in given.items())
 
 
-def restated(constraint: Constraint, law: Any, space: Space) -> Constraint:
+def restated(constraint: Constraint, law: Law, space: Space) -> Constraint:
     """Convert a constraint on a letter of the law's paper or a share of experts to one on a searched quantity.
 
     Shares of experts may be 0, but most quantities are searched by their logarithm. So sparsity is constrained by the

@@ -20,6 +20,7 @@ from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.entry import Published
+from moejax.laws.law import Law
 from moejax.laws.predict import Ranged, check_experts, predict
 from moejax.wording import told
 
@@ -119,13 +120,13 @@ class DesignResult:
     """Published models under the same constraints, if these limit their training."""
 
 
-def customary_model(law: Any) -> str:
+def customary_model(law: Law) -> str:
     """Return the published model with default proportions: a dense one for laws of dense models alone."""
     dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(law.inputs)
     return DENSE if dense else MIXTURE
 
 
-def customary(law: Any) -> Architecture:
+def customary(law: Law) -> Architecture:
     """Return the architecture of ``customary_model``."""
     return CATALOGUE[customary_model(law)].architecture
 

@@ -14,6 +14,7 @@ from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKEN
 from moejax.design.problem import Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
 from moejax.laws.accounting import design_of
+from moejax.laws.law import Law
 from moejax.laws.predict import check_experts
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
@@ -31,7 +32,7 @@ class FamilyLeverage:
     """Optimum of the second set with minimum FLOPs at the loss of the first."""
 
 
-def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
+def proportions(law: Law, architecture: Architecture) -> dict[str, float]:
     """Return the coordinates of an architecture that a law reads, apart from its size.
 
     Raises:
@@ -43,7 +44,7 @@ def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
     return {name: float(getattr(design, name)) for name in names}
 
 
-def leverage(law: Any, family: Sequence[Constraint], against: Sequence[Constraint], flops: float) -> FamilyLeverage:
+def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constraint], flops: float) -> FamilyLeverage:
     """Return the FLOPs of the second set at the loss that the first reaches with ``flops``, divided by ``flops``.
 
     Raises:

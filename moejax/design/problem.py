@@ -18,6 +18,7 @@ from moejax.design.program import CompiledProblem, Lane, local, output_of
 from moejax.design.solve import Solved, solve
 from moejax.errors import UserError
 from moejax.float64 import float64
+from moejax.laws.law import Law
 from moejax.sobol import sobol
 
 STARTS = 8
@@ -33,7 +34,7 @@ AT_THE_END = 1e-3
 class Problem:
     """A design problem."""
 
-    law: Any
+    law: Law
     constraints: tuple[Constraint, ...]
     goal: str = "loss"
     """Objective: ``loss``, or a key of ``MEASURES`` if a constraint bounds the loss."""
@@ -160,7 +161,7 @@ class Unbounded(UserError):
     """The law has no optimum under these constraints."""
 
 
-def of_sizes(law: Any, constraints: Sequence[Constraint], *, active_params: Any = None, **options: Any) -> Problem:
+def of_sizes(law: Law, constraints: Sequence[Constraint], *, active_params: Any = None, **options: Any) -> Problem:
     """Return the problem in the sizes that a law reads.
 
     Constraints may be in the letters of the law's paper. ``active_params`` is the active-parameter convention

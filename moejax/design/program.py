@@ -20,6 +20,7 @@ from moejax.design.coordinates import Coordinate, Space
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.errors import UserError
 from moejax.float64 import float64
+from moejax.laws.law import Law
 
 Lane = Mapping[str, Any]
 """Mapping with ``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
@@ -28,7 +29,7 @@ GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp
 """Objectives by the name of a law's output."""
 
 
-def output_of(law: Any) -> str:
+def output_of(law: Law) -> str:
     """Return the output of a law that is an objective of designs.
 
     Raises:
@@ -67,7 +68,7 @@ class CompiledProblem:
         """Return the coordinates in plain numbers."""
         return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
 
-    def measured_at(self, point: Any, law: Any) -> Any:
+    def measured_at(self, point: Any, law: Law) -> Any:
         """Return the measures that are not coordinates, on the scale of the search: logarithms, then the objective."""
         candidate = self.space.candidate(self.values(point))
         logs = [jnp.log(MEASURES[name].of(candidate, self.assumptions)) for name in self.measured]
@@ -106,7 +107,7 @@ def local(program: CompiledProblem, points: Any, laws: Any) -> Local:
 def _local(program: CompiledProblem, points: Any, laws: Any) -> tuple[Any, Any, Any]:
     # One program from one trace computes everything, because compilation takes most of the time of a design. With few
     # coordinates, forward-mode derivatives give the smaller program.
-    def one(point: Any, law: Any) -> tuple[Any, Any, Any]:
+    def one(point: Any, law: Law) -> tuple[Any, Any, Any]:
         def measured(z: Any) -> tuple[Any, Any]:
             measured = program.measured_at(z, law)
             return measured, measured

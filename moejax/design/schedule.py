@@ -20,7 +20,7 @@ from moejax import minimise
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.curves.schedule_sums import sums_at
-from moejax.laws.law import coefficients
+from moejax.laws.law import Law, coefficients
 
 Rates = Float[np.ndarray, " updates"]
 
@@ -72,7 +72,7 @@ def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
     return {name: warmed_up(peak, warmup, after) for name, after in shares.items()}
 
 
-def final_loss(law: Any, rates: Any) -> Any:
+def final_loss(law: Law, rates: Any) -> Any:
     """Return the loss after the last update of a schedule, exactly; differentiable in law and rates."""
     return law(sums_at(rates))
 
@@ -128,7 +128,7 @@ def check_horizon(steps: int, warmup: int, peak: float) -> None:
         )
 
 
-def best_schedule(law: Any, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
+def best_schedule(law: Law, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
     """Return the rates, not rising after the warm-up, with the minimum loss after ``steps`` updates.
 
     The result is as far from the fitted schedules as the law permits: an extrapolation, to be verified by training.

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.design.program import CompiledProblem, Lane, local
+from moejax.laws.law import Law
 
 ROUNDS = 14
 """Maximum number of multiplier updates."""
@@ -184,7 +185,7 @@ class _Conditions:
 
 
 def _conditions(
-    program: CompiledProblem, points: Any, multipliers: Any, weight: Any, law: Any, binds: Any, bound: Any
+    program: CompiledProblem, points: Any, multipliers: Any, weight: Any, law: Law, binds: Any, bound: Any
 ) -> _Conditions:
     at, forces = local(program, points, law), weight + multipliers
     pull = np.einsum("lm,lmz->lz", forces, at.jacobian)
