@@ -117,26 +117,28 @@ def formula_law(
     for name in right:
         if name in outputs or known.get(name) in {known.get(target, target) for target in outputs}:
             raise UserError(f"The formula {text!r} has its target {name} on both sides; write it only on the left.")
-    found = [name for name in right if name not in known]
-    _check_coefficients(text, found)
+    coefficients = [name for name in right if name not in known]
+    _check_coefficients(text, coefficients)
     read = tuple((name, known[name]) for name in right if name in known)
     if not read:
         raise UserError(
-            f"The formula {text!r} reads no column; {', '.join(found)} would be coefficients. The columns are "
+            f"The formula {text!r} reads no column; {', '.join(coefficients)} would be coefficients. The columns are "
             f"{some(list(known), most=40)}."
         )
-    if unknown := [name for name in signs or {} if name not in found]:
-        raise UserError(f"The formula {text!r} has no coefficient {unknown[0]}; {did_you_mean(unknown[0], found)}")
+    if unknown := [name for name in signs or {} if name not in coefficients]:
+        raise UserError(
+            f"The formula {text!r} has no coefficient {unknown[0]}; {did_you_mean(unknown[0], coefficients)}"
+        )
     inferred = _Signs(dict(read), outputs.values()).signs | dict(signs or {})
     targets = tuple((name, known.get(name, name)) for name in outputs)
     spent = _spent(text, budget, dict(read), known) if budget else ()
-    if spent and ({spent[0][0], spent[0][1]} & {*found, *(name for pair in targets for name in pair)}):
+    if spent and ({spent[0][0], spent[0][1]} & {*coefficients, *(name for pair in targets for name in pair)}):
         name = spent[0][0]
         raise UserError(
             f"The budget {budget!r} has the name {name}, which the formula {text!r} uses; choose another name."
         )
     used = (*targets, *dict.fromkeys((*read, *spent)))
-    return _made(ReadFormula(text, used, tuple((name, inferred[name]) for name in found), budget))
+    return _made(ReadFormula(text, used, tuple((name, inferred[name]) for name in coefficients), budget))
 
 
 def assumed_signs(cls: type[FormulaLaw]) -> dict[str, Sign]:
@@ -244,8 +246,8 @@ def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRu
         at = {name: given[name] for name in held}
 
         def output(law: Any, variables: Mapping[str, Any]) -> Any:
-            found = law(design_from(at | dict(variables)))
-            return found[target] if isinstance(found, Mapping) else found
+            outputs = law(design_from(at | dict(variables)))
+            return outputs[target] if isinstance(outputs, Mapping) else outputs
 
         def cost(_: Any, variables: Mapping[str, Any]) -> Any:
             return _evaluate(tree, {letter: variables[columns[letter]] for letter in letters})
@@ -288,13 +290,12 @@ def _put(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
             return tree
 
 
-def _check_coefficients(text: str, found: Iterable[str]) -> None:
-    found = list(found)
-    if not found:
+def _check_coefficients(text: str, coefficients: list[str]) -> None:
+    if not coefficients:
         raise UserError(
             f"The formula {text!r} has no coefficient to fit, because every name in it is a column; add one."
         )
-    for name in found:
+    for name in coefficients:
         if not name.isidentifier():
             raise UserError(
                 f"The formula {text!r} has {name!r}, which is neither a column nor a valid name of a coefficient."
@@ -335,8 +336,8 @@ def _made(said: ReadFormula) -> type[FormulaLaw]:
     def call(self: Any, design: Design) -> Any:
         values = {name: getattr(self, name) for name in fields}
         values |= {name: value_of(design, ours) for name, ours in read.items()}
-        found = {target: _evaluate(tree, values) for target, tree in targets.items()}
-        return found["loss"] if list(found) == ["loss"] else found
+        outputs = {target: _evaluate(tree, values) for target, tree in targets.items()}
+        return outputs["loss"] if list(outputs) == ["loss"] else outputs
 
     body = {
         "__doc__": f"{said.text}.",

@@ -138,8 +138,8 @@ def _walk(path: Path) -> Iterator[Path]:
 def _read_once(text: str, prefix: str, state: int) -> DataFrame:
     """Read a source once per process and ``state``, because some take minutes."""
     kind = kinds()[prefix]
-    found = kind.read(text.removeprefix(f"{prefix}:"))
-    return _table(text, kind, list(found)) if not hasattr(found, "columns") else found
+    runs = kind.read(text.removeprefix(f"{prefix}:"))
+    return _table(text, kind, list(runs)) if not hasattr(runs, "columns") else runs
 
 
 def _state_of(place: str) -> int:
@@ -194,7 +194,7 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
             f"{source}: only the last value of each metric is read from {kind.title}, no curves; export the history "
             f"of its runs as CSV."
         )
-    found = []
+    tables = []
     for history in kind.histories(str(source).removeprefix(f"{prefix}:")):
         name, metrics = history.name, history.metrics
         steps = sorted({step for points in metrics.values() for step in points})
@@ -207,8 +207,8 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
         }
         if history.note:
             frame.attrs["notes"] = (f"run {name}: {history.note}",)
-        found.append((name, frame))
-    return found
+        tables.append((name, frame))
+    return tables
 
 
 def no_runs(folder: Path | str) -> str:
@@ -254,13 +254,13 @@ def _row(run: TrackedRun) -> dict[str, Any]:
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested settings to names joined by dots; lists become text."""
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{name}."))
+            cells.update(flat(value, f"{prefix}{name}."))
         else:
-            found[f"{prefix}{name}"] = str(value) if isinstance(value, list | tuple) else value
-    return found
+            cells[f"{prefix}{name}"] = str(value) if isinstance(value, list | tuple) else value
+    return cells
 
 
 def _as_numbers(column: Any) -> Any:
