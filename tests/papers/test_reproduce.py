@@ -33,7 +33,8 @@ def test_hundreds_of_quantities_of_all_five_documents_are_recomputed(records):
     assert len({record.key for record in records}) == len(records)
 
 
-def test_every_verdict_is_the_one_on_record_and_is_counted(records):
+def test_every_verdict_is_the_one_on_record(records):
+    """marin #8096."""
     assert changes(records, recorded()) == []
     counts = tally(records)
     assert all(sum(row[kind] for row in counts.values()) > 0 for kind in VERDICTS)
