@@ -43,7 +43,8 @@ def design(
     if not constraints:
         raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
     # A published set and a fit contain a law.
-    problem = of_sizes(getattr(known, "law", known), tuple(constraints))
+    bare: Any = getattr(known, "law", known)
+    problem = of_sizes(bare, tuple(constraints))
     ranged = known if isinstance(known, Ranged) else None
     # A fit has a covariance, from which laws are drawn.
     draw = getattr(known, "drawn", None)
