@@ -61,7 +61,7 @@ def conclusions(findings: Findings) -> Result:
             *recipe_tables(findings),
             *downstream_tables(findings),
             *next_table(findings),
-            Table("What these runs cannot tell", notes=[f"- {limit}" for limit in analysed.limits]),
+            Table("Limits of these runs", notes=[f"- {limit}" for limit in analysed.limits]),
             Table("Provenance", notes=[f"- {line}" for line in _provenance(findings)]),
         ],
     )
@@ -139,7 +139,7 @@ def _references(stage: StageResult) -> str:
 
 def stages_table(findings: Findings) -> list[Table]:
     """Return a table of the stages with their winners; empty for a study without stages."""
-    note = "Each stage is made from the rows of the one before; its winner has the least loss at its largest budget."
+    note = "Each stage is made from the rows of the previous one. Its winner has the lowest loss at its largest budget."
     stages = findings.concluded.stages
     return [Table.of("Stages", STAGES, stages, [note])] if stages else []
 
@@ -199,7 +199,7 @@ def losses_by_part(findings: Findings, most: int | None = None) -> list[Table]:
     last = at_largest_budget(findings.runs)
     shown = last if most is None else last.nsmallest(most, "loss").sort_index()
     columns = [Column(part, ".4f", value=f"loss_{part}") for part in names]
-    note = "The loss is over the parts that training begins with; that of a part is over its own held-out text."
+    note = "The loss is measured on the parts that training starts with, the loss of a part on its own held-out text."
     title = "Loss by part of the text, nats/token"
     return [runs_table(title, shown, ("model", "tokens", "loss"), columns, notes=[note], key="parts")]
 
@@ -239,7 +239,7 @@ def no_law(findings: Findings) -> str:
 def no_decision(findings: Findings) -> str:
     """Return the reason why nothing is decided, as the end of a sentence."""
     if not findings.concluded.analysed.laws:
-        return "none, for no law " + ("could be fitted." if asks_for_laws(findings) else "was asked for.")
+        return "none, since no law " + ("could be fitted." if asks_for_laws(findings) else "was asked for.")
     return "none of the laws has a closed form for its optimum."
 
 
@@ -351,11 +351,11 @@ TENTH = math.log(1.1)
 def worth(decision: ComputeOptimum) -> list[str]:
     """Return the value of 10 % more of each limit, in sentences."""
     words = {
-        "flops": "A tenth more training FLOPs",
-        "expansion": "A tenth more total parameters at as many active ones",
+        "flops": "10 % more training FLOPs",
+        "expansion": "10 % more total parameters at equal active parameters",
     }
     return [
-        f"{words[name]} would change the least loss by {price * TENTH:+.2g} nats/token."
+        f"{words[name]} would change the lowest loss by {price * TENTH:+.2g} nats/token."
         for name, price in decision.prices.items()
     ]
 
@@ -381,7 +381,7 @@ def annealed_tables(findings: Findings) -> list[Table]:
     more = max(len(annealed.predicted) - MOST_PREDICTED, 0)
     note = (
         "Predicted, not measured: no branch was trained to these budgets. Ranges are by the errors of the branches "
-        "that were left out. annealed.parquet has them beside the measured rows, told apart by the column "
+        "that were left out. annealed.parquet has them beside the measured rows, distinguished by the column "
         "is_predicted; the laws here are fitted to measured rows alone." + (f" {more} more are in it." if more else "")
     )
     span = Column(f"{LEVEL:.0%} range", value=lambda row: f"[{row['loss_low']:.4f}, {row['loss_high']:.4f}]")
@@ -441,11 +441,11 @@ def downstream_tables(findings: Findings) -> list[Table]:
     )
     links = downstream.links
     notes = [
-        "The error is what a score lacks to 100 %. A model of sparsity S errs as a dense one whose loss is higher by "
-        "transfer·log(1/(1-S)): above 0, sparser models err more at equal loss.",
+        "The error is 100 % minus the score. A model of sparsity S has the error of a dense model whose loss is higher "
+        "by transfer·log(1/(1-S)). If transfer is above 0, sparser models have larger errors at equal loss.",
         *(f"{one.task}: {sentence}" for one in links for sentence in one.left_out),
         *(f"{one.task}: {sentence}" for one in links if one.fit for sentence in one.fit.warnings),
-        *([f"{downstream.missing} scores are still to be asked; run the study again."] if downstream.missing else []),
+        *([f"{downstream.missing} scores are missing; run the study again."] if downstream.missing else []),
     ]
     fitted = [Table.of("Errors in tasks by the loss", columns, links, notes, key="links")]
     return [*(fitted if links or downstream.missing else []), _scores_table(downstream.scores)]

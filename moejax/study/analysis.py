@@ -271,7 +271,9 @@ def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[
         f"published laws rest on hundreds of runs over factors of 100 and more."
     ]
     if groups == 1:
-        caveats.append("One model's runs share its luck, and a resample of one model is itself: no interval is known.")
+        caveats.append(
+            "All runs have one model's random effect, and every resample is the same: intervals are unknown."
+        )
     for law in fitted:
         if law.not_determined:
             names = ", ".join(law.not_determined)
@@ -282,7 +284,7 @@ def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[
         if open_ones:
             caveats.append(
                 f"{decision.law}, {family(decision)}: the optimum's {' and '.join(open_ones)} at "
-                f"{decision.flops:.3g} FLOPs are not determined; the numbers are the fit's, not knowledge."
+                f"{decision.flops:.3g} FLOPs are not determined by these runs."
             )
         if decision.extrapolation > 1:
             caveats.append(

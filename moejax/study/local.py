@@ -108,6 +108,6 @@ def _is_full(path: Path) -> bool:
 
 def _why(task: Task, returncode: int, said_before: int) -> str:
     path = log_file(task)
-    said = path.read_bytes()[said_before:].decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    said = path.read_bytes()[said_before:].decode(errors="replace").strip().splitlines() or ["it printed nothing"]
     how = f"status {returncode}" if returncode > 0 else f"signal {signal.Signals(-returncode).name}"
     return f"{task.name} ended with {how}: {said[-1].removeprefix('moejax: ').rstrip('.')} (see {path})."

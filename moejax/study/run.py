@@ -256,7 +256,7 @@ def _train(
         state()
         for one in known.values():
             if one.state != "done" and one.why:
-                log(f"{one.model}, which goes on now: {one.why}")
+                log(f"{one.model}, which resumes now: {one.why}")
         if tasks is None:
             unfinished = [one for one in trainings if known[one.name].state != "done"]
             most = min(vmap, -(-len(unfinished) // len(slots(workers)))) if unfinished else 1
@@ -303,7 +303,7 @@ def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     lost = [f"models/{model}/{row_file(int(tokens))}" for model, tokens in written if (model, tokens) not in there]
     if lost:
         raise UserError(
-            f"{table} has {counted(len(lost), 'run')} of which {folder} holds no whole row any more: {some(lost)}. "
+            f"{table} has {counted(len(lost), 'run')} of which {folder} has no complete row any more: {some(lost)}. "
             f"Bring {'it' if len(lost) == 1 else 'them'} back, or move {TABLE} away to write it without."
         )
 

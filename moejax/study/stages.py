@@ -281,7 +281,7 @@ def made_of(stage: Stage, before: StageResult) -> StageModels:
     except (Exception, SystemExit) as error:
         raise UserError(
             f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
-            f"({says('Python', error)}); mend its function."
+            f"({says('Python', error)}); fix its function."
         ) from error
     made = build(StageModels, returned, f"stages.{stage.name}")
     if not made.models:

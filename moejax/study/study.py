@@ -283,7 +283,7 @@ class Study:
         """Raise ``UserError`` if the study requires the user to name a corpus and none is named."""
         if not self.recipe.data.source and not self.recipe.data.mixture:
             raise UserError(
-                f"The study {self.name} leaves its corpus to you; name one, prepared or not, with "
+                f"The study {self.name} names no corpus; give one, prepared or not, with "
                 f"--config.recipe.data.source=PATH (--dry-run needs none)."
             )
 

@@ -53,7 +53,7 @@ def test_a_table_is_fitted_decided_and_reported(tmp_path):
     table = synthetic.runs(60)
     text = _page(table, tmp_path, laws=("chinchilla",), resamples=12)
     assert 'id="predicted_vs_actual"' in text
-    assert "A tenth more training FLOPs would change the least loss by" in text
+    assert "10 % more training FLOPs would change the lowest loss by" in text
     assert text.count("✓ algebra checked") == 2
     assert "confirmed by" not in text
     assert "expansion 1.00" not in text
@@ -119,9 +119,9 @@ def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
     ("words", "named"),
     [
         (["--where", "tokens > 1B"], "--where"),
-        (["--laws", "chinchilla", "--loss", "train_loss"], "--laws and --loss"),
+        (["--laws", "chinchilla", "--loss", "train_loss"], "--loss and --laws"),
         (["--flops", "1e20"], "--flops"),
-        (["--best-by", "learning_rate", "--resamples", "10"], "--resamples and --best-by"),
+        (["--best-by", "learning_rate", "--resamples", "10"], "--best-by and --resamples"),
         (["--out", "elsewhere"], "--out"),
     ],
 )

@@ -233,7 +233,7 @@ def test_the_studys_own_text_is_a_task_of_its_next_tokens():
     assert validation_choices.results(Knows(tokens, False).log_likelihoods, asked)["acc,none"] == 0.0
     padded = np.ones((40, 64), bool)
     padded[:38, 30] = False
-    with pytest.raises(UserError, match=r"4 rows of held-out text or more, .* and there are 2 of 65"):
+    with pytest.raises(UserError, match=r"needs at least 4 rows of held-out text .* but there are 2 rows of 65"):
         validation_choices.documents(tokens, padded)
 
 
@@ -268,7 +268,7 @@ def test_a_report_has_every_task_with_its_verdict_and_the_scores_of_the_largest_
     concluded = Concluded(one, trained, None, [], Analysed(runs=4, laws=[], decisions=[], limits=[]), downstream=found)
     by_loss, largest = downstream_tables(Findings(concluded, scores, {}))
     assert [row[-1] for row in by_loss.rows] == ["sparser models err less", "sparser models err more", "not determined"]
-    assert "3 scores are still to be asked; run the study again." in by_loss.notes
+    assert "3 scores are missing; run the study again." in by_loss.notes
     assert [row[:2] for row in largest.rows] == [["narrow", 4_096], ["wide", 4_096]]
     assert json.loads(json_text(found))["missing"] == 3
     assert conclude_downstream(study_of(), trained) is None

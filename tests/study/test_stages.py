@@ -235,7 +235,7 @@ def test_every_model_that_may_win_is_tried_and_one_from_whom_nothing_can_be_made
 
     for make, sentence in (
         (shallower, "The stage depth fails if wide wins width: .*num_layers"),
-        (by_columns, "The stage depth fails if wide wins width: .*KeyError: 'wide'.*mend its function"),
+        (by_columns, "The stage depth fails if wide wins width: .*KeyError: 'wide'.*fix its function"),
     ):
         stages = (study.stages[0], Stage(name="depth", make=make))
         with pytest.raises(UserError, match=sentence):
@@ -280,7 +280,7 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
     ("make", "sentence"),
     [
         (lambda before: before.rows["none"], "depth cannot be made from the rows of width, where wide won .Python"),
-        (lambda before: sys.exit(0), "depth cannot be made from the rows of width, .*SystemExit.*mend its function"),
+        (lambda before: sys.exit(0), "depth cannot be made from the rows of width, .*SystemExit.*fix its function"),
         (
             lambda before: {"models": {"a": before.architecture}, "recipes": {"a": {"data": {"sequence_length": 8}}}},
             "recipes: a changes data",

@@ -201,7 +201,7 @@ def test_a_table_is_not_replaced_by_one_that_lacks_a_run(tmp_path, capsys, damag
     capsys.readouterr()
     assert main(["study", "gather", str(folder)]) == 2
     said = capsys.readouterr().err
-    assert f"has 1 run of which {folder} holds no whole row any more: models/{first.name}/branch-8192.json" in said
+    assert f"has 1 run of which {folder} has no complete row any more: models/{first.name}/branch-8192.json" in said
     assert len(run_table.read(table)) == 2
     # Without the table, what is left is gathered, and a damaged file is named.
     table.unlink()

@@ -49,10 +49,11 @@ class Report(TableOptions, name="report"):
         if not source.name.endswith(ENDINGS):
             read = {"json", "source"} if of_study else {"json", "source", "out"}
             if unread := [name for name in given(self) if name not in read]:
+                names = listed(f"--{name.replace('_', '-')}" for name in unread)
                 kind, table = ("a study", source / TABLE) if of_study else ("a fit", "its run table")
                 raise UserError(
-                    f"{source} is {kind}, whose report has no {listed(f'--{name}' for name in unread)}; leave that "
-                    f"out, or give {table} for a report of these runs."
+                    f"{source} is {kind}, whose report has no {names}; leave that out, or give "
+                    f"{table} for a report of these runs."
                 )
         if not of_study:
             check_outputs(folder, OUTPUTS)
