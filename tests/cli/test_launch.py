@@ -58,7 +58,7 @@ def test_what_is_printed_without_a_corpus_is_said_to_train_nothing(capsys, monke
     said = []
     for source in ("", "web/"):
         assert main([*words, f"--config.recipe.data.source={source}"]) == 0
-        said.append("leaves its corpus to you; name one" in capsys.readouterr().err)
+        said.append("names no corpus; give one" in capsys.readouterr().err)
     assert said == [True, False]
 
 
