@@ -106,7 +106,8 @@ class CheckpointManager:
           UserError: this checkpoint, or the previous one, cannot be written.
         """
         self.wait()
-        if step in self._manager.all_steps():
+        # Other machines may see an outdated list of a shared folder.
+        if self._group.broadcast(step in self._manager.all_steps()):
             return
         # Committing this checkpoint removes old ones, so nothing may be written into those any more.
         self._stop_hashing(all_but=self._kept.newest - 1)

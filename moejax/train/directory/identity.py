@@ -40,7 +40,7 @@ RUNS = "runs"
 DIVERGED = "diverged.json"
 """File in the folder of a vmapped run that diverged, with the reason. Without it, the run is tried again."""
 
-REMEDY = "bring back a copy, or give the training's config with --config"
+REMEDY = "bring back a copy, or remove it and give the training's config with --config"
 """Remedy for an unreadable ``training.json``."""
 
 RESUMABLE = (
