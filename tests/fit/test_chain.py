@@ -179,7 +179,7 @@ def test_the_command_fits_decides_predicts_and_is_asked_again(tmp_path, monkeypa
     (again,) = json.loads(capsys.readouterr().out)["predictions"]
     assert again["interval"]["low"] == pytest.approx(predicted["low"], rel=1e-6)
     assert main([*asked, "--bootstrap", "10"]) == 2
-    assert "--loss-law fits two laws, one on the other, and has no --bootstrap" in capsys.readouterr().err
+    assert "--loss-law and --bootstrap exclude each other" in capsys.readouterr().err
     assert main(["design", "--law", "./err", "--flops", "1e23"]) == 2
     assert "neither a loss nor a leverage" in capsys.readouterr().err
 
