@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from moejax.folder import WRITTEN, noted
-from moejax.train.compilation_cache import keep_programs, processor_mark, remove_damaged
+from moejax.train.directory.compilation_cache import keep_programs, processor_mark, remove_damaged
 
 MATRIX = np.full((3, 3), 0.3, np.float32)
 

@@ -22,8 +22,8 @@ from moejax.data.corpus import Corpus
 from moejax.errors import UserError
 from moejax.train.allocator import release_memory
 from moejax.train.batches import read_batches
-from moejax.train.compilation_cache import keep_programs, remove_damaged
 from moejax.train.devices import without_mfu
+from moejax.train.directory.compilation_cache import keep_programs, remove_damaged
 from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hang import HangWatch

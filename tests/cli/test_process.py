@@ -14,7 +14,7 @@ from moejax.cli.process import check_flags, compile_quickly, keep_libtpu_quiet, 
 from moejax.errors import UserError
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
-from moejax.train.compilation_cache import MOST_PROGRAMS
+from moejax.train.directory.compilation_cache import MOST_PROGRAMS
 
 
 @pytest.fixture
