@@ -58,7 +58,7 @@ def test_shares_that_are_given_stand_for_those_of_the_table_and_what_is_missing_
     assert [float(one.share[0]) for one in given.values()] == [0.75, 0.25]
     with pytest.raises(UserError, match="no column loss_code, although --shares names its domain; the table has loss"):
         domains_of(frame, {"web": 0.5, "code": 0.5})
-    with pytest.raises(UserError, match="at least two domains, but it has loss_web, loss_math. Train on a mixture"):
+    with pytest.raises(UserError, match=r"at least two domains, but it has loss_web, loss_math. Train on a mixture"):
         domains_of(frame.drop(columns=["share_math"]))
     with pytest.raises(UserError, match=r"loss_web must be above 0, but is nan in row 3 .1 row in all.;"):
         domains_of(frame.assign(loss_web=frame["loss_web"].where(frame.index != 2)))
@@ -76,7 +76,7 @@ def test_a_domain_that_is_measured_alone_has_a_law_and_no_share_of_the_aggregate
     assert found.fits["math"].law.tokens_exponent == pytest.approx(BETAS["math"], rel=0.01)
     with pytest.raises(UserError, match="shares of web and math are all 0 in row 2"):
         domains_of(frame.assign(share_web=frame["share_web"].where(frame.index != 1, 0.0)))
-    with pytest.raises(UserError, match="share_web must be 0 or more, but is -1 in row 1 .45 rows in all."):
+    with pytest.raises(UserError, match=r"share_web must be 0 or more, but is -1 in row 1 .45 rows in all."):
         domains_of(frame.assign(share_web=-1.0))
 
 
