@@ -198,7 +198,7 @@ PARSERS = """
 import importlib, sys
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
-from moejax.cli.options import parser_of
+from moejax.cli.parser import parser_of
 main(['--help'])
 for name in COMMANDS:
     parser_of(name)

@@ -70,7 +70,11 @@ def test_a_message_uses_standard_words(path):
 
 
 PAGES = [
-    *(p for p in sorted(Path("docs").glob("*.md")) if p.stem not in {"log", "settings", "errata", "gallery", "api"}),
+    *(
+        p
+        for p in sorted(Path("docs").glob("*.md"))
+        if p.stem not in {"log", "settings", "settings-of-commands", "errata", "gallery", "api"}
+    ),
     *sorted(Path("docs/walkthroughs").glob("*.md")),
     Path("README.md"),
     Path("CONTRIBUTING.md"),

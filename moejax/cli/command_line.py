@@ -17,8 +17,9 @@ from typing import Any
 
 import moejax
 from moejax.cli import COMMANDS
-from moejax.cli.options import Command, check, parse_command
+from moejax.cli.options import Command, check
 from moejax.cli.out_folder import check_out
+from moejax.cli.parser import parse_command
 from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.errors import ChildError, UserError, out_of_memory
 from moejax.folder import is_file, reading
@@ -40,6 +41,7 @@ every command:
   moejax COMMAND --help      what it does, its options, an example
   --json                     the result on stdout as JSON; messages go to stderr
   --out DIR                  where results are written
+  moejax --completion        completion for bash: eval "$(moejax --completion)"
   numbers                    as people write them: 30B, 1.5T, 1e22
   --config=FILE.py           an ml-collections file; --config.a.b=VALUE changes one setting
 
@@ -130,6 +132,12 @@ def _run(words: list[str]) -> int:
         return DONE
     if words[0] == "--version":
         print(f"moejax {moejax.__version__}")
+        return DONE
+    if words[0] == "--completion":
+        # The options of every command are imported for this alone.
+        from moejax.cli.reference import completion
+
+        print(completion())
         return DONE
     name, *rest = words
     if name not in COMMANDS:

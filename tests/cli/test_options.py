@@ -3,14 +3,16 @@
 import dataclasses
 import importlib
 import shlex
+import subprocess
 import typing
 
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import COMMANDS
+from moejax.cli import COMMANDS, reference
 from moejax.cli.command_line import split_overrides
-from moejax.cli.options import REQUIRED, Command, _kind, check, flag_of, given, parse_command
+from moejax.cli.options import REQUIRED, Command, check, flag_of, given, kind_of
+from moejax.cli.parser import parse_command
 from moejax.errors import UserError
 
 MODULES = {name: importlib.import_module(f"moejax.cli.commands.{name}") for name in COMMANDS}
@@ -24,7 +26,7 @@ def options(cls, **about):
 
 def valid(cls, name):
     """A value that a field may have, and that is not its default."""
-    kind, allowed = _kind(typing.get_type_hints(cls, include_extras=True)[name])
+    kind, allowed = kind_of(typing.get_type_hints(cls, include_extras=True)[name])
     if allowed is not None:
         value = next(number for number in (0.5, 1, 20, 5000) if number in allowed)
         return (value,) if typing.get_origin(kind) is tuple else value
@@ -50,7 +52,7 @@ RANGES = [
     pytest.param(name, f.name, number, id=f"{name} {flag_of(cls, f.name)} {number:g}")
     for name, cls in CLASSES.items()
     for f in options(cls)
-    if (allowed := _kind(typing.get_type_hints(cls, include_extras=True)[f.name])[1]) is not None
+    if (allowed := kind_of(typing.get_type_hints(cls, include_extras=True)[f.name])[1]) is not None
     for number in outside(allowed)
 ]
 RULES = [
@@ -141,3 +143,25 @@ def test_an_option_before_an_action_is_read(capsys):
     assert parse_command("study", ["--price", "2", "status", "runs"]).price == 2
     with pytest.raises(UserError, match="--vmap is no option of moejax study"):
         parse_command("study", ["--vmap", "2", "status", "runs"])
+
+
+def test_the_reference_page_is_what_make_settings_writes():
+    assert reference.PAGE.read_text() == reference.page(), "An option has changed; run make settings."
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("moejax fi", ["fit"]),
+        ("moejax fit runs.csv --boot", ["--bootstrap"]),
+        ("moejax data pre", ["prepare"]),
+        ("moejax data prepare x --tok", ["--tokenizer"]),
+        ("moejax study --resu", ["--resume"]),
+        ("moejax study status x --pri", ["--price"]),
+    ],
+)
+def test_bash_completes_commands_actions_and_options(line, words, tmp_path):
+    typed = f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}"
+    ask = f'{reference.completion()}\n{typed}; _moejax; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == words

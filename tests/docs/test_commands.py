@@ -9,7 +9,7 @@ import pytest
 
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import split_overrides
-from moejax.cli.options import parse_command
+from moejax.cli.parser import parse_command
 
 pytestmark = pytest.mark.docs
 PAGES = [

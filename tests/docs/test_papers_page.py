@@ -12,7 +12,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import DONE, split_overrides
-from moejax.cli.options import parse_command
+from moejax.cli.parser import parse_command
 from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.papers.record import ERROR, MATCH, NOT_CHECKABLE, UNDER_READING, UNEXPLAINED
 from moejax.papers.verdicts import recorded

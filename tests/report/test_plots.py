@@ -345,9 +345,9 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
     [
         (["zhao-18"], "There is no figure 'zhao-18'; did you mean"),
         (["zhao-16", "--format", "gif"], "Figures are not written as 'gif'; choose of png, svg, pdf."),
-        ([], "No figure was named"),
+        ([], "One of NAME, --paper, --list or --gallery is required"),
         (["tian-16"], "give one with --runs"),
-        (["zhao-1", "--fit", "nowhere.json"], "There is no fit at nowhere.json"),
+        (["zhao-1", "--fit", "nowhere.json"], "nowhere.json is not there"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys):

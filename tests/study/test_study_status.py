@@ -288,8 +288,8 @@ def test_an_object_store_gets_the_study_with_its_corpus_and_refuses_another(tmp_
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["study", "stats", "DIR"], "invalid choice: 'stats' (choose from 'status', 'gather')"),
-        (["study", "status"], "the following arguments are required: DIR"),
+        (["study", "stats", "DIR"], "choose from 'status', 'gather'"),
+        (["study", "status"], "arguments are required: DIR"),
         (["study", "status", "DIR"], "DIR holds no study"),
         (["study", "status", "nowhere://a/b"], "nowhere://a/b cannot be reached"),
         (["study", "gather", "memory://none/study"], "memory://none/study holds no study"),

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from moejax.cli.options import argument, given, option, out
+from moejax.cli.options import argument, flag_of, given, option, out
 from moejax.cli.out_folder import check_outputs
 from moejax.cli.shared import Positive, Resamples, TableOptions, fit_in
 from moejax.errors import UserError
@@ -51,9 +51,15 @@ class Report(TableOptions, name="report"):
             if unread := [name for name in given(self) if name not in read]:
                 names = listed(f"--{name.replace('_', '-')}" for name in unread)
                 kind, table = ("a study", source / TABLE) if of_study else ("a fit", "its run table")
+                options = listed(flag_of(Report, name) for name in unread)
                 raise UserError(
+<<<<<<< HEAD
                     f"{source} is {kind}, whose report has no {names}; leave that out, or give "
                     f"{table} for a report of these runs."
+=======
+                    f"{source} is {kind}, whose report has no {options}; leave that out, "
+                    f"or give {table} for a report of these runs."
+>>>>>>> 076aca46 (cli: completion for bash and a reference page of options derive from the commands; adapter of 139 lines)
                 )
         if not of_study:
             check_outputs(folder, OUTPUTS)
@@ -80,11 +86,10 @@ class Report(TableOptions, name="report"):
                 path = fit_report.write_fit_report(fit, source, folder, ALL, update)
             render.show(fit_report.summary(fit, source), as_json=self.json)
         else:
-            of_table = source.name.endswith(ENDINGS)
+            table = self.read(source, ()) if source.name.endswith(ENDINGS) else None
             # A study's own folder belongs to moejax, so its report is replaced there.
-            with out_folder(folder if of_table else None), progress_display() as update:
-                if of_table:
-                    table = self.read(source, ())
+            with out_folder(None if table is None else folder), progress_display() as update:
+                if table is not None:
                     frame = table.frame if self.loss == "loss" else table.frame.assign(loss=table.frame[self.loss])
                     concluded = conclude_table(
                         frame.assign(group=[f"group {number + 1}" for number in table.runs.group]),
