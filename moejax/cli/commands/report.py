@@ -49,17 +49,11 @@ class Report(TableOptions, name="report"):
         if not source.name.endswith(ENDINGS):
             read = {"json", "source"} if of_study else {"json", "source", "out"}
             if unread := [name for name in given(self) if name not in read]:
-                names = listed(f"--{name.replace('_', '-')}" for name in unread)
+                names = listed(flag_of(Report, name) for name in unread)
                 kind, table = ("a study", source / TABLE) if of_study else ("a fit", "its run table")
-                options = listed(flag_of(Report, name) for name in unread)
                 raise UserError(
-<<<<<<< HEAD
                     f"{source} is {kind}, whose report has no {names}; leave that out, or give "
                     f"{table} for a report of these runs."
-=======
-                    f"{source} is {kind}, whose report has no {options}; leave that out, "
-                    f"or give {table} for a report of these runs."
->>>>>>> 076aca46 (cli: completion for bash and a reference page of options derive from the commands; adapter of 139 lines)
                 )
         if not of_study:
             check_outputs(folder, OUTPUTS)
