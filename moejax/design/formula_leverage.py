@@ -31,9 +31,14 @@ def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dic
     held = {columns.get(one, one): value for one, value in given.items()}
     _, wanted = _loss_of(cls)
     if set(held) != set(wanted):
+        if not wanted:
+            raise UserError(
+                f"The formula {cls.formula.text!r} reads no column besides the budget, so {name} cannot differ; name "
+                f"a column of the table in the formula."
+            )
         raise UserError(
-            f"{name} gives {listed(held)}, and a family of the formula {cls.formula.text!r} is what holds "
-            f"{listed(wanted) or 'nothing'}: give {','.join(f'{one}=VALUE' for one in wanted)}."
+            f"{name} gives {listed(held)}, but the formula {cls.formula.text!r} reads {listed(wanted)}: give "
+            f"{','.join(f'{one}=VALUE' for one in wanted)}."
         )
     return held
 
