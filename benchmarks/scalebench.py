@@ -29,11 +29,12 @@ from typing import Any
 
 import numpy as np
 from scalebench_laws import FORMS, Form
+from scalebench_modes import AskedModes
 
 from moejax.experimental_design.criterion import posterior_arrays
 from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
-from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, Noise, PosteriorModes, distance
+from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, Noise, distance
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Huber, Penalty, Squared
@@ -243,9 +244,7 @@ class Purchase:
 
     def __post_init__(self) -> None:
         self.searches = [
-            PosteriorModes(
-                p.law, p.pool, p.target.design, apart=distance(p.pool.design, p.target.design), seed=self.seed
-            )
+            AskedModes(p.law, p.pool, p.target.design, apart=distance(p.pool.design, p.target.design), seed=self.seed)
             for p in self.group.problems
         ]
         self.runs = len(self.group.cost)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,12 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
         deviation=_deviation(finite),
         undefined=float(1 - len(finite) / len(answers)),
     )
+
+
+def from_json(plain: Mapping[str, Any]) -> Interval:
+    """Restore an interval from plain data, in which non-finite numbers are null."""
+    ends = {one.name: plain[one.name] for one in fields(Interval)}
+    return Interval(**{name: math.nan if value is None else value for name, value in ends.items()})
 
 
 def _deviation(values: Float[np.ndarray, " values"]) -> float:

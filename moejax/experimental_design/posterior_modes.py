@@ -24,7 +24,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
-from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.fit.runs import Runs
 from moejax.fit.search.objective import FitObjective, Squared, data_of
 from moejax.fit.search.starts import Sobol, middle_and_spread
@@ -76,12 +75,6 @@ factor. Beyond, the prior is normal with this standard deviation.
 """
 ASKED = 128
 """Maximum number of asked designs that the prior evaluates, spread evenly over all."""
-STEEPEST = 1e3
-"""Maximum change of a log loss per standard deviation of the prior, in a plan.
-
-Exponentials of powers change by 1e10 around the centre of the prior, and the inverse of such information has no
-precision left.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +98,11 @@ class Noise:
         """Return the signed root of the deviance of residuals in units of their level, and its derivative."""
         if not self.tails:
             return off, np.ones_like(off)
-        found = np.sign(off) * np.sqrt((self.tails + 1) * np.log1p(off**2 / self.tails))
+        root = np.sign(off) * np.sqrt((self.tails + 1) * np.log1p(off**2 / self.tails))
         # Near 0 the function is linear, which avoids 0 / 0.
-        near = np.abs(found) < 1e-9
-        slope = (self.tails + 1) * off / (self.tails + off**2) / np.where(near, 1.0, found)
-        return found, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
+        near = np.abs(root) < 1e-9
+        slope = (self.tails + 1) * off / (self.tails + off**2) / np.where(near, 1.0, root)
+        return root, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
 
     def counts(self, off: np.ndarray) -> np.ndarray:
         """Return the number of normal runs that each run counts as for level and precision, by its residual."""
@@ -133,7 +126,7 @@ def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
     both = [name for name in mine if name in others and np.ndim(mine[name]) == 1]
     both = [name for name in both if np.all(np.asarray(mine[name]) > 0) and np.all(np.asarray(others[name]) > 0)]
     if not both:
-        return np.zeros(_length(runs))
+        return np.zeros(length(runs))
     here, there = (np.stack([np.log(np.atleast_1d(one[name])) for name in both], axis=1) for one in (mine, others))
     return np.sqrt(np.array([((there - point) ** 2).sum(axis=1).min() for point in here]))
 
@@ -177,7 +170,7 @@ class PosteriorModes:
         asked = known(target) if target else {name: np.zeros(0) for name in known(pool.design)}
         rows = {n: np.concatenate([v, np.asarray(asked[n])]) for n, v in known(pool.design).items() if n in asked}
         self.design = in_units(design_from(rows), self.data["units"])
-        answers = _length(self.design) - len(pool)
+        answers = length(self.design) - len(pool)
         self.asked = len(pool) + np.unique(np.linspace(0, answers - 1, min(answers, ASKED)).round().astype(int))
         self.starts = Sobol(DRAWN, seed=seed)(self.objective, {**self.data})
         self.middle, spread = middle_and_spread(self.objective)
@@ -203,7 +196,7 @@ class PosteriorModes:
     def _filled(self, rows: bytes) -> Design:
         """Return padded rows of the design; the last rows are cached, as a search asks for the same rows again."""
         if self._last[0] != rows:
-            numbers, every = np.frombuffer(rows, np.int64), _length(self.design)
+            numbers, every = np.frombuffer(rows, np.int64), length(self.design)
             filled = np.resize(numbers, min((n for n in LENGTHS if len(numbers) <= n < every), default=every))
             with float64():
                 self._last = rows, jax.tree.map(lambda v: jax.numpy.asarray(np.asarray(v)[filled]), self.design)
@@ -222,7 +215,7 @@ class PosteriorModes:
             the distance from the asked designs if the runs support it.
           near: further starts.
         """
-        rows, seen = self._seen(trained)
+        rows, seen = self.seen(trained)
         if not self.sized:
             # The unit of losses is set by the first runs, so that coordinates stay the same in later calls.
             self.data["typical"], self.sized = np.float64(np.exp(np.mean(seen))), True
@@ -249,7 +242,7 @@ class PosteriorModes:
 
     def _likeliest_noise(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
         """Return the noise with the growth and tails of highest evidence."""
-        found, points = [], points[:TRIED]
+        tried, points = [], points[:TRIED]
         growths = GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]
         for growth, tails in itertools.product(growths, TAILS):
             own = self._noise(points[0], rows, seen, replace(noise, growth=growth, tails=tails))
@@ -260,27 +253,27 @@ class PosteriorModes:
             most = max(evidence for _, evidence, _ in self._ends(points, rows, seen, own))
             # Prior of the noise level.
             most -= USUAL_RUNS * (np.log(own.level) + 0.5 * (USUAL_NOISE / own.level) ** 2)
-            most += np.sum(np.log(self._roots(own, rows)) + own.log_constant)
-            found.append((most - GROWTH_EVIDENCE * (growth > 0) - TAILS_EVIDENCE * (tails > 0), own))
-        return max(found, key=lambda one: one[0])[1]
+            most += np.sum(np.log(self.roots(own, rows)) + own.log_constant)
+            tried.append((most - GROWTH_EVIDENCE * (growth > 0) - TAILS_EVIDENCE * (tails > 0), own))
+        return max(tried, key=lambda one: one[0])[1]
 
-    def _roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
+    def roots(self, noise: Noise, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Return the inverse standard deviation of each run's log loss."""
         return np.sqrt(noise.weights(self.farther[rows])) / noise.level
 
-    def _counted(self, noise: Noise, rows: np.ndarray, off: np.ndarray) -> Float[np.ndarray, " rows"]:
-        """Return ``_roots``, reduced for runs with residuals ``off`` (in log loss) in the tails."""
-        root = self._roots(noise, rows)
+    def counted(self, noise: Noise, rows: np.ndarray, off: np.ndarray) -> Float[np.ndarray, " rows"]:
+        """Return ``roots``, reduced for runs with residuals ``off`` (in log loss) in the tails."""
+        root = self.roots(noise, rows)
         return root * np.sqrt(noise.counts(off * root))
 
     def weights(self, mode: Mode, trained: Bool[np.ndarray, " pool"], noise: Noise) -> Float[np.ndarray, " pool"]:
         """Return the number of runs of the noise level that each trained run counts as under a mode; 1 for others."""
-        (rows, seen), found = self._seen(trained), np.ones(len(self.loss))
+        (rows, seen), counts = self.seen(trained), np.ones(len(self.loss))
         (values,), _ = self.log_losses(mode.point[None], rows)
-        found[rows] = (noise.level * self._counted(noise, rows, values - seen)) ** 2
-        return found
+        counts[rows] = (noise.level * self.counted(noise, rows, values - seen)) ** 2
+        return counts
 
-    def _seen(self, trained: Bool[np.ndarray, " pool"]) -> tuple[np.ndarray, np.ndarray]:
+    def seen(self, trained: Bool[np.ndarray, " pool"]) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices of the trained runs, and their log losses."""
         rows = np.flatnonzero(trained)
         return rows, np.log(self.loss[rows])
@@ -295,9 +288,9 @@ class PosteriorModes:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the residuals of runs, asked losses and prior, and their derivatives."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
-        runs, root = slice(len(rows)), self._roots(noise, rows)
+        runs, root = slice(len(rows)), self.roots(noise, rows)
         asked = values[:, len(rows) :]
-        outside = asked - np.clip(asked, *_expected(seen))
+        outside = asked - np.clip(asked, *expected(seen))
         steepness = slopes[:, len(rows) :] * (outside != 0)[..., None]
         eye = np.broadcast_to(np.diag(1 / self.spread), (len(points), points.shape[1], points.shape[1]))
         off, bend = noise.residuals((values[:, runs] - seen) * root)
@@ -312,7 +305,7 @@ class PosteriorModes:
         if not np.isfinite(slopes).all():
             return noise  # Refused by ``_ends``, in a sentence.
         for _ in range(LEVELS):
-            before, counted = noise.level, self._counted(noise, rows, off)
+            before, counted = noise.level, self.counted(noise, rows, off)
             sizes = np.linalg.svd(slopes[0] * counted[:, None] * self.spread, compute_uv=False)
             used = np.sum(sizes**2 / (1 + sizes**2))
             square = np.sum((noise.level * counted * off) ** 2)
@@ -330,7 +323,7 @@ class PosteriorModes:
             if not np.isfinite(value[i]) or (kept and value[i] - value.min() > -2 * np.log(LEAST_SHARE) + 10):
                 break
             values, slopes = self.log_losses(points[i][None], rows)
-            scaled = slopes[0] * self._counted(noise, rows, values[0] - seen)[:, None]
+            scaled = slopes[0] * self.counted(noise, rows, values[0] - seen)[:, None]
             precision = scaled.T @ scaled + np.diag(self.spread**-2)
             evidence = -0.5 * value[i] - 0.5 * np.linalg.slogdet(precision)[1]
             if not np.isfinite(evidence):
@@ -344,66 +337,6 @@ class PosteriorModes:
                 f"{len(rows)} runs; check their sizes and losses."
             )
         return kept
-
-    def losses(self, logs: np.ndarray) -> np.ndarray:
-        """Return losses from their logarithms, including the tangent continuation."""
-        lowest = LOWEST * float(self.data["typical"])
-        return np.where(logs > np.log(lowest), np.exp(logs), lowest * (1 + logs - np.log(lowest)))
-
-    def expected_losses(
-        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: Noise
-    ) -> Float[np.ndarray, " answers"]:
-        """Return the target's losses averaged over the posterior; the largest mode alone is only its maximum.
-
-        Around every mode a log loss is normal, truncated to the expected range (``FACTOR``); modes are weighted by
-        their shares. For undetermined losses this is the centre of the possible range; for determined losses it agrees
-        with the modes.
-        """
-        from scipy.stats import truncnorm  # Here, as importing it takes .65 s.
-
-        low, high = _expected(self._seen(trained)[1])
-        means = []
-        for one in self.posteriors(modes, trained, noise):
-            scale = np.maximum(one.deviations, 1e-12)
-            mean = truncnorm.mean(*((end - one.answers) / scale for end in (low, high)), loc=one.answers, scale=scale)
-            # Far outside the range no precision is left, and the mean is at the bound.
-            means.append(np.clip(np.where(np.isfinite(mean), mean, one.answers), low, high))
-        shares = np.array([mode.share for mode in modes])
-        return np.tensordot(shares / shares.sum(), self.losses(np.stack(means)), 1)
-
-    def posteriors(
-        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: Noise
-    ) -> list[LaplacePosterior]:
-        """Return the posterior around each mode: the pool's runs are candidates, the target's losses are answers."""
-        pool, rows = np.arange(len(self.loss)), np.flatnonzero(trained)
-        every = np.arange(_length(self.design))
-        values, slopes = self.log_losses(np.stack([mode.point for mode in modes]), every)
-        size = np.linalg.norm(slopes * self.spread, axis=-1, keepdims=True)
-        slopes = slopes * (STEEPEST / np.maximum(size, STEEPEST))
-        found, root = [], self._roots(noise, pool)
-        for mode, value, slope in zip(modes, values, slopes, strict=True):
-            counted = self._counted(noise, rows, value[rows] - self._seen(trained)[1])
-            own = slope[rows] * counted[:, None]
-            found.append(
-                LaplacePosterior(
-                    law=None,
-                    weight=mode.share,
-                    noise=noise.level,
-                    shared=0.0,
-                    precision=own.T @ own + np.diag(self.spread**-2),
-                    slopes=slope[pool] * root[:, None],
-                    candidate_weights=noise.weights(self.farther),
-                    predicted=value[pool],
-                    scores=own * counted[:, None],
-                    fitted=value[rows],
-                    model=np.zeros(len(pool), int),
-                    model_runs=np.zeros((len(rows), 1)),
-                    run_slopes=own,
-                    answers=value[len(pool) :],
-                    answer_slopes=slope[len(pool) :],
-                )
-            )
-        return found
 
 
 _End = tuple[np.ndarray, float, np.ndarray]
@@ -420,7 +353,7 @@ def _shares(ends: Sequence[_End]) -> list[Mode]:
     return [Mode(point=ends[i][0], share=float(shares[i] / total)) for i in order]
 
 
-def _expected(seen: np.ndarray) -> tuple[float, float]:
+def expected(seen: np.ndarray) -> tuple[float, float]:
     """Return the range in which log losses are expected, from the observed ones (see ``FACTOR``)."""
     beyond = np.log(FACTOR) + np.ptp(seen)
     return float(seen.min() - beyond), float(seen.max() + beyond)
@@ -435,7 +368,8 @@ def _continued_log(loss: Any, lowest: Any) -> Any:
     )
 
 
-def _length(design: Design) -> int:
+def length(design: Design) -> int:
+    """Return the number of rows of a design."""
     return max(np.size(v) for v in known(design).values())
 
 

@@ -114,13 +114,13 @@ def propose(
     scatters = [variance_components(fit, runs) for fit in fits.values()]
     of, noises, run_weights = {name: name for name in laws}, dict[str, Noise](), dict[str, Any]()
     for name, search in searches.items():
-        found, left = search.modes(runs.weight > 0, noise)
+        modes_of_law, left = search.modes(runs.weight > 0, noise)
         scatters.append(VarianceComponents(noise=left.level, shared=None))
-        noises[name], run_weights[name] = left, search.weights(found[0], runs.weight > 0, left)
-        labels = [name, *(f"{name} (mode {number})" for number in range(2, len(found) + 1))]
+        noises[name], run_weights[name] = left, search.weights(modes_of_law[0], runs.weight > 0, left)
+        labels = [name, *(f"{name} (mode {number})" for number in range(2, len(modes_of_law) + 1))]
         of |= dict.fromkeys(labels, name)
-        at |= {label: search.law(mode) for label, mode in zip(labels, found, strict=True)}
-        shares |= {label: mode.share / len(laws) for label, mode in zip(labels, found, strict=True)}
+        at |= {label: search.law(mode) for label, mode in zip(labels, modes_of_law, strict=True)}
+        shares |= {label: mode.share / len(laws) for label, mode in zip(labels, modes_of_law, strict=True)}
     scatter = min(scatters, key=lambda one: one.noise, default=VarianceComponents(noise=0.0, shared=None))
     noise = scatter.noise if noise is None else noise
 

@@ -346,8 +346,8 @@ class FitResult:
         """
         if self.uncertainty is None:
             raise UserError(NO_COVARIANCE)
-        found = self.uncertainty.spread(self.law, functional)
-        return found.without(self.unknown(functional, len(found.middle), found.errors))
+        spread = self.uncertainty.spread(self.law, functional)
+        return spread.without(self.unknown(functional, len(spread.middle), spread.errors))
 
     def drawn(self, count: int = 200) -> Drawn | None:
         """Return laws drawn from the fit's uncertainty; None without a covariance or if the fit did not converge."""
@@ -391,13 +391,12 @@ class FitResult:
         """
         import pandas as pd
 
+        check_level(level)
         if not self.has_covariance:
             raise UserError(self.why_no_covariance)
-        spread = self.spread(lambda law: [*coefficients(law).values()])
-        spread = spread.without(["not determined" if n in self.without_error else "" for n in self.coefficients])
-        low, high = spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
-        columns = {"value": spread.middle, "std_err": spread.errors, "low": low, "high": high}
-        return pd.DataFrame(columns, index=pd.Index([*self.coefficients], name="coefficient"))
+        rows = {one.name: (one.value, one.error, one.low, one.high) for one in self.coefficient_rows(level)}
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=["value", "std_err", "low", "high"])
+        return table.rename_axis("coefficient")
 
     def prediction_intervals(
         self,
@@ -512,13 +511,17 @@ class FitResult:
 
     def coefficient_rows(self, level: float) -> list[CoefficientRow]:
         """Return every coefficient with its standard error and interval; NaN where unknown."""
-        found = self.conf_int(level).to_dict("index") if self.has_covariance else {}
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
-        rows = []
-        for name, value in self.coefficients.items():
-            error, low, high = (found.get(name, {}).get(column, math.nan) for column in ("std_err", "low", "high"))
-            rows.append(CoefficientRow(name, about[name]["symbol"], about[name]["meaning"], value, error, low, high))
-        return rows
+        errors, low, high = np.full((3, len(self.coefficients)), math.nan)
+        if self.has_covariance:
+            spread = self.spread(lambda law: [*coefficients(law).values()])
+            spread = spread.without([NOT_DETERMINED * (name in self.without_error) for name in self.coefficients])
+            errors, (low, high) = spread.errors, spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
+        each = zip(self.coefficients.items(), np.stack([errors, low, high], axis=1).tolist(), strict=True)
+        return [
+            CoefficientRow(name, about[name]["symbol"], about[name]["meaning"], value, *ends)
+            for (name, value), ends in each
+        ]
 
     def _quality(self) -> Table:
         m, unit = self.metrics, ", nats" if self.output == "loss" else ""
@@ -672,8 +675,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     known = {name: one for name, one in entries["law"]["coefficients"].items() if one is not None}
     absent = dict.fromkeys(without_effect(law, entries["output"]), math.nan)
     fields |= {"law": law(**absent | known), "penalty": build(PENALTIES[kind], penalty, "penalty")}
-    metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in entries["metrics"].items()}
-    fields["metrics"] = Metrics(**metrics)
+    fields["metrics"] = Metrics.from_json(entries["metrics"])
     if fields.get("uncertainty") is not None:
         fields["uncertainty"] = uncertainties.from_json(fields["uncertainty"], law.inputs)
     hints = typing.get_type_hints(FitResult)

@@ -96,10 +96,10 @@ def score_links(
     Runs with the same ``group``, or else ``model``, are a group, and intervals are by group. The form with the lower
     AICc is kept.
     """
-    found = []
+    every = []
     for task in dict.fromkeys(table["task"]):
-        found.append(_of_task(str(task), table[table["task"] == task], links, seed, level))
-    return found
+        every.append(_of_task(str(task), table[table["task"] == task], links, seed, level))
+    return every
 
 
 def _of_task(task: str, table: DataFrame, links: Sequence[str], seed: int, level: float) -> ScoreLink:

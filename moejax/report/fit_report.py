@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from moejax import run_table
-from moejax.config import convert
 from moejax.fit import summary as fit_summary
+from moejax.fit.answers import Answers, ReadAs
 from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
-from moejax.fit.selection import held_out_runs
 from moejax.fit.selection.metrics import rmse_named, unit_of_errors
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
+from moejax.json_text import fields
 from moejax.laws.predict import published
 from moejax.report import evidence, render
 from moejax.report.figures.figure import Figure
@@ -37,40 +36,22 @@ def write_fit_report(
     update: ProgressCallback = lambda share, text: None,
 ) -> Path:
     """Write page, text and data, with those of ``plots`` that draw the fit's law; returns the page's path."""
-    drawn = _figures(fit, source, plots, update)
-    with read_by_this_version(source):
-        said = summary(fit, source)
-        text = {TEXT: render.markdown(said), PAGE: _page(fit, source, said, drawn)}
+    answers = _answers(source)
+    said = _summary(fit, source, answers)
+    drawn = _figures(fit, source, answers, plots, update)
+    text = {TEXT: render.markdown(said), PAGE: _page(fit, source, answers, said, drawn)}
     write_pages(folder, text, said.data)
     return folder / PAGE
 
 
-ANSWERS = (
-    *("standard_errors", "bootstrap", "held_out", "held_out_together", "held_out_runs", "decisions", "predictions"),
-    *("profiles", "influence", "beyond", "notes"),
-)
-"""Keys that ``moejax fit`` adds to a fit's file on request."""
-
-
-def _beside(source: Path) -> dict[str, Any]:
-    """Return the standard errors, held-out errors and estimands in the same file."""
-    plain = read_plain(source)
-    return {name: plain[name] for name in ANSWERS if name in plain}
-
-
-def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the errors on all held-out runs."""
-    splits = beside.get("held_out")
-    return beside.get("held_out_together", splits[0]["errors"]) if splits else None
-
-
-def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: ProgressCallback) -> dict[str, Figure]:
+def _figures(
+    fit: FitResult, source: Path, answers: Answers, plots: Mapping[str, Plot], update: ProgressCallback
+) -> dict[str, Figure]:
     """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients."""
-    read = _runs(fit, source)
+    read = _runs(fit, source, answers.read)
     tables = _evidence(fit, read, update) if read is not None else {}
-    if tested := read_plain(source).get("held_out_runs"):
-        with read_by_this_version(source):
-            tables["held-out-ranges"] = held_out_runs.from_json(tested)
+    if answers.held_out_runs is not None:
+        tables["held-out-ranges"] = answers.held_out_runs.table
     own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
     figures = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
     drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
@@ -83,19 +64,14 @@ def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: Pr
     return figures
 
 
-_READ = {"loss": str, "group": str | None, "weight": str | None}
-
-
-def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
+def _runs(fit: FitResult, source: Path, columns: ReadAs | None) -> ReadRuns | None:
     """Read the fitted runs from the adjacent ``predictions.csv``. Return None if it is missing or has other runs."""
     path = source.parent / "predictions.csv"
-    how = read_plain(source).get("read")
-    if how is None or not path.exists():
+    if columns is None or not path.exists():
         return None
     try:
-        given = convert(_READ, how, "read")
-        how = {name: given[name] for name in _READ}
-        read = read_runs(run_table.read_as_it_is(path), type(fit.law).inputs, trust_units=True, **how)
+        table = run_table.read_as_it_is(path)
+        read = read_runs(table, type(fit.law).inputs, trust_units=True, **fields(columns))
     except ValueError:
         return None
     return read if are_runs_of(fit, read.runs) else None
@@ -126,16 +102,16 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]) -> str:
-    beside = _beside(source)
+def _page(fit: FitResult, source: Path, answers: Answers, said: Result, figures: dict[str, Figure]) -> str:
+    first = answers.held_out[0].errors if answers.held_out else None
     return page_of(
         "fit.html.j2",
         name=source.stem if source.stem != "fit" else source.resolve().parent.name,
         fit=fit,
-        held_out=_held_out(beside),
+        held_out=answers.held_out_together or first,
         rmse=rmse_named(fit.output),
         unit=unit_of_errors(fit.output),
-        splits=[split["name"] for split in beside.get("held_out", [])],
+        splits=[split.name for split in answers.held_out],
         said=said,
         figures=figures,
     )
@@ -143,6 +119,15 @@ def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]
 
 def summary(fit: FitResult, source: Path) -> Result:
     """Return the summary of ``moejax fit``; warnings about held-out runs are among its data."""
-    beside = _beside(source)
-    said = fit_summary.summary(fit, (beside.get("standard_errors") or {}).get("level", 0.9), **beside)
+    return _summary(fit, source, _answers(source))
+
+
+def _answers(source: Path) -> Answers:
+    with read_by_this_version(source):
+        return Answers.from_json(read_plain(source))
+
+
+def _summary(fit: FitResult, source: Path, answers: Answers) -> Result:
+    level = 0.9 if answers.standard_errors is None else answers.standard_errors.level
+    said = fit_summary.summary(fit, level, answers)
     return replace(said, data={"source": source.name, **said.data, "warnings": list(said.warnings)})

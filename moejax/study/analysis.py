@@ -252,7 +252,7 @@ def _intervals(
         Estimand(name=name, symbol="", given={}, functional=functools.partial(number, name=name))
         for name in functional(fit.law)
     ]
-    return {one.estimand.name: one.interval or UNKNOWN for one in estimate(fit, estimands)}
+    return {one.name: one.interval or UNKNOWN for one in estimate(fit, estimands)}
 
 
 def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:

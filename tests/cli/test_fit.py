@@ -14,8 +14,8 @@ from moejax.cli.options import check
 from moejax.cli.parser import parse_command
 from moejax.errors import UserError
 from moejax.fit.fit_result import load
+from moejax.fit.questions import Questions, asked_of
 from moejax.fit.uncertainty import bootstrap
-from moejax.fit.uncertainty.answers import Questions, asked_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients

@@ -1,5 +1,8 @@
 """Modes of a posterior: found with few runs, told apart, and planned for."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -8,7 +11,7 @@ from moejax.experimental_design.candidates import of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances
 from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import laplace_posterior
-from moejax.experimental_design.posterior_modes import EDGE, FACTOR, STEEPEST, Noise, PosteriorModes, distance
+from moejax.experimental_design.posterior_modes import EDGE, FACTOR, Noise, distance
 from moejax.experimental_design.propose import propose
 from moejax.fit.runs import runs_from
 from moejax.fit.search.starts import Sobol, middle_and_spread
@@ -18,6 +21,9 @@ from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design, design_from
 from moejax.laws.formula_law import formula_law
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from scalebench_modes import STEEPEST, AskedModes  # pyright: ignore[reportMissingImports]
 
 NOISE = 0.003
 LARGE = prediction_estimand(Chinchilla, {"params_active": 7e9, "tokens": 1.4e11})
@@ -35,7 +41,7 @@ def measured(design):
 
 def test_with_many_runs_the_mode_is_the_law_that_made_them():
     runs = measured(designs(np.geomspace(3e7, 3e9, 6), np.geomspace(5e8, 5e10, 6)))
-    search = PosteriorModes(Chinchilla, runs, designs([7e9], [1.4e11]))
+    search = AskedModes(Chinchilla, runs, designs([7e9], [1.4e11]))
     every = np.ones(len(runs), bool)
     modes, noise = search.modes(every)
     assert sum(mode.share for mode in modes) == pytest.approx(1)
@@ -56,7 +62,7 @@ def test_noise_grows_away_from_what_is_asked_where_runs_say_so(growth):
     for seed in range(6):
         luck = np.random.default_rng(seed).normal(size=36) * NOISE / np.sqrt(grows.weights(below))
         runs, every = runs_from(design, exact * np.exp(luck)), np.ones(36, bool)
-        search = PosteriorModes(Chinchilla, runs, target, apart=distance(design, target))
+        search = AskedModes(Chinchilla, runs, target, apart=distance(design, target))
         modes, noise = search.modes(every)
         found.append(noise.growth)
         (best, *_) = search.posteriors(modes, every, noise)
@@ -74,8 +80,8 @@ def test_noise_is_even_where_nothing_says_how_far_runs_are_or_it_is_given():
     luck = np.random.default_rng(0).normal(size=8) * NOISE * (1 + 3 * below)
     runs = runs_from(design, predict(HOFFMANN_2022, runs_from(design, np.ones(8))) * np.exp(luck))
     every = np.ones(8, bool)
-    assert PosteriorModes(Chinchilla, runs).modes(every)[1].growth == 0
-    assert PosteriorModes(Chinchilla, runs, apart=below).modes(every, 0.01)[1] == Noise(level=0.01)
+    assert AskedModes(Chinchilla, runs).modes(every)[1].growth == 0
+    assert AskedModes(Chinchilla, runs, apart=below).modes(every, 0.01)[1] == Noise(level=0.01)
 
 
 def test_residuals_with_heavy_tails_are_those_of_students_density():
@@ -95,7 +101,7 @@ def test_a_few_runs_far_from_a_law_that_the_others_follow_do_not_draw_it(wrong):
     luck = NOISE * chance.normal(size=64)
     luck[chance.choice(64, wrong, replace=False)] += 0.1
     runs, every = runs_from(design, exact * np.exp(luck)), np.ones(64, bool)
-    search = PosteriorModes(Chinchilla, runs, designs([7e9], [1.4e11]))
+    search = AskedModes(Chinchilla, runs, designs([7e9], [1.4e11]))
     modes, noise = search.modes(every)
     assert noise.tails == (4 if wrong else 0)
     assert noise.level == pytest.approx(NOISE, rel=0.4)
@@ -121,7 +127,7 @@ def test_losses_of_runs_that_are_not_trained_are_not_read():
     found = []
     for hidden in (1.0, 100.0):
         seen = runs_from(runs.design, np.where(trained, runs.loss, hidden))
-        modes, noise = PosteriorModes(Chinchilla, seen).modes(trained)
+        modes, noise = AskedModes(Chinchilla, seen).modes(trained)
         found.append((modes[0].point, noise))
     assert np.array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
@@ -132,7 +138,7 @@ def test_two_values_of_a_coefficient_that_fit_alike_are_two_modes():
     law = formula_law("loss = c + (b*x)^2", columns=["x"], signs={"b": "any"})
     x = np.linspace(0.5, 2.0, 12)
     runs = runs_from(design_from({"x": x}), 1.0 + (0.5 * x) ** 2)
-    search = PosteriorModes(law, runs)
+    search = AskedModes(law, runs)
     modes, _ = search.modes(np.ones(12, bool), noise=0.01)
     assert len(modes) == 2
     assert modes[0].share == pytest.approx(0.5, abs=0.05)
@@ -146,7 +152,7 @@ def test_no_mode_says_of_what_is_asked_that_it_is_far_from_everything_seen():
     x, z = (one.ravel() for one in np.meshgrid([0.5, 0.6, 0.7, 0.8], [0.0, 0.05]))
     runs = runs_from(design_from({"x": x, "z": z}), 1 + 0.5 / (x - 2 * z) ** 0.5)
     target, every = design_from({"x": np.asarray([0.5]), "z": np.asarray([1.0])}), np.ones(len(x), bool)
-    alone, asked = PosteriorModes(law, runs), PosteriorModes(law, runs, target)
+    alone, asked = AskedModes(law, runs), AskedModes(law, runs, target)
     assert alone.law(alone.modes(every)[0][0]).b == pytest.approx(-2, abs=0.1)
     modes, noise = asked.modes(every)
     answers = [one.answers[0] for one in asked.posteriors(modes, every, noise)]
@@ -155,7 +161,7 @@ def test_no_mode_says_of_what_is_asked_that_it_is_far_from_everything_seen():
 
 def test_expected_losses_are_those_of_draws_from_the_modes_that_are_where_losses_are_expected():
     runs = measured(designs(np.geomspace(3e7, 3e9, 4), [1e9, 1e10]))
-    search, few = PosteriorModes(Chinchilla, runs, designs([7e9, 1e12], [1e8, 1.4e13])), np.arange(len(runs)) < 3
+    search, few = AskedModes(Chinchilla, runs, designs([7e9, 1e12], [1e8, 1.4e13])), np.arange(len(runs)) < 3
     modes, noise = search.modes(few)
     low, high = (np.log(FACTOR) + np.ptp(np.log(runs.loss[few]))) * np.array([-1, 1])
     low, high = low + np.log(runs.loss[few]).min(), high + np.log(runs.loss[few]).max()
@@ -168,7 +174,7 @@ def test_expected_losses_are_those_of_draws_from_the_modes_that_are_where_losses
     # What three runs leave open is not what the likeliest law says; what many tell is.
     largest = search.losses(search.posteriors(modes[:1], few, noise)[0].answers)
     assert np.max(np.abs(np.log(expected / largest))) > 0.05
-    inside, every = PosteriorModes(Chinchilla, runs, runs.design), np.ones(len(runs), bool)
+    inside, every = AskedModes(Chinchilla, runs, runs.design), np.ones(len(runs), bool)
     modes, noise = inside.modes(every)
     assert inside.expected_losses(modes, every, noise) == pytest.approx(runs.loss, rel=0.01)
 
@@ -176,7 +182,7 @@ def test_expected_losses_are_those_of_draws_from_the_modes_that_are_where_losses
 def test_a_law_that_is_steep_beyond_all_digits_can_be_planned_for():
     law = formula_law("loss = exp(a + b*u + c*u^3)", columns=["u"], signs=dict.fromkeys("abc", "any"))
     runs = runs_from(design_from({"u": np.geomspace(1, 1e6, 12)}), np.full(12, 2.0))
-    search, one = PosteriorModes(law, runs, design_from({"u": np.asarray([1e7])})), np.arange(12) == 0
+    search, one = AskedModes(law, runs, design_from({"u": np.asarray([1e7])})), np.arange(12) == 0
     modes, noise = search.modes(one)
     posteriors = search.posteriors(modes, one, noise)
     assert all(0 < posterior.deviations[0] <= 2 * STEEPEST for posterior in posteriors)
@@ -189,7 +195,7 @@ def test_a_law_that_can_be_negative_is_searched_where_it_is():
     law = formula_law("loss = c + b*x", columns=["x"])
     x = np.linspace(-1.0, 1.0, 5)
     runs = runs_from(design_from({"x": x}), 3.0 + x)
-    search = PosteriorModes(law, runs, design_from({"x": np.asarray([2.0])}))
+    search = AskedModes(law, runs, design_from({"x": np.asarray([2.0])}))
     modes, noise = search.modes(np.ones(5, bool))
     (posterior,) = search.posteriors(modes, np.ones(5, bool), noise)
     assert search.losses(posterior.answers) == pytest.approx([5.0], rel=1e-3)
@@ -199,7 +205,7 @@ def test_a_law_that_can_be_negative_is_searched_where_it_is():
 
 def test_the_prior_is_one_deviation_from_the_middle_at_the_ends_of_the_starts():
     runs = measured(designs([1e8, 1e9], [1e9, 1e10]))
-    objective = PosteriorModes(Chinchilla, runs).objective
+    objective = AskedModes(Chinchilla, runs).objective
     middle, spread = middle_and_spread(objective)
     starts = Sobol(256)(objective, {})
     assert np.all(np.abs(starts - middle) <= spread * (1 + 1e-9))

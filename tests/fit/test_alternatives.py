@@ -54,7 +54,7 @@ def test_losses_are_known_at_the_ratio_of_the_runs_and_nowhere_else(at_one_ratio
 
 def test_how_to_split_a_budget_is_not_known(at_one_ratio, tmp_path, capsys):
     decided = estimate(at_one_ratio, decision_estimands(type(at_one_ratio.law), {"flops": 1e22}))
-    assert not any(one.interval and not one.interval.uninformative for one in decided if one.estimand.symbol in "N*D*")
+    assert not any(one.interval and not one.interval.uninformative for one in decided if one.symbol in "N*D*")
     path = str(at_one_ratio.save(tmp_path / "fit.json"))
     assert FitResult.load(path).alternatives == at_one_ratio.alternatives
     assert main(["design", "--law", path, "--flops", "1e22"]) == 0

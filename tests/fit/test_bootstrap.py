@@ -10,7 +10,7 @@ from known_fit import known_fit, known_resamples, known_runs, sweep
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import resampled
-from moejax.fit.uncertainty.bootstrap import bootstrap, resample, to_json
+from moejax.fit.uncertainty.bootstrap import bootstrap, resample
 from moejax.interval import interval
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -85,7 +85,7 @@ def test_other_runs_than_those_of_the_fit_are_refused():
 
 
 def test_the_table_has_a_line_per_coefficient():
-    table = resampled({"bootstrap": to_json(known_fit(), known_resamples(), 0.8)})
+    table = resampled(known_resamples().stored(0.8))
     assert [row[0] for row in table.rows] == list(known_fit().coefficients)
     assert "80% interval" in [column.name for column in table.columns]
     assert table.title == "Coefficients over 64 resamples by group"

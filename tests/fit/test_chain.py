@@ -108,9 +108,7 @@ def test_a_chained_fit_is_the_same_from_its_file(fitted, tmp_path):
 
 
 def test_what_the_law_of_the_loss_decides_is_decided_with_the_score(fitted):
-    decided = {
-        one.estimand.name: one for one in estimate(fitted, decision_estimands(type(fitted.law), {"flops": 1e23}))
-    }
+    decided = {one.name: one for one in estimate(fitted, decision_estimands(type(fitted.law), {"flops": 1e23}))}
     best = optimal_split(fitted.law.loss_law, 1e23)
     assert decided["optimal_tokens"].value == pytest.approx(float(best["tokens"]), rel=1e-3)
     error = decided["optimal_error"]

@@ -223,7 +223,7 @@ def test_errors_on_runs_that_what_is_left_says_nothing_of_are_luck():
     assert "Of chinchilla the held-out errors are luck" in found.verdict
     assert found.selection.trusted != "chinchilla"
     assert "is luck" in choose([one], found.beyond).sentence
-    (said,) = holdout.warnings(holdout.to_json(one.held_out), one.fit.metrics.rmse)
+    (said,) = holdout.warnings(holdout.split_errors(one.held_out), one.fit.metrics.rmse)
     assert said.startswith("The error on tokens ≥ 5e+10 is luck: ")
     # With a fourth budget three are left, which set all three coefficients.
     more = np.concatenate([sizes, np.geomspace(1e8, 3e9, 5)])

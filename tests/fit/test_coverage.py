@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
+from moejax.fit.answers import Answers
 from moejax.fit.fit_result import from_json
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
@@ -17,7 +18,7 @@ from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.summary import resampled, tables
 from moejax.fit.uncertainty import estimates
-from moejax.fit.uncertainty.bootstrap import bootstrap, to_json
+from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.covariance import draws_at, with_uncertainty
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives, psi_and_stiffness
 from moejax.fit.uncertainty.estimands import decision_estimands
@@ -275,13 +276,13 @@ def test_no_more_groups_than_coefficients_is_said_of_standard_errors_and_of_the_
     assert "--group COLUMN" in sentence
     assert "cannot carry" not in str(with_uncertainty(result, runs, by="run").summary())
     assert "cannot carry" not in str(with_uncertainty(result, runs, covariance="gauss_newton").summary())
-    by_group, by_run = (to_json(result, bootstrap(result, runs, 8, by=by)) for by in ("group", "run"))
-    assert few in str(resampled({"bootstrap": by_group}))
-    assert "cannot carry" not in str(resampled({"bootstrap": by_run}))
+    by_group, by_run = (bootstrap(result, runs, 8, by=by).stored() for by in ("group", "run"))
+    assert few in str(resampled(by_group))
+    assert "cannot carry" not in str(resampled(by_run))
 
 
 def shown(decided):
-    return render.text(Result(tables=tables({"decisions": estimates.to_json(decided)})))
+    return render.text(Result(tables=tables(Answers(decisions=decided))))
 
 
 def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_of_too_few_groups():
@@ -296,7 +297,8 @@ def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_o
     assert "interval by standard errors" in said
     assert "Student's t with df degrees of freedom" in said
     assert "cannot carry" not in shown(alone)
-    for one, plain in zip(few, estimates.to_json(few), strict=True):
+    for one in few:
+        plain = one.to_json()
         assert f" {one.degrees_of_freedom:.2g} " in said
         assert plain["interval"]["by"] == "standard errors"
         assert plain["interval"]["degrees_of_freedom"] == one.degrees_of_freedom

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_runs
 
+from moejax.fit.answers import Answers, Decisive
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import tables
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
-from moejax.fit.uncertainty.estimates import beyond, beyond_each, estimate, reach, to_json
+from moejax.fit.uncertainty.estimates import Estimate, beyond, beyond_each, estimate, reach
 from moejax.fit.uncertainty.extrapolation import outside, sentences, where_decided
 from moejax.fit.uncertainty.influence import deciding
 from moejax.fit.uncertainty.intervals import share_ends
@@ -72,10 +73,10 @@ def every_decision(law):
     return list({estimand.title: estimand for estimand in found}.values())
 
 
-def shown(decided, runs=None, level=0.9):
+def shown(decided, runs=None):
     """What is printed of estimates and, where their runs are given, of how far they lie outside these."""
-    far = [] if runs is None else beyond_each(decided, runs)
-    return render.text(Result(tables=tables({"decisions": to_json(decided, level), "beyond": far})))
+    far = () if runs is None else beyond_each(decided, runs)
+    return render.text(Result(tables=tables(Answers(decisions=decided, beyond=far))))
 
 
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
@@ -231,10 +232,10 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
         assert one.error == one.interval.deviation
     text = shown(found)
     assert "90% interval by resamples" in text
-    assert {one["interval"]["by"] for one in to_json(found)} == {"resamples"}
+    assert {one.by for one in found} == {"resamples"}
     assert text.count("flops = 1e+25, expansion = 8") == len(found)
     assert "Beyond the largest fitted run" in shown(found, known_runs())
-    assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL", "a*"]
+    assert [one.symbol for one in found] == ["N_act*", "D*", "L*", "EL", "a*"]
 
 
 def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
@@ -243,9 +244,9 @@ def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
         return shown(found, known_runs()), beyond_each(found, known_runs())
 
     text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
-    assert far["times"] == {"expansion": pytest.approx(4.0)}
+    assert far.times == {"expansion": pytest.approx(4.0)}
     assert "Beyond the largest fitted run: 4 times in expansion." in text
-    assert times({"flops": 1e21, "expansion": 32.0})[1] == []
+    assert times({"flops": 1e21, "expansion": 32.0})[1] == ()
     kept = known_runs().where(known_runs().design.params_total > 1.5 * known_runs().design.params_active)
     assert sentences(outside({"expansion": 1.0}, where_decided(kept))) == [
         "Below the smallest fitted run: 0.5 times in expansion."
@@ -264,18 +265,17 @@ def test_a_sparsity_and_a_predicted_run_are_held_to_the_ratios_of_the_runs():
 def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_its_own_degrees_of_freedom():
     estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
     found = estimate(known_fit(), estimands, level=0.8)
-    for one in found:
-        low, high = known_fit().spread(one.estimand.functional).ends(0.8, True)
+    for one, estimand in zip(found, estimands, strict=True):
+        low, high = known_fit().spread(estimand.functional).ends(0.8, True)
         assert 0 < one.interval.low < one.value < one.interval.high
-        if one.estimand.is_share:
+        if estimand.is_share:
             assert one.interval.high < 1
             continue
         np.testing.assert_allclose([one.interval.low, one.interval.high], [low[0], high[0]])
-    assert "80% interval by standard errors" in (text := shown(found, level=0.8))
+    assert "80% interval by standard errors" in (text := shown(found))
     assert text.count("[") == len(found)
-    assert {(one["interval"]["by"], one["interval"]["level"]) for one in to_json(found, 0.8)} == {
-        ("standard errors", 0.8)
-    }
+    assert {(one.by, one.level) for one in found} == {("standard errors", 0.8)}
+    assert [Estimate.from_json(one.to_json()) for one in found] == [*found]
 
 
 def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
@@ -292,11 +292,11 @@ def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
 def test_a_loss_that_no_compute_reaches_has_no_cost():
     found = estimate(known_fit(), decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
     assert "no answer" in shown(found)
-    assert to_json(found)[0]["value"] is None
+    assert found[0].to_json()["value"] is None
     assert "under the fitted law the loss stays above" in shown(found)
     claim = decision_estimands(EffectiveParams, {"flops": 1e21, "expansion": 8.0})[0]
     nowhere = dataclasses.replace(claim, functional=lambda law: np.nan * law.irreducible)
-    assert "gives no finite number" in to_json(estimate(known_fit(), [nowhere]))[0]["reason"]
+    assert "gives no finite number" in estimate(known_fit(), [nowhere])[0].reason
 
 
 def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_has_an_interval():
@@ -309,7 +309,7 @@ def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_ha
         found = estimate(known_fit(), capped)
         assert [one.interval is None for one in found] == [True, True, True, False, False]
         assert f"optimal_params_active is at its {side} bound" in " ".join(shown(found).split())
-        assert all(one["at_a_bound"] for one in to_json(found)[:3])
+        assert all(one.at_a_bound for one in found[:3])
 
 
 def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
@@ -317,8 +317,8 @@ def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
         decision_estimands(FiveFactor)[0], functional=lambda law: 0.999 + 0 * law.irreducible
     )
     (found,) = estimate(known_fit(), [estimand])
-    assert "at a bound" in shown([found])
-    assert to_json([found])[0]["standard_error"] is None
+    assert "at a bound" in shown((found,))
+    assert found.to_json()["standard_error"] is None
 
 
 def test_the_runs_that_decide_are_those_without_which_the_fit_decisions_otherwise():
@@ -331,7 +331,17 @@ def test_the_runs_that_decide_are_those_without_which_the_fit_decisions_otherwis
     kept = ~np.isin(np.arange(len(runs)), found.runs)
     again = fit_law(Chinchilla, runs.only(kept))
     assert found.without_all == pytest.approx(again.coefficients["tokens_exponent"], rel=1e-5)
-    named = {"name": "tokens_exponent", "symbol": "beta", "given": {}, "rows": [1, 2, 3], "runs": ["a", "b", "c"]}
-    (table,) = tables({"influence": [named | found.to_json()]})
+    one = Decisive(
+        name="tokens_exponent",
+        symbol="beta",
+        given={},
+        rows=(1, 2, 3),
+        runs=("a", "b", "c"),
+        value=found.value,
+        predicted=found.predicted,
+        refitted=found.refitted,
+        without_all=found.without_all,
+    )
+    (table,) = tables(Answers(influence=(one,)))
     assert [row[1] for row in table.rows] == ["none", "row 1 (a)", "row 2 (b)", "row 3 (c)", "all of these"]
     assert [row[2] for row in table.rows] == [found.value, *found.refitted, found.without_all]

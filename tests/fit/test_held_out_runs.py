@@ -11,7 +11,7 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
-from moejax.fit.selection.held_out_runs import COLUMNS, coverage, farthest, from_json, held_out_runs, to_json
+from moejax.fit.selection.held_out_runs import COLUMNS, TestedRuns, coverage, held_out_runs
 from moejax.fit.selection.holdout import folds, hold_out, largest, split_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import design_from
@@ -71,17 +71,16 @@ def test_where_the_fitted_runs_do_not_determine_the_law_there_is_no_range_and_th
     assert found["half_ranges"].isna().all()
     assert found["reason"].str.len().min() > 0
     assert coverage(found).sentence == "No run that was not fitted has a range."
-    assert all(one["low"] is None and one["reason"] for one in to_json(found)["runs"])
+    assert all(one["low"] is None and one["reason"] for one in TestedRuns.of(found).to_json()["runs"])
 
 
 def test_plain_data_give_the_table_back():
     runs = sweep(HOFFMANN_2022, noise=0.004, count=24)
     found = ranges(hold_out(Chinchilla, runs, folds(runs, 3), **NEAR))
-    plain = to_json(found)
-    pd.testing.assert_frame_equal(from_json(plain)[list(COLUMNS)], found[list(COLUMNS)], check_dtype=False)
-    first, *_, last = farthest(plain["runs"], 24)
-    assert abs(first["half_ranges"]) == found["half_ranges"].abs().max()
-    assert abs(last["half_ranges"]) == found["half_ranges"].abs().min()
+    again = TestedRuns.from_json(TestedRuns.of(found).to_json())
+    pd.testing.assert_frame_equal(again.runs, found[list(COLUMNS)], check_dtype=False)
+    first, *_, last = again.farthest(24)["half_ranges"].abs()
+    assert (first, last) == (found["half_ranges"].abs().max(), found["half_ranges"].abs().min())
 
 
 LINE = formula_law("error = c + m*loss", signs={"c": "any", "m": "any"}, known={"error": "error", "loss": "loss"})

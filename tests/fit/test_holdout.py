@@ -8,9 +8,17 @@ from known_fit import known_runs, sweep
 
 from moejax.fit.search.fit_law import Search, fit_law
 from moejax.fit.search.starts import Sobol
-from moejax.fit.selection.holdout import each_group, folds, hold_out, largest, pooled, to_json, warnings
+from moejax.fit.selection.holdout import (
+    SplitErrors,
+    each_group,
+    folds,
+    hold_out,
+    largest,
+    pooled,
+    split_errors,
+    warnings,
+)
 from moejax.fit.summary import held_out
-from moejax.json_text import finite
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 
 QUICK = {"starts": Sobol(256), "search": Search(screened=16, rounds=((50, 4),))}
@@ -65,7 +73,7 @@ def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fo
     assert total.max_relative_error == max(h.metrics.max_relative_error for h in found)
     counts = [h.metrics.runs for h in found]
     assert total.huber == pytest.approx(np.average([h.metrics.huber for h in found], weights=counts))
-    rows = held_out({"held_out": to_json(found), "held_out_together": finite(total)}).rows
+    rows = held_out(split_errors(found), total).rows
     assert [row[:3] for row in rows[-1:]] == [["all of these", total.runs, total.mae]]
 
 
@@ -94,10 +102,13 @@ def test_a_quantity_that_is_worked_out_of_fields_is_held_out_in_double_precision
 
 
 def test_the_split_that_a_law_misses_most_is_a_sentence_with_both_errors():
+    fit = fit_law(Chinchilla, known_runs(), **QUICK)
+
     def split(name, far, near):
-        return {"name": name, "errors": {"rmse": far}, "fitted": {"rmse": near}}
+        errors, fitted = (rmse and dataclasses.replace(fit.metrics, rmse=rmse) for rmse in (far, near))
+        return SplitErrors(name=name, errors=errors, fitted=fitted, law={}, converged=True)
 
     (sentence,) = warnings([split("a", 0.02, 0.01), split("b", 0.05, 0.01), split("c", 0.01, 0.01)], 0.01)
     assert "Held-out RMSE 0.05000 nats/token (b) is 5 times the fitted 0.01000" in sentence
     assert warnings([split("a", 0.0149, 0.01)], 0.01) == []
-    assert "3 times the fitted 0.02000" in warnings([{"name": "old", "errors": {"rmse": 0.06}}], 0.02)[0]
+    assert "3 times the fitted 0.02000" in warnings([split("old", 0.06, None)], 0.02)[0]

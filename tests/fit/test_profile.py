@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 from known_fit import known_runs
 
+from moejax.fit.answers import Answers, Profiled
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
@@ -76,8 +77,8 @@ def test_an_end_that_the_runs_do_not_set_is_open():
     nothing = fit_law(EffectiveParams, few, fixed={"irreducible": 1e-6})
     assert nothing.value - result.value < allowed
     assert np.isneginf(found.low)
-    one = {"name": "irreducible", "symbol": "E", "given": {}, "low": None, "middle": found.middle, "level": 0.9}
-    (table,) = tables({"profiles": [one | {"high": found.high}]})
+    one = Profiled(name="irreducible", symbol="E", given={}, middle=found.middle, high=found.high, level=0.9)
+    (table,) = tables(Answers(profiles=(one,)))
     assert table.rows[0][1:] == ["open", found.middle, found.high, 0.9, "these runs reject no smaller value"]
 
 

@@ -9,6 +9,7 @@ import pytest
 from known_fit import sweep
 
 from moejax.errors import UserError
+from moejax.fit.answers import Answers
 from moejax.fit.fit_result import from_json
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
@@ -18,10 +19,9 @@ from moejax.fit.summary import summary, tables
 from moejax.fit.tables.column_names import law_of_formula
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
-from moejax.fit.uncertainty.bootstrap import to_json as bootstrap_json
 from moejax.fit.uncertainty.covariance import COVARIANCES, with_uncertainty
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands
-from moejax.fit.uncertainty.estimates import estimate, to_json
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.uncertainty.influence import deciding
 from moejax.fit.uncertainty.prediction import range_in_words, range_of
 from moejax.fit.uncertainty.undetermined import how_to_determine
@@ -89,7 +89,7 @@ def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_rea
     assert np.isfinite(fit.spread(lambda law: law(at)).errors)
     decided = estimate(fit, BUDGET)
     assert all(np.isfinite(one.value) and one.interval is None and "tokens" in one.reason for one in decided)
-    text = " ".join(render.text(Result(tables=tables({"decisions": to_json(decided)}))).split())
+    text = " ".join(render.text(Result(tables=tables(Answers(decisions=decided)))).split())
     assert (
         ": the fitted runs do not determine irreducible, tokens_scale" in text.partition("There is no interval for")[2]
     )
@@ -104,7 +104,7 @@ def test_a_fit_that_did_not_converge_gives_numbers_and_no_errors():
     assert fit.drawn() is None
     (one,) = estimate(fit, coefficient_estimands(Chinchilla)[:1])
     assert np.isfinite(one.value)
-    assert "did not converge" in to_json([one])[0]["reason"]
+    assert "did not converge" in one.reason
     assert "Standard errors: none, as the search did not converge" in render.text(fit.summary())
 
 
@@ -140,7 +140,7 @@ def test_intervals_of_resamples_that_were_stopped_are_not_said_to_be_narrow():
     many = dataclasses.replace(fit.law, **{n: np.full(20, v) for n, v in fit.coefficients.items()})
     for unfinished, words in ((16, "how far a search goes in so many steps"), (1, "on the way")):
         resampled = Bootstrap(laws=many, values=np.zeros(20), unfinished=unfinished, by="group", draws=120, fit=fit)
-        said = render.text(summary(fit, bootstrap=bootstrap_json(fit, resampled)))
+        said = render.text(summary(fit, answers=Answers(bootstrap=resampled.stored())))
         assert f"{unfinished} of 20 resamples were stopped" in said
         assert words in " ".join(said.split())
         assert "too narrow" not in said

@@ -32,15 +32,15 @@ def ways(minima, best):
 
 def test_equal_optima_are_shown_in_three_ways_and_there_is_no_warning():
     found = ways(rates(0.5), rates(0.5, seed=1))
-    assert found["warnings"] == []
-    assert [*found["ways"]] == [MINIMA, ALIKE, BEST]
-    for way in found["ways"].values():
-        one = way["coefficients"]["a"]
-        assert one["low"] < one["value"] < one["high"]
+    assert found.warnings == ()
+    assert [*found.ways] == [MINIMA, ALIKE, BEST]
+    for way in found.ways.values():
+        one = way.coefficients["a"]
+        assert one.low < one.value < one.high
 
 
 def test_minima_that_differ_from_best_rows_beyond_both_intervals_are_a_warning():
-    (said,) = [one for one in ways(rates(0.45), rates(0.5, seed=1))["warnings"] if one.startswith("a is")]
+    (said,) = [one for one in ways(rates(0.45), rates(0.5, seed=1)).warnings if one.startswith("a is")]
     assert "each outside the other's interval" in said
     assert "finer grid" in said
 
@@ -54,7 +54,7 @@ def test_weights_that_decide_are_named():
         weight=np.where(steep, 1.98, 0.02),
         output="learning_rate",
     )
-    (said,) = [one for one in ways(bent, rates(0.46, seed=1))["warnings"] if one.startswith("a is")]
+    (said,) = [one for one in ways(bent, rates(0.46, seed=1)).warnings if one.startswith("a is")]
     assert "the weights decide" in said
 
 

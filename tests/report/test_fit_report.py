@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from moejax.fit.answers import Answers
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
@@ -31,6 +32,6 @@ def test_a_figure_that_a_document_has_is_said_to_be_after_it(tmp_path, source, t
     fit = fit_law(Chinchilla, runs_from(design, np.asarray(HOFFMANN_2022(design))))
     file = fit.save(tmp_path / "fit.json")
     plots = by_name(Plot(name="own", law="chinchilla", shows="loss", source=source, draw=drawn))
-    found = _figures(fit, file, plots, lambda share, text: None)
+    found = _figures(fit, file, Answers(), plots, lambda share, text: None)
     assert found["own"].title == title
     assert "the fit in fit.json" in found["own"].caption

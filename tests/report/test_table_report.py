@@ -276,7 +276,7 @@ def _changed(fitted, folder, **parts):
 def test_what_the_resamples_do_not_determine_is_marked(fitted, tmp_path, open_ones):
     narrow = {"low": 1.0, "middle": 1.1, "high": 1.2, "deviation": 0.1, "undefined": 0.0, "uninformative": False}
     names = json.loads((fitted / "fit.json").read_text())["law"]["coefficients"]
-    intervals = dict.fromkeys(names, narrow) | {"params_scale": narrow | {"uninformative": bool(open_ones)}}
+    intervals = dict.fromkeys(names, narrow) | {"params_scale": narrow | {"high": 100.0 if open_ones else 1.2}}
     found = json.loads((fitted / "fit.json").read_text())["bootstrap"] | {"coefficients": intervals}
     page, text = _changed(fitted, tmp_path, bootstrap=found, decisions=[])
     assert page.count('<span class="badge open">not determined</span>') == open_ones

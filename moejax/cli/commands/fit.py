@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from moejax.fit.fit_result import FitResult
-    from moejax.fit.tables.read_runs import ReadRuns
-    from moejax.fit.uncertainty.answers import Asked, Questions
+    from moejax.fit.questions import Questions
     from moejax.result import Result
 
 EXAMPLE = """\
@@ -151,12 +150,14 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
         """Read runs, fit, resample, test on held-out runs, and print."""
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
+        from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer
+        from moejax.fit.questions import asked_of
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
         from moejax.fit.summary import summary
         from moejax.fit.sweeps.ways_through_sweeps import ways_through_sweeps
+        from moejax.fit.tables.read_runs import fitted_column
         from moejax.fit.uncertainty import bootstrap
-        from moejax.fit.uncertainty.answers import answer, asked_of
         from moejax.fit.uncertainty.covariance import with_uncertainty
         from moejax.report.fit_files import write_fit
         from moejax.say import say
@@ -171,16 +172,19 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
             result = fit_law(law, read.runs, progress=show, **options)
             how = {"covariance": asked.covariance, "by": self.by}
             result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
-            parts = self._known_parts(result, read, asked)
+            # With predictions.csv, these columns reproduce the reading of the same runs.
+            columns = ReadAs(loss=fitted_column(type(result.law), self.loss), group=self.group, weight=self.weight)
+            answers = Answers(notes=tuple(read.notes), standard_errors=StandardErrors.of(result, level), read=columns)
             if self.smooth:
                 best = replace(self, smooth=False).read_quietly(self.runs, law)
-                parts["sweeps"] = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
+                sweeps = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
+                answers = replace(answers, sweeps=sweeps)
             # The fit is written first. The following steps take long, may be stopped, or may fail.
-            write_fit(self.out, summary(result, level, **parts), result, read)
+            write_fit(self.out, summary(result, level, answers), result, read)
             if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
                 predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
-                parts |= held_out_runs.found(held_out, predicted)
-                write_fit(self.out, summary(result, level, **parts), result, read, predicted)
+                answers = answers.with_held_out(held_out, predicted)
+                write_fit(self.out, summary(result, level, answers), result, read, predicted)
             try:
                 resampled = None
                 if self.bootstrap:
@@ -193,21 +197,20 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
                         progress=show,
                         kept=self.out / "bootstrap.npz" if self.out else None,
                     )
-                    parts["bootstrap"] = bootstrap.to_json(result, resampled, level)
-                parts |= answer(asked, result, read, resampled, level, self.by)
+                answers = answer(answers, asked, result, read, resampled, level)
             except KeyboardInterrupt:
                 if self.out:
                     raise
                 stopped = True
-            write_fit(self.out, summary(result, level, **parts), result, read, predicted)
+            write_fit(self.out, summary(result, level, answers), result, read, predicted)
         if stopped:
             say("", "Stopped; with --out DIR the same command would resume from there.")
-        self._show(summary(result, level, **parts), has_held_out=predicted is not None)
+        self._show(summary(result, level, answers), has_held_out=predicted is not None)
         return STOPPED if stopped else 0
 
     def questions(self) -> Questions:
         """Return the questions about the fitted law."""
-        from moejax.fit.uncertainty.answers import Questions
+        from moejax.fit.questions import Questions
 
         return Questions(
             decide=[numbers(text.split(","), "--decide") for text in self.decide],
@@ -227,38 +230,18 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
             say(written(self.out, has_held_out))
         render.show(summary, as_json=self.json)
 
-    def _known_parts(self, result: FitResult, read: ReadRuns, asked: Asked) -> dict[str, Any]:
-        """Return further results that are known right after the fit, as plain data."""
-        from moejax.fit.tables.read_runs import fitted_column
-        from moejax.json_text import finite
-
-        rows = [row for row in result.coefficient_rows(self.level) if row.name not in result.without_error]
-        errors = {
-            "kind": asked.covariance,
-            "by": self.by,
-            "values": {row.name: row.error for row in rows},
-            "level": self.level,
-            "intervals": {row.name: (row.low, row.high) for row in rows},
-        }
-        column = fitted_column(type(result.law), self.loss)
-        return {
-            "notes": list(read.notes),
-            "standard_errors": finite(errors),
-            # These arguments, with predictions.csv, reproduce the reading of the same runs.
-            "read": {"loss": column, "group": self.group, "weight": self.weight},
-        }
-
     def _fit_chained(self) -> int:
         """Fit a law of scores and the law of the loss that it depends on, chain them, and print."""
         import numpy as np
 
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
+        from moejax.fit.answers import Answers, ReadAs, answer
         from moejax.fit.chain import chain, with_loss_design
+        from moejax.fit.questions import asked_of
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
         from moejax.fit.summary import summary
-        from moejax.fit.uncertainty.answers import answer, asked_of
         from moejax.fit.uncertainty.covariance import with_uncertainty
         from moejax.laws.scores.chained_law import chained_law
         from moejax.report.fit_files import write_fit
@@ -291,15 +274,15 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
                 return chain(of_loss, of_score, read.runs.only(~without))
 
             result, predicted = fitted(np.zeros(len(read.runs), bool)), None
-            parts: dict[str, Any] = {
-                "notes": list(dict.fromkeys((*scores.notes, *losses.notes))),
-                "read": {"loss": result.output, "group": self.group, "weight": self.weight},
-                **answer(asked, result, read, None, self.level, self.by),
-            }
+            known = Answers(
+                notes=tuple(dict.fromkeys((*scores.notes, *losses.notes))),
+                read=ReadAs(loss=result.output, group=self.group, weight=self.weight),
+            )
+            answers = answer(known, asked, result, read, None, self.level)
             if held_out := holdout.hold_out_of(lambda split: fitted(split.held_out), read.runs, splits, show):
                 predicted = held_out_runs.held_out_runs(held_out, read.rows, self.level)
-                parts |= held_out_runs.found(held_out, predicted)
-            said = summary(result, self.level, **parts)
+                answers = answers.with_held_out(held_out, predicted)
+            said = summary(result, self.level, answers)
             write_fit(self.out, said, result, read, predicted)
         self._show(said, has_held_out=predicted is not None)
         return 0

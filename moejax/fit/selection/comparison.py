@@ -185,7 +185,7 @@ class Comparison:
         }
 
 
-def summary(found: Comparison, title: str, verbose: bool = False) -> Result:
+def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
     """Return a table with a row per law, the best first, the held-out runs, fixed coefficients, omitted laws and the
     verdict.
 
@@ -209,25 +209,25 @@ def summary(found: Comparison, title: str, verbose: bool = False) -> Result:
             law.fit.free,
             law.fit.metrics.rmse_of(law.fit.output),
             law.rmse,
-            found.behind(law) if law is not found.laws[0] else "",
+            compared.behind(law) if law is not compared.laws[0] else "",
             law.errors.r_squared,
             law.errors.max_relative_error,
             law.fit.aicc,
             len(law.fit.unidentified) + len(law.fit.unidentified_directions),
         ]
-        for law in found.laws
+        for law in compared.laws
     ]
-    notes = [f"RMSE in {found.unit}. Held out: {'; '.join(split.name for split in found.splits)}."]
-    for name, value in found.fixed.items():
-        without = [law.name for law in found.laws if name not in law.fit.fixed]
+    notes = [f"RMSE in {compared.unit}. Held out: {'; '.join(split.name for split in compared.splits)}."]
+    for name, value in compared.fixed.items():
+        without = [law.name for law in compared.laws if name not in law.fit.fixed]
         but = f"; not in {', '.join(without)}" if without else ""
         notes.append(f"Given, so not counted: {name} = {value:g}{but}.")
     if verbose:
-        notes += [f"- {name} is left out: {reason}" for name, reason in found.left_out.items()]
-    elif found.left_out:
-        notes.append(f"Left out: {listed(found.left_out)}. --verbose gives the reasons.")
-    tables = [Table("", columns, rows, notes), Table("", notes=[found.verdict])]
-    return Result(title=title, tables=tables, data=found.to_json())
+        notes += [f"- {name} is left out: {reason}" for name, reason in compared.left_out.items()]
+    elif compared.left_out:
+        notes.append(f"Left out: {listed(compared.left_out)}. --verbose gives the reasons.")
+    tables = [Table("", columns, rows, notes), Table("", notes=[compared.verdict])]
+    return Result(title=title, tables=tables, data=compared.to_json())
 
 
 def _behind_in_words(difference: Interval) -> str:

@@ -4,7 +4,7 @@ extrapolates."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,10 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import outputs
-from moejax.fit.selection.metrics import Metrics, errors, predict, rmse_named, unit_of_errors
+from moejax.fit.selection.metrics import Metrics, errors, predict, unit_of_errors
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.float64 import float64
-from moejax.json_text import finite
 from moejax.laws.design import FIELDS, Design
 from moejax.quantities import parse
 from moejax.wording import counted, did_you_mean, told
@@ -194,69 +193,85 @@ def pooled(splits: Iterable[HeldOut]) -> Metrics:
     )
 
 
-def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
-    """Return the errors of each split as plain data; non-finite numbers become null."""
-    return [
-        {
-            "name": h.name,
-            "errors": finite(h.metrics),
-            "fitted": finite(h.fit.metrics),
-            "law": h.fit.coefficients,
-            "converged": h.fit.converged,
-            "left_open": h.left_open,
-            "beyond": _beyond(h.fitted, h.runs),
-        }
-        for h in splits
-    ]
+@dataclass(frozen=True, kw_only=True)
+class SplitErrors:
+    """The errors of a split, as a fit's file stores them."""
+
+    name: str
+    errors: Metrics
+    """Errors on the held-out runs."""
+    fitted: Metrics | None = None
+    """Errors on the remaining runs, to which the law is fitted; None in files of an older moejax."""
+    law: Mapping[str, float | None]
+    """Coefficients of that fit."""
+    converged: bool
+    left_open: str = ""
+    """``HeldOut.left_open``."""
+    beyond: Mapping[str, float] | None = None
+    """Factors by which held-out runs exceed the fitted ones; None in files of an older moejax."""
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> SplitErrors:
+        """Restore the errors from plain data."""
+        metrics = {name: Metrics.from_json(plain[name]) for name in ("errors", "fitted") if name in plain}
+        return cls(**{**plain, **metrics})
+
+
+def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
+    """Return the errors of each split."""
+    return tuple(
+        SplitErrors(
+            name=one.name,
+            errors=one.metrics,
+            fitted=one.fit.metrics,
+            law=one.fit.coefficients,
+            converged=one.fit.converged,
+            left_open=one.left_open,
+            beyond=_beyond(one.fitted, one.runs),
+        )
+        for one in splits
+    )
 
 
 MISSES = 1.5
 """Ratio of held-out to fitted RMSE above which a law does not extrapolate."""
-
-
 FEW = 3
 """Number of held-out runs below which all must lie at twice their half-range for a warning."""
 
 
 def warnings(
-    splits: Iterable[Mapping[str, Any]], fitted: float, output: str = "loss", runs: Iterable[Mapping[str, Any]] = ()
+    splits: Sequence[SplitErrors], fitted: float, output: str = "loss", outside: Container[str] | None = None
 ) -> list[str]:
-    """Return a warning about the split with the largest error, and one about splits with arbitrary errors, from
-    ``to_json``.
+    """Return a warning about the split with the largest error, and one about splits with arbitrary errors.
 
     A split gets a warning if its RMSE is 1.5 times the fitted RMSE and half of its runs lie outside their 90 % ranges.
     The ranges matter because the remaining runs may leave coefficients undetermined, which the ranges include.
 
     Args:
       fitted: RMSE of the fit to all runs, used for files whose splits do not store their fitted RMSE.
-      runs: the held-out runs (``moejax.fit.selection.held_out_runs.to_json``), if known.
+      outside: splits whose runs lie outside their ranges (``TestedRuns.outside``), if known.
     """
-    away: dict[str, list[float]] = {}
-    for run in runs:
-        if run["half_ranges"] is not None:
-            away.setdefault(run["split"], []).append(abs(run["half_ranges"]))
-    outside_ranges = {name for name, far in away.items() if (np.median(far) > 1 if len(far) >= FEW else min(far) > 2)}
-    splits = list(splits)
-    luck = [f"The error on {s['name']} is luck: {s['left_open']}." for s in splits if s.get("left_open")]
-    told_of = [s for s in splits if not s.get("left_open") and (not away or s["name"] in outside_ranges)]
-    reaching = {s["name"] for s in told_of if s.get("beyond", True)}
-    kind = rmse_named(output)
-    both = [(s["name"], s["errors"][kind], s.get("fitted", {}).get(kind, fitted)) for s in told_of]
-    missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
-    return (
-        luck[:1]
-        + [
-            f"Held-out RMSE {far:.5f} {unit_of_errors(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: "
-            "the law "
-            + (
-                "misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
-                if name in reaching
-                else "misses runs that are none of those it is fitted to, within their sizes."
-            )
-            for times, name, far, near in missed
-            if times == max(missed)[0]
-        ][:1]
+    luck = [f"The error on {one.name} is luck: {one.left_open}." for one in splits if one.left_open]
+    missed = [
+        (one.errors.rmse_of(output) / near, one, near)
+        for one in splits
+        if not one.left_open and (outside is None or one.name in outside)
+        for near in [fitted if one.fitted is None else one.fitted.rmse_of(output)]
+        if near and one.errors.rmse_of(output) > MISSES * near
+    ]
+    if not missed:
+        return luck[:1]
+    times, worst, near = max(missed, key=lambda one: one[0])
+    misses = (
+        "misses runs that are none of those it is fitted to, within their sizes."
+        if worst.beyond == {}
+        else "misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
     )
+    return [
+        *luck[:1],
+        f"Held-out RMSE {worst.errors.rmse_of(output):.5f} {unit_of_errors(output)} ({worst.name}) is {times:.3g} "
+        f"times the fitted {near:.5f}: the law {misses}",
+    ]
 
 
 DERIVED = tuple(name for name, member in vars(Design).items() if isinstance(member, property))

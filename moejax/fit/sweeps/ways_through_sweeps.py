@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,36 @@ MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
 """Reductions of sweeps to one row each."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WayCoefficient:
+    """A coefficient with the ends of its interval; None if unknown."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The number of runs and the coefficients by one reduction."""
+
+    runs: int
+    coefficients: Mapping[str, WayCoefficient]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweeps:
+    """The coefficients by every reduction, and warnings where they differ."""
+
+    level: float
+    ways: Mapping[str, Way]
+    warnings: tuple[str, ...]
+
+
 def ways_through_sweeps(
     result: FitResult, minima: Runs, best: Runs, level: float, *, how: Mapping[str, Any], **options: Any
-) -> dict[str, Any]:
-    """Fit the law of ``result``, which is fitted to the minima, in the other two ways; return all three as plain data.
+) -> Sweeps:
+    """Fit the law of ``result``, which is fitted to the minima, in the other two ways; return all three.
 
     Args:
       how: options of ``with_uncertainty``.
@@ -36,22 +63,22 @@ def ways_through_sweeps(
     for name, runs in ((ALIKE, alike), (BEST, best)):
         fits[name] = (with_uncertainty(fit_law(type(result.law), runs, **options), runs, **how), runs)
     ways = {
-        name: {
-            "runs": int((runs.weight > 0).sum()),
-            "coefficients": {
-                row.name: finite({"value": row.value, "low": row.low, "high": row.high})
+        name: Way(
+            runs=int((runs.weight > 0).sum()),
+            coefficients={
+                row.name: WayCoefficient(value=row.value, low=finite(row.low), high=finite(row.high))
                 for row in fit.coefficient_rows(level)
                 if row.name not in fit.without_error
             },
-        }
+        )
         for name, (fit, runs) in fits.items()
     }
-    return {"level": level, "ways": ways, "warnings": _warnings(ways)}
+    return Sweeps(level=level, ways=ways, warnings=_warnings(ways))
 
 
-def _warnings(ways: Mapping[str, Any]) -> list[str]:
+def _warnings(ways: Mapping[str, Way]) -> tuple[str, ...]:
     """Return warnings for coefficients that differ between minima and best rows, each outside the other's interval."""
-    minima, alike, best = (ways[name]["coefficients"] for name in (MINIMA, ALIKE, BEST))
+    minima, alike, best = (ways[name].coefficients for name in (MINIMA, ALIKE, BEST))
     said = []
     for name in minima:
         if name not in best or not _differ(minima[name], best[name]):
@@ -67,15 +94,14 @@ def _warnings(ways: Mapping[str, Any]) -> list[str]:
                 else "Look at the sweeps whose minimum is far from their best row; a finer grid decides between them."
             )
         )
-    return said
+    return tuple(said)
 
 
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    ends = [end for each in (one, other) for end in (each["low"], each["high"])]
-    return None not in ends and not (
-        one["low"] <= other["value"] <= one["high"] or other["low"] <= one["value"] <= other["high"]
-    )
+def _differ(one: WayCoefficient, other: WayCoefficient) -> bool:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return not (one.low <= other.value <= one.high or other.low <= one.value <= other.high)
 
 
-def _written(one: Mapping[str, Any]) -> str:
-    return f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]"
+def _written(one: WayCoefficient) -> str:
+    return f"{one.value:.4g} [{one.low:.4g}, {one.high:.4g}]"

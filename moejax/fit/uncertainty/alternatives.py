@@ -55,16 +55,16 @@ def alternatives(
         worse = left_by(runs, len(point)) * np.log(np.maximum(values, EXACT) / max(value, EXACT))
     # Coordinates at a bound of the search, or of coefficients that are nearly 0, are arbitrary, so clip them.
     near, others = (np.clip(at, -objective.widest, objective.widest) for at in (point, ends[worse <= LIKELIHOOD_RATIO]))
-    found: list[dict[str, float]] = []
+    laws: list[dict[str, float]] = []
     far = np.abs(others - near).max(axis=1, initial=0.0)
-    while len(found) < MOST and len(far) and far.max() > APART:
+    while len(laws) < MOST and len(far) and far.max() > APART:
         chosen = int(far.argmax())
         with float64():
             law = law_at(objective, others[chosen], data)
         own = {name: float(one) for name, one in coefficients(law).items()}
-        found.append({name: one for name, one in own.items() if name not in objective.without_effect})
+        laws.append({name: one for name, one in own.items() if name not in objective.without_effect})
         far = np.minimum(far, np.abs(others - others[chosen]).max(axis=1))
-    return tuple(found)
+    return tuple(laws)
 
 
 def laws_of(law: Any, others: Sequence[Mapping[str, float]]) -> Any:

@@ -25,7 +25,8 @@ from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import OPEN, UNKNOWN, Interval, interval
-from moejax.json_text import finite
+from moejax.interval import from_json as interval_from_json
+from moejax.json_text import fields, finite
 from moejax.laws.law import coefficients
 from moejax.wording import counted
 
@@ -58,11 +59,11 @@ class Bootstrap:
         """Return the interval of every number of a functional, in its pytree; unbounded where the runs do not determine
         the number."""
         leaves, tree = jax.tree.flatten(self.evaluate(functional))
-        found = [self.interval_of(answers, level) for answers in leaves]
+        intervals = [self.interval_of(answers, level) for answers in leaves]
         if self.fit is None:
-            return tree.unflatten(found)
-        unknown = self.fit.unknown(functional, len(found), np.array([one.deviation for one in found]))
-        return tree.unflatten([OPEN if why else one for one, why in zip(found, unknown, strict=True)])
+            return tree.unflatten(intervals)
+        unknown = self.fit.unknown(functional, len(intervals), np.array([one.deviation for one in intervals]))
+        return tree.unflatten([OPEN if why else one for one, why in zip(intervals, unknown, strict=True)])
 
     @property
     def few(self) -> str:
@@ -77,8 +78,8 @@ class Bootstrap:
         known = np.where(np.isfinite(answers), answers, np.nan)
         errors = np.nanstd(known, axis=0)
         degrees_of_freedom = np.full(len(errors), float(left_by(self.draws, self.fit.free)))
-        found = Spread(middle=np.nanmean(known, axis=0), errors=errors, degrees_of_freedom=degrees_of_freedom)
-        return found.without(self.fit.unknown(functional, len(errors), errors))
+        spread = Spread(middle=np.nanmean(known, axis=0), errors=errors, degrees_of_freedom=degrees_of_freedom)
+        return spread.without(self.fit.unknown(functional, len(errors), errors))
 
     @property
     def probes(self) -> Probes | None:
@@ -105,6 +106,45 @@ class Bootstrap:
             else self.interval_of(np.where(self.vanished.get(name, False), 0.0, np.asarray(v)), level)
             for name, v in coefficients(self.laws).items()
         }
+
+    def stored(self, level: float = 0.9) -> ResampledCoefficients:
+        """Return the intervals of the fitted coefficients."""
+        given = set() if self.fit is None else {*self.fit.fixed, *self.fit.without_effect}
+        return ResampledCoefficients(
+            resamples=len(self.values),
+            by=self.by,
+            draws=self.draws,
+            level=level,
+            unfinished=self.unfinished,
+            coefficients={name: one for name, one in self.coefficients(level).items() if name not in given},
+            few=self.few,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResampledCoefficients:
+    """Intervals of the fitted coefficients over resamples."""
+
+    resamples: int
+    by: str
+    draws: int
+    level: float
+    unfinished: int
+    coefficients: Mapping[str, Interval]
+    few: str = ""
+    """``Bootstrap.few``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; non-finite numbers become null."""
+        every = {name: finite(one) | {"uninformative": one.uninformative} for name, one in self.coefficients.items()}
+        few = {"few": self.few} if self.few else {}
+        return {**fields(self, "coefficients", "few"), "coefficients": every, **few}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> ResampledCoefficients:
+        """Restore the intervals from ``to_json``."""
+        every = {name: interval_from_json(one) for name, one in plain["coefficients"].items()}
+        return cls(**{**plain, "coefficients": every})
 
 
 def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Float[np.ndarray, "count runs"]:
@@ -221,21 +261,3 @@ def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, 
     if kept is not None:
         with atomic_write(kept) as partial:
             np.savez(partial, key=key, points=points, values=values, iterations=iterations)
-
-
-def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
-    """Return the intervals as plain data; non-finite numbers become null."""
-    intervals = {
-        name: finite(interval) | {"uninformative": interval.uninformative}
-        for name, interval in resampled.coefficients(level).items()
-        if name not in {*result.fixed, *result.without_effect}
-    }
-    return {
-        "resamples": len(resampled.values),
-        "by": resampled.by,
-        "draws": resampled.draws,
-        "level": level,
-        "unfinished": resampled.unfinished,
-        "coefficients": intervals,
-        **({"few": resampled.few} if resampled.few else {}),
-    }

@@ -118,8 +118,8 @@ def derivatives(result: FitResult, runs: Runs, *, past_zero: bool = False) -> Fi
             names = tuple(name for name, gone in zip(objective.free, nearly, strict=True) if gone)
             objective = replace(objective, plain=names)
             point = np.asarray(objective.point_of(result.law, data))
-        found = slopes_of_residuals(objective, objective.penalty.residual, point, data)
-        residual, jacobian = (np.asarray(x) for x in found)
+        slopes = slopes_of_residuals(objective, objective.penalty.residual, point, data)
+        residual, jacobian = (np.asarray(x) for x in slopes)
         # A run of weight 0 may have a NaN log prediction, and 0 times NaN is NaN.
         kept = runs.weight > 0
         jacobian, residual = np.where(kept[:, None], jacobian, 0.0), np.where(kept, residual, 0.0)

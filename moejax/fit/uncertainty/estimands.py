@@ -23,13 +23,39 @@ from moejax.wording import did_you_mean, listed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimand:
-    """One number of a law, with the function that computes it from any law of the same form."""
+class Named:
+    """A number that is asked of a law."""
 
     name: str
     symbol: str
     given: Mapping[str, float]
     """Given quantities; empty for a coefficient."""
+
+    @property
+    def label(self) -> str:
+        """Name and symbol."""
+        return f"{self.name} ({self.symbol})"
+
+    @property
+    def where(self) -> str:
+        """Given quantities in readable form: ``flops = 1e+24, expansion = 16``."""
+        return where_in_words(self.given)
+
+    @property
+    def title(self) -> str:
+        """Name, symbol and given quantities: ``optimal_tokens (D*) at flops = 1e24``."""
+        return f"{self.label} at {self.where}" if self.given else self.label
+
+    @property
+    def naming(self) -> dict[str, Any]:
+        """The fields of this class, for an answer about the same number."""
+        return {"name": self.name, "symbol": self.symbol, "given": dict(self.given)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimand(Named):
+    """One number of a law, with the function that computes it from any law of the same form."""
+
     functional: Functional
     rule: DecisionRule | None = None
     """Rule that decides it; None for a coefficient or a prediction."""
@@ -38,12 +64,6 @@ class Estimand:
     def magnitude(self) -> Estimand:
         """Absolute value of the estimand, which has a logarithm for any sign."""
         return replace(self, name=f"|{self.name}|", symbol=f"|{self.symbol}|", functional=SizeOf(self.functional))
-
-    @property
-    def title(self) -> str:
-        """Name, symbol and given quantities: ``optimal_tokens (D*) at flops = 1e24``."""
-        at = where_in_words(self.given)
-        return f"{self.name} ({self.symbol})" + (f" at {at}" if at else "")
 
     @property
     def is_share(self) -> bool:

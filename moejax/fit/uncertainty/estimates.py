@@ -12,28 +12,31 @@ import numpy as np
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
-from moejax.fit.uncertainty.estimands import Estimand
+from moejax.fit.uncertainty.estimands import Estimand, Named, where_in_words
 from moejax.fit.uncertainty.extrapolation import RATIOS, outside, where_decided
 from moejax.fit.uncertainty.intervals import Spread
 from moejax.float64 import float64
 from moejax.interval import Interval
+from moejax.interval import from_json as interval_from_json
 from moejax.json_text import finite
 from moejax.laws.design import FIELDS
 
+STANDARD, RESAMPLES = "standard errors", "resamples"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """One estimand under a fitted law."""
+class Estimate(Named):
+    """One number under a fitted law."""
 
-    estimand: Estimand
     value: float
     """Value under the fitted law; NaN if undefined."""
-    error: float
+    error: float = math.nan
     """Standard error. 0 if no coefficient affects the value, as at a bound; NaN if the runs do not determine it."""
-    interval: Interval | None
+    interval: Interval | None = None
     """Interval from resampled fits if there are any, else from the standard error; None without either."""
-    by: str
+    by: str = STANDARD
     """Source of the interval."""
+    level: float = 0.9
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
@@ -43,10 +46,52 @@ class Estimate:
     at_a_bound: bool = False
     """True if the value, or another one of the same decision, lies at a bound of its search."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; non-finite numbers become null."""
+        interval = None
+        if self.interval is not None:
+            more = {"uninformative": self.interval.uninformative, "by": self.by, "level": self.level}
+            freedom = {} if math.isnan(self.degrees_of_freedom) else {"degrees_of_freedom": self.degrees_of_freedom}
+            interval = finite(self.interval) | more | freedom
+        error = self.error if self.error > 0 else None
+        optional = {"at_a_bound": self.at_a_bound, "few": self.few, "reason": self.reason}
+        return {
+            **self.naming,
+            "value": finite(self.value),
+            "standard_error": error,
+            "interval": interval,
+            **{name: one for name, one in optional.items() if one},
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Estimate:
+        """Restore an estimate from ``to_json``."""
+        interval, optional = plain["interval"], ("at_a_bound", "few", "reason")
+        known = {name: plain[name] for name in ("name", "symbol", "given", *optional) if name in plain}
+        value, error = (math.nan if plain[name] is None else plain[name] for name in ("value", "standard_error"))
+        if interval is not None:
+            known |= {name: interval[name] for name in ("by", "level", "degrees_of_freedom") if name in interval}
+            known["interval"] = interval_from_json(interval)
+        return cls(value=value, error=error, **known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """Given quantities whose answers lie outside the fitted runs."""
+
+    given: Mapping[str, float]
+    times: Mapping[str, float]
+    """Factors by which quantities lie outside, as in ``extrapolation.outside``."""
+
+    @property
+    def where(self) -> str:
+        """Given quantities in readable form."""
+        return where_in_words(self.given)
+
 
 def estimate(
     result: FitResult, estimands: Sequence[Estimand], *, resampled: Bootstrap | None = None, level: float = 0.9
-) -> list[Estimate]:
+) -> tuple[Estimate, ...]:
     """Return every estimand under the fitted law, with its standard error and its interval.
 
     The value is always that of the fitted law. An estimate has a reason instead of an error and an interval if the runs
@@ -60,10 +105,10 @@ def estimate(
     """
     spreads = [result.spread(one.functional) for one in estimands]
     bounds = _bounds(estimands, [float(spread.middle[0]) for spread in spreads])
-    return [
+    return tuple(
         _estimate(result, one, spread, bounds.get(number, ""), resampled, level)
         for number, (one, spread) in enumerate(zip(estimands, spreads, strict=True))
-    ]
+    )
 
 
 def _estimate(
@@ -71,7 +116,7 @@ def _estimate(
 ) -> Estimate:
     value = float(spread.middle[0])
     if reason := _reason(result, estimand, value):
-        return Estimate(estimand=estimand, value=math.nan, error=math.nan, interval=None, by=STANDARD, reason=reason)
+        return Estimate(**estimand.naming, value=math.nan, reason=reason)
     reason = spread.unknown[0] or bound
     error = math.nan if reason else float(spread.errors[0])
     if error == 0:
@@ -87,11 +132,12 @@ def _estimate(
         (low,), (high,) = spread.share_ends(level) if is_share else spread.ends(level, True)
         interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
     return Estimate(
-        estimand=estimand,
+        **estimand.naming,
         value=value,
         error=interval.deviation if interval is not None and np.isfinite(interval.deviation) else error,
         interval=interval,
         by=where,
+        level=level,
         degrees_of_freedom=degrees_of_freedom,
         few=few,
         reason=reason,
@@ -121,14 +167,9 @@ def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int,
     return {number: said[key] for number, key in enumerate(keys) if key in said}
 
 
-STANDARD, RESAMPLES = "standard errors", "resamples"
-
-
 def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
     """Return given and decided quantities by their names in Design."""
-    decided_values = {
-        one.estimand.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)
-    }
+    decided_values = {one.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)}
     both = {**decided_values, **given}
     if "sparsity" in both:
         both["expert_expansion"] = 1 / (1 - both["sparsity"])
@@ -143,29 +184,8 @@ def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) 
     return outside(values, where_decided(runs, reads))
 
 
-def beyond_each(decided: Sequence[Estimate], runs: Runs) -> list[dict[str, Any]]:
-    """Return, as plain data (``given``, ``times``), the given quantities whose decisions lie outside the runs."""
-    blocks = {tuple(one.estimand.given.items()): one.estimand.given for one in decided}.values()
-    far = [(given, beyond(reach(given, [d for d in decided if d.estimand.given == given]), runs)) for given in blocks]
-    return [{"given": dict(given), "times": times} for given, times in far if times]
-
-
-def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, Any]]:
-    """Return plain data; non-finite numbers become null."""
-    return [
-        {
-            "name": one.estimand.name,
-            "symbol": one.estimand.symbol,
-            "given": dict(one.estimand.given),
-            "value": finite(one.value),
-            "standard_error": one.error if one.error > 0 else None,
-            "interval": one.interval
-            and finite(one.interval)
-            | {"uninformative": one.interval.uninformative, "by": one.by, "level": level}
-            | ({"degrees_of_freedom": one.degrees_of_freedom} if np.isfinite(one.degrees_of_freedom) else {}),
-        }
-        | ({"at_a_bound": True} if one.at_a_bound else {})
-        | ({"few": one.few} if one.few else {})
-        | ({"reason": one.reason} if one.reason else {})
-        for one in decided
-    ]
+def beyond_each(decided: Sequence[Estimate], runs: Runs) -> tuple[Beyond, ...]:
+    """Return the given quantities whose decisions lie outside the runs."""
+    blocks = {tuple(one.given.items()): one.given for one in decided}.values()
+    far = [(given, beyond(reach(given, [d for d in decided if d.given == given]), runs)) for given in blocks]
+    return tuple(Beyond(given=given, times=times) for given, times in far if times)

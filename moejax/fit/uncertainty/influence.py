@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +16,6 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.uncertainty.derivatives import Functional, derivatives
 from moejax.float64 import float64
-from moejax.json_text import fields, finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +46,6 @@ class Deciding:
     """The number from a refit without each of these runs."""
     without_all: float
     """The number from a refit without all of these runs."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; non-finite numbers become null."""
-        return finite(fields(self, "runs"))
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:

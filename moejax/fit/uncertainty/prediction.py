@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,37 +12,42 @@ import numpy as np
 
 from moejax.fit.fit_result import FitResult
 from moejax.fit.uncertainty.bootstrap import Bootstrap
-from moejax.fit.uncertainty.estimands import Estimand
-from moejax.fit.uncertainty.intervals import PredictionIntervals
+from moejax.fit.uncertainty.estimands import Estimand, Named
+from moejax.fit.uncertainty.estimates import RESAMPLES, STANDARD
 from moejax.interval import in_percent
-from moejax.json_text import finite
+from moejax.json_text import fields, finite
 from moejax.laws.design import Design, design_from
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPrediction:
-    """A prediction for one new run."""
+class RunPrediction(Named):
+    """A prediction for one new run, with its range."""
 
-    estimand: Estimand
-    predicted: PredictionIntervals
+    value: float
+    """NaN if the law gives no valid number."""
+    low: float
+    high: float
+    """Ends of the range; NaN if unknown, and infinite if the range is open."""
     level: float
-    by_resamples: bool
-    """True if the coefficients' share of the variance comes from resampled fits, not from standard errors."""
+    from_coefficients: float
+    """Share of the variance that is due to the coefficients."""
+    by: str
+    """Source of the coefficients' share."""
+    reason: str = ""
+    """Reason for a missing range; empty if there is one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; values that are not finite are null."""
-        p = self.predicted
-        ends = {"low": p.low[0], self.estimand.name: p.loss[0], "high": p.high[0]}
-        return {
-            "name": self.estimand.name,
-            "symbol": self.estimand.symbol,
-            "given": dict(self.estimand.given),
-            **finite(ends),
-            "level": self.level,
-            "from_coefficients": finite(p.from_coefficients),
-            "by": "resamples" if self.by_resamples else "standard errors",
-            **({"reason": p.unknown[0]} if p.unknown[0] else {}),
-        }
+        """Return plain data, with the value under its own name; values that are not finite are null."""
+        reason = {"reason": self.reason} if self.reason else {}
+        return {**finite(fields(self, "value", "reason")), self.name: finite(self.value), **reason}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> RunPrediction:
+        """Restore a prediction from ``to_json``."""
+        known = {"reason": "", **plain, "value": plain[plain["name"]]}
+        for name in ("value", "low", "high", "from_coefficients"):
+            known[name] = math.nan if known[name] is None else known[name]
+        return cls(**{field.name: known[field.name] for field in dataclasses.fields(cls)})
 
 
 def predict_run(
@@ -56,7 +64,16 @@ def predict_run(
     used = None if resampled is None or resampled.few else resampled
     spread = None if used is None else used.spread
     predicted = result.prediction_intervals(design_from(estimand.given), level, spread)
-    return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=used is not None)
+    return RunPrediction(
+        **estimand.naming,
+        value=float(predicted.loss[0]),
+        low=float(predicted.low[0]),
+        high=float(predicted.high[0]),
+        level=level,
+        from_coefficients=predicted.from_coefficients,
+        by=STANDARD if used is None else RESAMPLES,
+        reason=predicted.unknown[0],
+    )
 
 
 class RunRange(NamedTuple):
@@ -89,15 +106,17 @@ IF_THE_FORM_HOLDS = "if the law's form holds that far beyond the fitted runs: th
 """Assumption of an interval outside the fitted runs, which these runs cannot test."""
 
 
-def range_in_words(fit: FitResult, found: RunRange, *, beyond: bool) -> str:
+def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
     """Return the interval as a sentence, or the reason why there is none.
 
     Args:
       beyond: True if the run is outside the range of the fitted runs.
     """
-    if found.interval is None:
-        return found.why_none
-    ends = f"[{found.interval['low']:.5g}, {found.interval['high']:.5g}]"
+    if ranged.interval is None:
+        return ranged.why_none
+    ends = f"[{ranged.interval['low']:.5g}, {ranged.interval['high']:.5g}]"
     article = "an" if fit.output[0] in "aeiou" else "a"
-    said = f"{in_percent(found.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
+    said = (
+        f"{in_percent(ranged.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
+    )
     return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."

@@ -45,15 +45,15 @@ def directions_of(
     farthest = FARTHEST * objective.widest
     at = np.where(bounded, np.clip(point, -farthest, farthest), point)
     moved = np.where(bounded, 1 - np.tanh(at / objective.widest) ** 2, 1.0)
-    found = []
+    directions = []
     for direction in flat:
         with float64():
             step = direction / np.linalg.norm(direction * moved)
             _, change = jax.jvp(lambda one: law_at(objective, one, data), (at,), (step,))
         steps = {name: float(value) for name, value in coefficients(change).items() if name in objective.free}
         if np.isfinite([*steps.values()]).all():
-            found.append(steps)
-    return tuple(found)
+            directions.append(steps)
+    return tuple(directions)
 
 
 def moves(law: Any, directions: Sequence[Direction], functional: Any) -> Bool[np.ndarray, "answers directions"]:
@@ -95,11 +95,11 @@ def how_to_determine(law: Any, names: Sequence[str]) -> str:
     plain = [name for name in names if not described[name].get("dimension") and name != "irreducible"]
     name = (plain or list(names))[0]
     every = next((PUBLISHED[key] for key, known in LAWS.items() if known is type(law)), {})
-    found = next(iter(every.values()), None)
-    if found is None or name not in plain:
+    published = next(iter(every.values()), None)
+    if published is None or name not in plain:
         option = command("--fix", f"{name}=VALUE")
     else:
-        option = f"{command('--fix', f'{name}={float(getattr(found.law, name)):.4g}')} ({found.source})"
+        option = f"{command('--fix', f'{name}={float(getattr(published.law, name)):.4g}')} ({published.source})"
     return (
         f"What the runs leave open can be held at a value that is known, as by {option}; or train runs that differ "
         f"where it matters."

@@ -16,7 +16,6 @@ from moejax.fit.selection.metrics import Metrics, metrics
 from moejax.fit.summary import resampled
 from moejax.fit.sweeps.isoflop_curves import first, isoflop_budgets, sparsity_of
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
-from moejax.fit.uncertainty.bootstrap import to_json as intervals_to_json
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws.mixtures.sparsity import Sparsity
@@ -73,7 +72,7 @@ class AbnarRecipe:
             warnings=fit.warnings,
             tables=[
                 dataclasses.replace(fit.coefficient_table(self.level), title=f"Eq. 6 from {fit.starts} starts"),
-                resampled({"bootstrap": intervals_to_json(fit, self.resampled, self.level)}),
+                resampled(self.resampled.stored(self.level)),
                 Table("Errors of Eq. 6", error_columns, errors),
                 *(table for one in surfaces for table in one.tables()),
             ],
@@ -92,7 +91,7 @@ class AbnarRecipe:
             "held_out": self.split,
             "fit": self.fit.to_json(),
             "held_out_errors": finite(self.held_out),
-            "intervals": intervals_to_json(self.fit, self.resampled, self.level),
+            "intervals": finite(self.resampled.stored(self.level)),
             "total": self.total.to_json(),
             "active": self.active.to_json() if self.active else None,
             "left_out": list(self.left_out),

@@ -1,0 +1,198 @@
+"""Return answers to questions about a fit, the further entries of ``fit.json``."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from moejax.config import convert
+from moejax.fit.fit_result import FitResult
+from moejax.fit.questions import Asked
+from moejax.fit.selection.held_out_runs import TestedRuns
+from moejax.fit.selection.holdout import HeldOut, SplitErrors, pooled, split_errors
+from moejax.fit.selection.metrics import Metrics
+from moejax.fit.sweeps.ways_through_sweeps import Sweeps
+from moejax.fit.tables.read_runs import ReadRuns
+from moejax.fit.uncertainty.bootstrap import Bootstrap, ResampledCoefficients
+from moejax.fit.uncertainty.estimands import Estimand, Named
+from moejax.fit.uncertainty.estimates import Beyond, Estimate, beyond, beyond_each, estimate, reach
+from moejax.fit.uncertainty.influence import deciding
+from moejax.fit.uncertainty.prediction import RunPrediction, predict_run
+from moejax.fit.uncertainty.profile import profile
+from moejax.json_text import fields, finite
+from moejax.laws.design import value_of
+from moejax.quantities import format
+from moejax.run_table import DataFrame
+from moejax.wording import told
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardErrors:
+    """Standard errors and intervals of the coefficients that have them."""
+
+    kind: str
+    by: str
+    values: Mapping[str, float | None]
+    level: float
+    intervals: Mapping[str, tuple[float | None, float | None]]
+
+    @classmethod
+    def of(cls, fit: FitResult, level: float) -> StandardErrors | None:
+        """Return those of a fit; None if it was made without its uncertainty."""
+        if fit.uncertainty is None:
+            return None
+        rows = [row for row in fit.coefficient_rows(level) if row.name not in fit.without_error]
+        return cls(
+            kind=fit.uncertainty.covariance,
+            by=fit.uncertainty.by,
+            values={row.name: finite(row.error) for row in rows},
+            level=level,
+            intervals={row.name: (finite(row.low), finite(row.high)) for row in rows},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAs:
+    """Columns that, with ``predictions.csv``, give the same runs again."""
+
+    loss: str
+    group: str | None = None
+    weight: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiled(Named):
+    """The profile interval of a number, or the reason why there is none."""
+
+    low: float | None = None
+    """Lower end; None if the runs do not reject any smaller value."""
+    middle: float | None = None
+    high: float | None = None
+    level: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisive(Named):
+    """The most influential runs of a number, or the reason why there are none."""
+
+    value: float | None = None
+    rows: tuple[int, ...] = ()
+    """File rows of the runs, the most influential first."""
+    runs: tuple[str, ...] = ()
+    """The runs in words."""
+    predicted: tuple[float | None, ...] = ()
+    """First-order prediction of the number without each run."""
+    refitted: tuple[float | None, ...] = ()
+    """The number from a refit without each run."""
+    without_all: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The answers about a fit, by the names of their entries in ``fit.json``."""
+
+    notes: tuple[str, ...] = ()
+    """Messages about the table of runs."""
+    standard_errors: StandardErrors | None = None
+    read: ReadAs | None = None
+    held_out: tuple[SplitErrors, ...] = ()
+    held_out_together: Metrics | None = None
+    """Errors over several splits."""
+    held_out_runs: TestedRuns | None = None
+    sweeps: Sweeps | None = None
+    bootstrap: ResampledCoefficients | None = None
+    decisions: tuple[Estimate, ...] = ()
+    predictions: tuple[RunPrediction, ...] = ()
+    beyond: tuple[Beyond, ...] = ()
+    """Questions outside the fitted runs."""
+    profiles: tuple[Profiled, ...] = ()
+    influence: tuple[Decisive, ...] = ()
+
+    def with_held_out(self, splits: Sequence[HeldOut], runs: DataFrame) -> Answers:
+        """Return a copy with the errors of splits, and the table of their runs (``held_out_runs``)."""
+        together = pooled(splits) if len(splits) > 1 else None
+        tested = TestedRuns.of(runs)
+        return replace(self, held_out=split_errors(splits), held_out_together=together, held_out_runs=tested)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, without the entries that were not asked."""
+        given = {name: value for name, value in fields(self).items() if value not in ((), None)}
+        return {"notes": [], **{name: finite(value) for name, value in given.items()}}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Answers:
+        """Return the answers among the entries of a fit's file.
+
+        Raises:
+          ValueError: an entry is missing or of another type; also ``LookupError``, ``TypeError`` or ``AttributeError``.
+        """
+        hints = {name: hint for name, hint in typing.get_type_hints(cls).items() if plain.get(name) is not None}
+        return cls(**{name: _restored(hint, plain[name], name) for name, hint in hints.items()})
+
+
+def _restored(hint: Any, value: Any, where: str) -> Any:
+    kind = typing.get_args(hint)[0]
+    read: Callable[[Any], Any] | None = getattr(kind, "from_json", None)
+    if read is None:
+        return convert(hint, value, where)
+    return tuple(map(read, value)) if typing.get_origin(hint) is tuple else read(value)
+
+
+def answer(
+    answers: Answers,
+    asked: Asked,
+    fit: FitResult,
+    read: ReadRuns,
+    resampled: Bootstrap | None = None,
+    level: float = 0.9,
+) -> Answers:
+    """Return a copy of ``answers`` with those to all questions about a fit."""
+    decided = estimate(fit, asked.decisions, resampled=resampled, level=level)
+    reads = type(fit.law).inputs
+    reached = [(one.given, beyond(reach(one.given), read.runs, reads)) for one in asked.predictions]
+    far = [Beyond(given=given, times=times) for given, times in reached if times]
+    return replace(
+        answers,
+        bootstrap=None if resampled is None else resampled.stored(level),
+        decisions=decided,
+        predictions=tuple(predict_run(fit, one, resampled, level) for one in asked.predictions),
+        beyond=(*beyond_each(decided, read.runs), *far),
+        profiles=tuple(_profiled(one, fit, read, level) for one in asked.profiles),
+        influence=tuple(_decisive(one, fit, read) for one in asked.influences),
+    )
+
+
+def _profiled(one: Estimand, fit: FitResult, read: ReadRuns, level: float) -> Profiled:
+    try:
+        interval = profile(fit, read.runs, one.functional, level)
+    except ValueError as why:
+        return Profiled(**one.naming, reason=told(why))
+    low, middle, high = (finite(end) for end in (interval.low, interval.middle, interval.high))
+    return Profiled(**one.naming, low=low, middle=middle, high=high, level=level)
+
+
+def _decisive(one: Estimand, fit: FitResult, read: ReadRuns) -> Decisive:
+    try:
+        most = deciding(fit, read.runs, one.functional)
+    except ValueError as why:
+        return Decisive(**one.naming, reason=told(why))
+    return Decisive(
+        **one.naming,
+        value=finite(most.value),
+        rows=tuple(int(read.rows[run]) for run in most.runs),
+        runs=tuple(_in_words(fit, read, run) for run in most.runs),
+        predicted=tuple(finite(most.predicted)),
+        refitted=tuple(finite(most.refitted)),
+        without_all=finite(most.without_all),
+    )
+
+
+def _in_words(fit: FitResult, read: ReadRuns, run: int) -> str:
+    """Return the sizes of a run that the law reads, and its loss."""
+    sizes = {name: value_of(read.runs.design, name)[run] for name in type(fit.law).inputs}
+    words = [f"{name} {format(float(size), 3)}" for name, size in sizes.items()]
+    return ", ".join([*words, f"{fit.output} {read.runs.loss[run]:.4g}"])
