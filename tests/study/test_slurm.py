@@ -139,9 +139,9 @@ def test_the_stages_of_a_study_are_launched_one_after_another_and_end_with_the_t
     handed_over = [sorted(json.loads(line)["ids"]) for line in (there / "launches.jsonl").read_text().splitlines()]
     assert handed_over == [["wide-16", "wide-32"], ["deep-2", "deep-3"]]
     assert "stage depth: 2 models, made from width, where" in capsys.readouterr().err
-    # Given again, nothing is left to hand over, and nothing is.
+    # A second launch submits nothing.
     assert main(launch) == 0
-    assert "Nothing is left to hand over" in capsys.readouterr().out
+    assert "Nothing is left to submit" in capsys.readouterr().out
     assert len((there / "launches.jsonl").read_text().splitlines()) == 2
     assert main(["study", config, "--out", str(tmp_path / "here")]) == 0
     assert table(there).equals(table(tmp_path / "here"))
