@@ -19,7 +19,6 @@ ROOT = Path(stored.__file__).parent
 FOREIGN = {
     "stored.py": "the reader itself",
     "folder.py": "lines that name what moejax wrote; one that is torn names nothing",
-    "cli/settings.py": "a file of the package itself, read before anything that is slow to import",
     "json_text.py": "the parser of all origins, which refuses what is nested too deep",
     "plan/process.py": "a pipe to a process of ours, and its end",
     "train/processes.py": "what processes tell each other through JAX",
