@@ -90,5 +90,5 @@ def test_on_a_tpu_experts_need_tokamax_and_wide_matrices(training, monkeypatch):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(UserError, match=r"matmul_quantization is 'fp4'; known are none, fp8, int8"):
+    with pytest.raises(UserError, match=r"matmul_quantization is 'fp4'; did you mean fp8"):
         Runtime(matmul_quantization="fp4").check()
