@@ -4,7 +4,7 @@ model to build."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -120,15 +120,15 @@ class DesignResult:
     """Published models under the same constraints, if these limit their training."""
 
 
-def customary_model(law: Law) -> str:
+def customary_model(inputs: Iterable[str]) -> str:
     """Return the published model with default proportions: a dense one for laws of dense models alone."""
-    dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(law.inputs)
+    dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(inputs)
     return DENSE if dense else MIXTURE
 
 
 def customary(law: Law) -> Architecture:
     """Return the architecture of ``customary_model``."""
-    return CATALOGUE[customary_model(law)].architecture
+    return CATALOGUE[customary_model(law.inputs)].architecture
 
 
 def decide(

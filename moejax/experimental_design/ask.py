@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,7 +106,7 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architectu
         every = [foreign_json(str(text), where, shape=Architecture, remedy=remedy) for text in texts]
         # One dense model and one of every kind of mixture suffice, since sizes are varied.
         return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
-    name = customary_model(SimpleNamespace(inputs=inputs))
+    name = customary_model(inputs)
     say(f"Shapes have the proportions and the vocabulary of {name}; give your own with --arch or --config.")
     return [CATALOGUE[name].architecture]
 

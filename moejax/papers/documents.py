@@ -14,7 +14,7 @@ Draw = TypeVar("Draw", bound=Callable[[FigureInputs], Figure])
 
 
 @dataclass(frozen=True)
-class Document:
+class PaperDocument:
     """A document, with its figures by number."""
 
     name: str
@@ -49,8 +49,8 @@ class Document:
         return dict(sorted(self.figures.items(), key=lambda item: int((re.findall(r"\d+", item[0]) or [0])[0])))
 
 
-ZHAO = Document("zhao", "Zhao et al. (2025): five factors", "Zhao et al. 2025", "five_factor")
-ABNAR = Document("abnar", "Abnar et al. (2025): sparsity", "Abnar et al. 2025", "sparsity")
-TIAN = Document("tian", "Tian et al. (2025): efficiency leverage", "Tian et al. 2025")
-CHAPTER_002 = Document("chapter-002", "Chapter 002: effective parameters", "chapter 002")
-LI = Document("li", "ICLR 2026 explainer: resources", "ICLR 2026 explainer", "resources")
+ZHAO = PaperDocument("zhao", "Zhao et al. (2025): five factors", "Zhao et al. 2025", "five_factor")
+ABNAR = PaperDocument("abnar", "Abnar et al. (2025): sparsity", "Abnar et al. 2025", "sparsity")
+TIAN = PaperDocument("tian", "Tian et al. (2025): efficiency leverage", "Tian et al. 2025")
+CHAPTER_002 = PaperDocument("chapter-002", "Chapter 002: effective parameters", "chapter 002")
+LI = PaperDocument("li", "ICLR 2026 explainer: resources", "ICLR 2026 explainer", "resources")

@@ -53,14 +53,14 @@ class PlotOptions:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigures:
     """Drawn figures by name, and the names of those that were left out."""
 
     figures: Mapping[str, Figure]
     left_out: Sequence[str]
 
 
-def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback) -> Drawn:
+def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback) -> DrawnFigures:
     """Draw figures by their names or their paper's. For a whole paper, figures that cannot be drawn are left out."""
     plots = chosen(names, ALL)
     every, left_out = {}, []
@@ -72,7 +72,7 @@ def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback)
             if plot.name in names or (plot is plots[-1] and not every):
                 raise
             left_out.append(plot.name)
-    return Drawn(every, left_out)
+    return DrawnFigures(every, left_out)
 
 
 def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str], update: ProgressCallback) -> Result:

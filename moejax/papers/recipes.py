@@ -49,7 +49,7 @@ ISOFLOP_GROUPS = (recipe_isoflop.SIZE, *MIXTURES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class ProcedureSettings:
     """Settings of every procedure."""
 
     out: Path | None
@@ -59,7 +59,9 @@ class Recipe:
     progress: StageCallback
 
 
-def launch_check(law: type, read: ReadRuns, pilot: Runs | None, hold_out: str, correction: str, how: Recipe) -> Result:
+def launch_check(
+    law: type, read: ReadRuns, pilot: Runs | None, hold_out: str, correction: str, how: ProcedureSettings
+) -> Result:
     """Check a law on the largest runs, and on the first losses of a large training, before it is launched."""
     checked = check_launch(
         law,
@@ -79,7 +81,9 @@ def launch_check(law: type, read: ReadRuns, pilot: Runs | None, hold_out: str, c
     return _written(checked.summary(), "launch_check", how.out)
 
 
-def domains(law: type, read: ReadRuns, shares: Mapping[str, float] | None, hold_out: str, how: Recipe) -> Result:
+def domains(
+    law: type, read: ReadRuns, shares: Mapping[str, float] | None, hold_out: str, how: ProcedureSettings
+) -> Result:
     """Fit a law to the losses of every domain of a data mixture, and to their aggregate."""
     split = split_by(read, hold_out)
     each = domains_of(read.frame, None if shares is None else dict(shares))
@@ -90,7 +94,7 @@ def domains(law: type, read: ReadRuns, shares: Mapping[str, float] | None, hold_
     return _written(laws.summary(), "domains", how.out)
 
 
-def zhao(read: ReadRuns, hold_out: str, starts: Starts, resamples: int, how: Recipe) -> Result:
+def zhao(read: ReadRuns, hold_out: str, starts: Starts, resamples: int, how: ProcedureSettings) -> Result:
     """Fit the marginal laws and the five-factor law as Zhao et al. do."""
     recipe = recipe_zhao.zhao(
         read.runs,
@@ -107,12 +111,12 @@ def zhao(read: ReadRuns, hold_out: str, starts: Starts, resamples: int, how: Rec
     return _written(recipe.summary(), "zhao", how.out)
 
 
-def isoflop(read: ReadRuns, how: Recipe) -> Result:
+def isoflop(read: ReadRuns, how: ProcedureSettings) -> Result:
     """Fit the best size at each budget."""
     return _written(recipe_isoflop.isoflop(read.runs, level=how.level).summary(), "isoflop", how.out)
 
 
-def tian(read: ReadRuns, starts: Starts, how: Recipe, *, counts_flops: bool) -> Result:
+def tian(read: ReadRuns, starts: Starts, how: ProcedureSettings, *, counts_flops: bool) -> Result:
     """Fit hyperparameters, allocation and leverage as Tian et al. do.
 
     Args:
@@ -154,7 +158,7 @@ def write_tian(folder: Path, recipe: recipe_tian.TianRecipe, read: ReadRuns, run
     )
 
 
-def abnar(read: ReadRuns, hold_out: str | None, starts: Starts, resamples: int, how: Recipe) -> Result:
+def abnar(read: ReadRuns, hold_out: str | None, starts: Starts, resamples: int, how: ProcedureSettings) -> Result:
     """Fit IsoFLOP surfaces as Abnar et al. do."""
     recipe = fit_abnar(
         read.runs,

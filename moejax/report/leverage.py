@@ -30,7 +30,7 @@ from moejax.wording import counted, listed
 
 
 @dataclass(frozen=True)
-class Leverage:
+class BudgetLeverage:
     """The leverage at a budget; a number that is not determined is None."""
 
     flops: float
@@ -43,10 +43,10 @@ class Leverage:
 
 
 @dataclass(frozen=True)
-class Leverages:
+class LeverageTable:
     """The leverage at every budget, with notes and warnings."""
 
-    rows: Sequence[Leverage]
+    rows: Sequence[BudgetLeverage]
     notes: Sequence[str]
     warnings: Sequence[str] = ()
 
@@ -75,13 +75,13 @@ class Leverages:
 
 def leverage_of_tables(
     a: Runs, b: Runs, flops: Sequence[float] | None, *, fixed: Mapping[str, float], level: float, seed: int
-) -> Leverages:
+) -> LeverageTable:
     """Return the leverage by the loss-compute curves of two tables, at given budgets or those of ``a``."""
     shared = len({*zip(a.design.flops, a.loss, strict=True)} & {*zip(b.design.flops, b.loss, strict=True)})
     at = None if flops is None else np.asarray(flops)
     between = leverage_of(a, b, at, fixed=fixed, level=level, seed=seed)
     rows = [
-        Leverage(float(numbers[0]), *map(_known, numbers[1:]))
+        BudgetLeverage(float(numbers[0]), *map(_known, numbers[1:]))
         for numbers in zip(between.flops, between.value, between.low, between.high, *between.beyond, strict=True)
     ]
     notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", between.budgets, strict=True)]
@@ -104,7 +104,7 @@ def leverage_of_tables(
         *_luck(between),
         *_far(between),
     ]
-    return Leverages(rows, notes, warnings)
+    return LeverageTable(rows, notes, warnings)
 
 
 def leverage_under_law(
@@ -117,7 +117,7 @@ def leverage_under_law(
     *,
     likely: Any,
     level: float,
-) -> Leverages:
+) -> LeverageTable:
     """Return the leverage under a law, with both families at the sizes that are best for them.
 
     Args:
@@ -150,15 +150,15 @@ def leverage_under_law(
                 f"determine ({', '.join(known.not_determined)})."
             )
             ends = None
-        rows.append(Leverage(budget, *map(_known, (both.value, ends and ends.low, ends and ends.high))))
+        rows.append(BudgetLeverage(budget, *map(_known, (both.value, ends and ends.low, ends and ends.high))))
     if far := beyond_in_words(beyond(known, *optima)):
         warnings.append(f"The families lie beyond what the law was fitted to: {', '.join(far)}.")
-    return Leverages(rows, [f"law: {name}; both families at the sizes that are best for them."], warnings)
+    return LeverageTable(rows, [f"law: {name}; both families at the sizes that are best for them."], warnings)
 
 
 def leverage_under_formula(
     fit: FitResult, given: tuple[Mapping[str, float], Mapping[str, float]], flops: Sequence[float], level: float
-) -> Leverages:
+) -> LeverageTable:
     """Return the leverage by a fitted formula, with intervals by the fit's own covariance."""
     law = fit.law
     assert isinstance(law, FormulaLaw)
@@ -167,7 +167,7 @@ def leverage_under_formula(
     for budget in flops:
         spread = fit.spread(FormulaLeverage(a, b, budget))
         (value,), (low,), (high,) = spread.middle, *spread.ends(level, True)
-        rows.append(Leverage(budget, *map(_known, (value, low, high))))
+        rows.append(BudgetLeverage(budget, *map(_known, (value, low, high))))
         if spread.unknown[0] and value == value:
             warnings.append(f"The leverage at {budget:.3g} FLOPs has no interval: {spread.unknown[0]}.")
         far = outside({"flops": budget}, fit.fitted) | outside({"flops": budget * value}, fit.fitted)
@@ -175,7 +175,7 @@ def leverage_under_formula(
     notes = [f"law: {law.formula.text}"]
     if any(row.leverage is None for row in rows):
         notes.append("Undefined where B reaches A's loss within no factor of 9 million of the budget.")
-    return Leverages(rows, notes, warnings)
+    return LeverageTable(rows, notes, warnings)
 
 
 def _known(value: Any) -> float | None:

@@ -72,7 +72,7 @@ class LoggedStep:
     """Validation losses of each run, set by ``Evaluate``; None for diverged runs."""
 
 
-class Hook(Protocol):
+class StepHook(Protocol):
     """An action after a logged step; every process calls it."""
 
     def after_step(self, at: LoggedStep) -> None: ...

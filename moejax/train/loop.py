@@ -26,15 +26,14 @@ from moejax.train.devices import without_mfu
 from moejax.train.directory.compilation_cache import keep_programs, remove_damaged
 from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
-from moejax.train.hang import HangWatch
 from moejax.train.hooks import (
     DivergenceGuard,
     Evaluate,
-    Hook,
     LoggedStep,
     OnLog,
     Profile,
     RecordTime,
+    StepHook,
     Stopwatch,
     WriteLog,
     is_due,
@@ -47,7 +46,7 @@ from moejax.train.rounding import decides_programs, fix_threads
 from moejax.train.run import RunCheckpoints, TrainingRun
 from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.step import Batch, TrainState
-from moejax.train.stopping import Stop, Stopped
+from moejax.train.stopping import HangWatch, Stop, Stopped
 from moejax.train.training import Recipe, Training
 
 COMPILING_SECONDS = 2 * 3600.0
@@ -213,7 +212,7 @@ class Trainer:
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # Seconds count as training from here on: every process has finished compiling.
         began, spacing, watch, metrics = time.monotonic(), 0, Stopwatch(start, seconds), None
-        hooks: list[Hook] = [RecordTime(self.runs)]
+        hooks: list[StepHook] = [RecordTime(self.runs)]
         if not again:
             guard = DivergenceGuard(self.runs, lambda at: _save_now(checkpoints, at.step, at.state, watch))
             hooks += [Evaluate(self.evaluate, recipe.evaluate_steps, watch), WriteLog(self.runs, self.progress), guard]

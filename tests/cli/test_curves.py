@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands.curves import CurvesCommand as Curves
+from moejax.cli.commands.curves import CurvesCommand
 from moejax.cli.options import flag_of
 from moejax.fit.fit_result import FitResult
 
@@ -94,7 +94,7 @@ def test_every_option_that_is_named_where_a_loss_is_out_of_family_is_one_of_the_
     assert main(["curves", str(tmp_path / "curves.csv"), "--warmup", str(WARMUP)]) == 0
     said = capsys.readouterr()
     assert "Out of the others' family" in said.out
-    options = {flag_of(Curves, field.name) for field in dataclasses.fields(Curves) if field.metadata}
+    options = {flag_of(CurvesCommand, field.name) for field in dataclasses.fields(CurvesCommand) if field.metadata}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands.compare import Compare
+from moejax.cli.commands.compare import CompareCommand
 from moejax.cli.commands.fit import RECIPES
 from moejax.cli.options import check
 from moejax.cli.parser import parse_command
@@ -440,7 +440,7 @@ def test_a_launch_check_gives_a_verdict_and_takes_no_run_for_two(table, tmp_path
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
     options = ["my runs.csv", "--where", "seed == 42", "--map", "tokens=step * 2", "--best-by", "lr", "--drop-invalid"]
     comparison = parse_command("compare", [*options, "--penalty", "squared"])
-    assert isinstance(comparison, Compare)
+    assert isinstance(comparison, CompareCommand)
     words = shlex.split(comparison.next_command("kaplan"))
     assert words[:2] == ["moejax", "fit"]
     again = parse_command("fit", words[2:])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands.leverage import Leverage
+from moejax.cli.commands.leverage import LeverageCommand
 from moejax.cli.options import flag_of
 from moejax.fit.fit_result import load
 from moejax.fit.uncertainty.estimands import decision_estimands, find
@@ -165,7 +165,7 @@ def test_every_option_that_is_named_where_curves_are_not_determined_is_one_of_th
     assert main(["leverage", f"{table}:num_experts > 0", f"{table}:num_experts == 0"]) == 0
     said = capsys.readouterr()
     assert "was not set by the data" in said.out
-    options = {flag_of(Leverage, field.name) for field in dataclasses.fields(Leverage) if field.metadata}
+    options = {flag_of(LeverageCommand, field.name) for field in dataclasses.fields(LeverageCommand) if field.metadata}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
 
 

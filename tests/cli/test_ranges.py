@@ -11,7 +11,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.laws.predict import published
 from moejax.papers.zhao.models import MODELS, TABLE_3, TABLE_4
-from moejax.papers.zhao.ranges import Asked, Model, inward, ranges
+from moejax.papers.zhao.ranges import Model, RangeLimits, inward, ranges
 from moejax.report import render
 from moejax.result import NOT_DETERMINED
 
@@ -65,7 +65,7 @@ def test_mistakes_are_answered_with_a_sentence(words, sentence, capsys):
 
 def test_an_optimum_that_is_no_share_is_not_determined():
     law = dataclasses.replace(published("zhao").law, share_coupling=1e-9, shared_slope=-50.0)
-    result = ranges(law, "mine", [Model("yours", 1e9, 1e8)], "", published("zhao"), Asked())
+    result = ranges(law, "mine", [Model("yours", 1e9, 1e8)], "", published("zhao"), RangeLimits())
     (row,) = result.data["models"]
     assert math.isnan(row["optimal_active_share"])
     assert math.isnan(result.data["optimal_shared_share"])

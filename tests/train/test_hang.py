@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.train.hang import HangWatch
 from moejax.train.program import StepsInFlight
+from moejax.train.stopping import HangWatch
 
 
 def test_time_counts_while_one_step_is_waited_for_and_at_no_other_time():

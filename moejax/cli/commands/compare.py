@@ -29,7 +29,7 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(SignOptions, ObjectiveOptions, SplitOptions, name="compare"):
+class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"):
     """Fit every law that a table of runs allows, and test all on the same held-out runs (the largest in tokens, if none
     are selected).
     """
@@ -94,7 +94,7 @@ class Compare(SignOptions, ObjectiveOptions, SplitOptions, name="compare"):
         for name in kept:
             if name not in given(self) or name == "json":
                 continue
-            value, flag = getattr(self, name), flag_of(Compare, name)
+            value, flag = getattr(self, name), flag_of(CompareCommand, name)
             if isinstance(value, tuple):
                 words += [word for one in value for word in (flag, str(one))]
             else:

@@ -25,7 +25,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convert(Command, name="convert"):
+class ConvertCommand(Command, name="convert"):
     """Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."""
 
     ONE_OF = ("source", "target")

@@ -11,7 +11,7 @@ EXAMPLE = "  moejax count --arch deepseek-v3.1 --sequence-length 4096"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count(ArchitectureOptions, name="count"):
+class CountCommand(ArchitectureOptions, name="count"):
     """Count parameters, FLOPs and bytes of an architecture, by part and by each paper's convention."""
 
     ONE_OF = ("arch", "config")

@@ -31,7 +31,7 @@ DocumentShare = Annotated[float, NumberRange(0, 1, without_high=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(Command):
+class InputOptions(Command):
     """A source of text."""
 
     source: str = argument(
@@ -56,7 +56,7 @@ class SourceOptions(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepare(SourceOptions, name="data prepare"):
+class PrepareCommand(InputOptions, name="data prepare"):
     """Tokenise text once, in parallel; an interrupted preparation is resumed."""
 
     out: Path = out("folder of the set", required=True)
@@ -96,7 +96,7 @@ class Prepare(SourceOptions, name="data prepare"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokenizer(SourceOptions, name="data tokenizer"):
+class TokenizerCommand(InputOptions, name="data tokenizer"):
     """Train a byte-level BPE tokenizer."""
 
     out: Path = out("tokenizer.json to write", required=True, metavar="FILE")
@@ -135,7 +135,7 @@ class Tokenizer(SourceOptions, name="data tokenizer"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show(Command, name="data show"):
+class DataShowCommand(Command, name="data show"):
     """Show the content of a prepared set."""
 
     folder: str = argument("folder of the set", metavar="DIR")

@@ -61,7 +61,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design(ArchitectureOptions, BootstrapOptions, ConventionOptions, name="design"):
+class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, name="design"):
     """Choose what to train for a budget: sizes, shape and tokens, with the price of every constraint and the flat
     region around the optimum.
     """

@@ -24,7 +24,7 @@ Count = Annotated[int, whole(1, 10**9)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(Command, name="eval"):
+class EvalCommand(Command, name="eval"):
     """Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."""
 
     model: str = argument(

@@ -18,7 +18,7 @@ moejax explore runs/quickstart --export explorer.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explore(Command, name="explore"):
+class ExploreCommand(Command, name="explore"):
     """Open a page with sliders for the laws, published or your own fit: loss, frontier, optimum and practical range
     change together. It is one HTML file that needs no server and no network.
     """

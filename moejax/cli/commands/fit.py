@@ -59,7 +59,7 @@ TRUSTING, ASKING, WHOLE = "trusting", "asking the fitted law", "a whole procedur
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
+class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
     """Fit a law to a table of runs."""
 
     ONE_OF = ("law", "form", "recipe")
@@ -127,7 +127,7 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
         reads = ("seed", *RECIPES[self.recipe])
         of_table = TableOptions.__dataclass_fields__
         if unread := [name for name in given(self) if name not in (*reads, *of_table, "runs", "recipe", "out")]:
-            options, read = ([flag_of(Fit, name) for name in names] for names in (unread, reads))
+            options, read = ([flag_of(FitCommand, name) for name in names] for names in (unread, reads))
             raise UserError(
                 f"--recipe {self.recipe} does not read {listed(options)}; leave that out. Besides the options of the "
                 f"table it reads {listed(read)}."
@@ -306,7 +306,7 @@ class Fit(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
         from moejax.report import render
 
         with progress() as show, out_set(self.out):
-            how = recipes.Recipe(out=self.out, seed=self.seed, level=self.level, progress=show)
+            how = recipes.ProcedureSettings(out=self.out, seed=self.seed, level=self.level, progress=show)
             match self.recipe:
                 case "launch-check":
                     law = self.law_for(self.runs)

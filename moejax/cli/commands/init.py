@@ -15,7 +15,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Init(Command, name="init"):
+class InitCommand(Command, name="init"):
     """Copy moejax's own configs (a tiny training, the quickstart, the studies of five papers, plans of published
     models) to DIR/configs, to run and to change. Existing files are left unchanged. A config that is not changed needs
     no copy: --config=tiny and --config=studies/zhao:G are found wherever moejax is installed.

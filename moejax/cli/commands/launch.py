@@ -161,7 +161,7 @@ class LaunchOptions(StudyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm(LaunchOptions, name="launch slurm"):
+class SlurmCommand(LaunchOptions, name="launch slurm"):
     """Submit jobs to Slurm through submitit."""
 
     chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs of a node", metavar="N")
@@ -214,7 +214,7 @@ class Slurm(LaunchOptions, name="launch slurm"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gke(LaunchOptions, name="launch gke"):
+class GkeCommand(LaunchOptions, name="launch gke"):
     """Submit JobSets on TPU slices to Google Kubernetes Engine."""
 
     topology: str | None = option(
@@ -239,7 +239,7 @@ class Gke(LaunchOptions, name="launch gke"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sky(LaunchOptions, name="launch sky"):
+class SkyCommand(LaunchOptions, name="launch sky"):
     """Submit managed jobs to SkyPilot."""
 
     chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs of a node", metavar="N")

@@ -14,7 +14,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laws(Command, name="laws"):
+class LawsCommand(Command, name="laws"):
     """List the laws with their inputs and published constants, show one law, or write their pages."""
 
     pages: Path | None = option(
@@ -46,7 +46,7 @@ def _write_pages(docs: Path) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show(Command, name="laws show"):
+class LawsShowCommand(Command, name="laws show"):
     """Show one law with its coefficients and published constants."""
 
     law: str = argument("a law, by its name or its paper's", metavar="NAME")

@@ -25,7 +25,7 @@ moejax leverage expansion=16 expansion=1 --law runs/fit/fit.json --runs runs.csv
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leverage(BootstrapOptions, name="leverage"):
+class LeverageCommand(BootstrapOptions, name="leverage"):
     """Compute the efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an
     interval.
     """

@@ -40,7 +40,7 @@ TRAINABLE = "possible runs: by default shapes like those in the table"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Next(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
+class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     """Propose the runs to train next: those that make an answer of a fitted law, or the choice of law, most certain.
     With several laws, runs that distinguish them are worth more.
     """

@@ -16,7 +16,7 @@ from moejax.errors import UserError
 from moejax.ranges import whole
 
 if TYPE_CHECKING:
-    from moejax.plan.plan import Plan as MadePlan
+    from moejax.plan.plan import Plan
     from moejax.plan.topology import Topology
     from moejax.train.training import Training
 
@@ -30,7 +30,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(RequiredConfigOptions, name="plan"):
+class PlanCommand(RequiredConfigOptions, name="plan"):
     """Compile a training's step for a pod without having one: memory, communication, time, cost."""
 
     topology: str = option(
@@ -130,7 +130,7 @@ def _slice_mesh(text: str) -> dict[str, int]:
     return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}
 
 
-def _plan(training: Training, topology: Topology, out: Path | None) -> MadePlan:
+def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
     from moejax.cli.progress import waiting
     from moejax.folder import atomic_write
     from moejax.plan import process
@@ -148,7 +148,7 @@ def _plan(training: Training, topology: Topology, out: Path | None) -> MadePlan:
             return plan
 
 
-def _too_large(plan: MadePlan, training: Training, topology: Topology) -> str:
+def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
     from moejax.cli.progress import progress
     from moejax.plan import process
     from moejax.plan.search import remedies
@@ -171,5 +171,5 @@ def _too_large(plan: MadePlan, training: Training, topology: Topology) -> str:
     return f"{what} These were tried and fit:\n" + "\n".join(lines)
 
 
-def _at(plan: MadePlan) -> str:
+def _at(plan: Plan) -> str:
     return f", {plan.mfu:.0%} MFU by the roofline" if plan.roofline else ""

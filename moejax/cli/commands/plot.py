@@ -22,7 +22,7 @@ moejax plot restarts --runs runs/quickstart"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plot(TableOptions, ConventionOptions, name="plot"):
+class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     """Draw figures by name: the papers' own from their laws, or from your fit and runs, and pictures of a fit or a
     run.
     """

@@ -38,7 +38,7 @@ Number = float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(ArchitectureOptions, ConventionOptions, name="predict"):
+class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
     """Predict the loss and other outputs of published laws, or of a fit, for a model and a number of training tokens,
     and show how far they extrapolate.
     """

@@ -29,7 +29,7 @@ Nats = Annotated[float, NumberRange(0, 100, without_low=True, without_high=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranges(LevelOptions, name="ranges"):
+class RangesCommand(LevelOptions, name="ranges"):
     """Print practical ranges under a five-factor law: active experts G and shared share S within a loss of the best,
     and the active share N_a/N up to which more active parameters pay (Tables 3 and 4, Algorithm 1 of Zhao et al.).
     """
@@ -75,7 +75,7 @@ class Ranges(LevelOptions, name="ranges"):
         from moejax.float64 import float64
         from moejax.laws import called
         from moejax.laws.mixtures.five_factor import FiveFactor
-        from moejax.papers.zhao.ranges import GAINS, Asked, Model, published_models, ranges
+        from moejax.papers.zhao.ranges import GAINS, Model, RangeLimits, published_models, ranges
         from moejax.report import render
 
         name, law, known = named_law(self.law, None)
@@ -90,7 +90,7 @@ class Ranges(LevelOptions, name="ranges"):
             models = published_models(self.models)
             printed = "as their authors state them" if self.models else "as Table 3 prints them"
             sizes = f"Sizes are {printed}; embeddings are part of some."
-        asked = Asked(
+        asked = RangeLimits(
             tolerance=self.tolerance,
             gains=self.gain or GAINS,
             step=self.step,

@@ -22,7 +22,7 @@ OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(TableOptions, name="report"):
+class ReportCommand(TableOptions, name="report"):
     """Write one HTML page, with Markdown and JSON files: from the folder of a trained study, from a table of runs
     (to which laws are fitted), or from the folder or fit.json of moejax fit.
     """
@@ -49,7 +49,7 @@ class Report(TableOptions, name="report"):
         if not source.name.endswith(ENDINGS):
             read = {"json", "source"} if of_study else {"json", "source", "out"}
             if unread := [name for name in given(self) if name not in read]:
-                names = listed(flag_of(Report, name) for name in unread)
+                names = listed(flag_of(ReportCommand, name) for name in unread)
                 kind, table = ("a study", source / TABLE) if of_study else ("a fit", "its run table")
                 raise UserError(
                     f"{source} is {kind}, whose report has no {names}; leave that out, or give "

@@ -16,7 +16,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce(ConventionOptions, name="reproduce"):
+class ReproduceCommand(ConventionOptions, name="reproduce"):
     """Recompute every computable number of five documents on Mixture-of-Experts scaling and compare it with the printed
     one. The exit status is 1 if a verdict differs from the recorded one.
     """

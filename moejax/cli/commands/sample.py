@@ -18,7 +18,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(Command, name="sample"):
+class SampleCommand(Command, name="sample"):
     """Continue a prompt with a trained or converted model."""
 
     model: str = argument("a training's folder, a checkpoint in it, or a folder of weights", metavar="DIR")

@@ -16,7 +16,7 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status(Command, name="status"):
+class StatusCommand(Command, name="status"):
     """Report the state of a training, running or not, or of every model of a study, from the files in its folder."""
 
     folder: str = argument("the folder of a training or of a study", metavar="DIR")

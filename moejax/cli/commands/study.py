@@ -23,7 +23,7 @@ BEFORE = "before any training"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(StudyOptions, name="study"):
+class StudyCommand(StudyOptions, name="study"):
     """Train a family of models, fit laws to its runs, decide, report. The same command resumes an interrupted study."""
 
     out: Path | None = out("output folder (default: runs/NAME)")
@@ -142,7 +142,7 @@ class Study(StudyOptions, name="study"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyStatus(Command, name="study status"):
+class StudyStatusCommand(Command, name="study status"):
     """Show how far a study is: trainings that are done, running or failed, the time left, and device-hours."""
 
     folder: str = argument("folder of the study, or its address in a store", metavar="DIR")
@@ -164,7 +164,7 @@ class StudyStatus(Command, name="study status"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyGather(Command, name="study gather"):
+class StudyGatherCommand(Command, name="study gather"):
     """Write the run table of a study's folder. Rows of a folder in a store are first fetched into --out."""
 
     folder: str = argument("folder of the study, or its address in a store", metavar="DIR")

@@ -42,7 +42,7 @@ def _steps(text: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(ExportableOptions, name="train"):
+class TrainCommand(ExportableOptions, name="train"):
     """Train one model to one or more token budgets. The same command resumes an interrupted training."""
 
     out: str | None = option(

@@ -19,7 +19,7 @@ from moejax.fit.runs import SHARES
 from moejax.fit.sweeps.settings import MEASURED, SETTINGS, sweep_note, swept
 from moejax.fit.tables.column_names import as_factor, looks_like, map_option, our_name, quoted
 from moejax.fit.tables.dense_models import EQUAL
-from moejax.fit.tables.table import Rows, Table, is_field, rows_in_words
+from moejax.fit.tables.table import Rows, RunTable, is_field, rows_in_words
 from moejax.fit.tables.units import gaps, swapped
 from moejax.fit.uncertainty.extrapolation import SIZES
 from moejax.laws import LAWS, called
@@ -37,7 +37,7 @@ Fault = tuple[Mapping[str, Any], Rows | None]
 class Check:
     """A property of a table, with the sentence that reports it."""
 
-    faults: Callable[[Table], Iterator[Fault]]
+    faults: Callable[[RunTable], Iterator[Fault]]
     """Yield the fields of the sentence for each fault."""
     sentence: str
     remedy: str = ""
@@ -51,58 +51,58 @@ class Check:
 # Rows that no fit can use.
 
 
-def _texts(table: Table) -> Iterator[Fault]:
+def _texts(table: RunTable) -> Iterator[Fault]:
     for column in table.needed:
         if column in table.texts:
             yield {"column": column, "example": table.texts[column].example}, table.texts[column].rows
 
 
-def _missing(table: Table) -> Iterator[Fault]:
+def _missing(table: RunTable) -> Iterator[Fault]:
     for column in table.needed:
         missing = ~np.isfinite(table.values(column))
         yield {"column": column}, missing & ~table.texts[column].rows if column in table.texts else missing
 
 
-def _positive(table: Table) -> list[str]:
+def _positive(table: RunTable) -> list[str]:
     return [name for name in (*POSITIVE, table.loss) if table.has(name)]
 
 
-def _not_positive(table: Table) -> Iterator[Fault]:
+def _not_positive(table: RunTable) -> Iterator[Fault]:
     for column in _positive(table):
         yield {"column": column}, table.values(column) <= 0
 
 
-def _beyond(table: Table) -> Iterator[Fault]:
+def _beyond(table: RunTable) -> Iterator[Fault]:
     for column in _positive(table):
         if column != table.loss:
             yield {"column": column, "range": run_table.WITHIN}, run_table.beyond(table.frame[column]).to_numpy()
 
 
-def _negative_loss(table: Table) -> Iterator[Fault]:
+def _negative_loss(table: RunTable) -> Iterator[Fault]:
     # For a law that reads the loss, a score may be given at the ideal loss of 0.
     if table.loss != "loss" and "loss" in table.needed:
         yield {}, table.values("loss") < 0
 
 
-def _broken_rules(table: Table) -> Iterator[Fault]:
+def _broken_rules(table: RunTable) -> Iterator[Fault]:
     for column in (*table.needed, *table.compared):
         if column in COLUMNS and column not in _positive(table) and column != "loss":
             rules = run_table.broken_rules(column, table.frame[column], whole=column not in table.mapping)
             yield from (({"column": column, "rule": rule}, broken.to_numpy()) for rule, broken in rules.items())
 
 
-def _more_active_than_total(table: Table) -> Iterator[Fault]:
+def _more_active_than_total(table: RunTable) -> Iterator[Fault]:
     if table.has("params_active", "params_total"):
         yield {}, table.values("params_active") > EQUAL * table.values("params_total")
 
 
-def _more_chosen_than_experts(table: Table) -> Iterator[Fault]:
+def _more_chosen_than_experts(table: RunTable) -> Iterator[Fault]:
     if {"top_k", "num_experts"} <= {*table.needed}:
         experts = table.values("num_experts")
         yield {}, (table.values("top_k") > experts) & (experts > 1)
 
 
-def _negative_weight(table: Table) -> Iterator[Fault]:
+def _negative_weight(table: RunTable) -> Iterator[Fault]:
     if table.weight is not None:
         yield {"column": table.weight}, table.values(table.weight) < 0
 
@@ -121,7 +121,7 @@ ROW_CHECKS = (
 """Rules that the cells of every row must meet."""
 
 
-def check_rows(table: Table, *, drop: bool) -> None:
+def check_rows(table: RunTable, *, drop: bool) -> None:
     """Drop the rows that break a rule, with notes.
 
     Raises:
@@ -143,7 +143,7 @@ def check_rows(table: Table, *, drop: bool) -> None:
     table.dropped += [f"Dropped: {note}." for note in notes]
 
 
-def _total_of_dense_models(table: Table) -> str:
+def _total_of_dense_models(table: RunTable) -> str:
     if not {"params_active", "params_total"} <= {*table.needed} or table.frame["params_total"].notna().all():
         return ""
     total, active = (table.source.get(name, name) for name in ("params_total", "params_active"))
@@ -154,7 +154,7 @@ def _total_of_dense_models(table: Table) -> str:
 # Properties of valid tables that a user should know.
 
 
-def duplicates(table: Table) -> Rows:
+def duplicates(table: RunTable) -> Rows:
     """Return a mask of rows that repeat an earlier row's sizes and loss exactly, most often a run listed twice.
 
     Without sizes there are none, because equal losses alone prove nothing. Rows that differ in a seed or a setting are
@@ -168,39 +168,39 @@ def duplicates(table: Table) -> Rows:
     return table.frame.duplicated([*names, *others]).to_numpy()
 
 
-def _where(table: Table, rows: Any) -> dict[str, Any]:
+def _where(table: RunTable, rows: Any) -> dict[str, Any]:
     return {"rows": rows_in_words(table.frame.index[rows]), "count": int(rows.sum())}
 
 
-def _duplicated(table: Table) -> Iterator[Fault]:
+def _duplicated(table: RunTable) -> Iterator[Fault]:
     if (same := duplicates(table)).any():
         yield _where(table, same), same
 
 
-def _replicates(table: Table) -> Rows:
+def _replicates(table: RunTable) -> Rows:
     if not table.sizes:
         return np.zeros(len(table.frame), bool)
     return table.frame.duplicated(list(table.sizes)).to_numpy() & ~duplicates(table)
 
 
-def _other_experts(table: Table) -> Iterator[Fault]:
+def _other_experts(table: RunTable) -> Iterator[Fault]:
     if (rows := _replicates(table)).any() and (reason := _unread_experts(table)):
         yield {**_where(table, rows), "reason": reason}, rows
 
 
-def _settings(table: Table) -> Iterator[Fault]:
+def _settings(table: RunTable) -> Iterator[Fault]:
     apart = _replicates(table).any() and not table.is_tuned and not _unread_experts(table)
     if apart and (settings := swept(table.frame, table.sizes)):
         yield {"note": sweep_note(table.frame, table.sizes, settings)}, None
 
 
-def _replicated(table: Table) -> Iterator[Fault]:
+def _replicated(table: RunTable) -> Iterator[Fault]:
     rows = _replicates(table)
     if rows.any() and not _unread_experts(table) and (table.is_tuned or not swept(table.frame, table.sizes)):
         yield {**_where(table, rows), "differing": _differing(table)}, rows
 
 
-def _differing(table: Table) -> str:
+def _differing(table: RunTable) -> str:
     """Return a phrase with the other columns that differ among rows of equal sizes; some may matter."""
     frame, sizes = table.frame, list(table.sizes)
     others = [name for name in frame.columns if name not in (*sizes, table.loss) and name not in MEASURED]
@@ -214,7 +214,7 @@ EXPERTS = ("num_experts", "top_k", "params_total")
 """Columns that distinguish mixtures from dense models and from each other."""
 
 
-def _unread_experts(table: Table) -> str:
+def _unread_experts(table: RunTable) -> str:
     """Return a phrase on the expert columns in which otherwise equal runs differ, with remedies; empty if none differ.
 
     Each remedy is named only if the table has the columns it needs.
@@ -259,7 +259,7 @@ def _reads(law: Any, frame: DataFrame, inputs: set[str], differ: set[str]) -> bo
     return bool(np.isfinite(frame[list(needed)].to_numpy(np.float64)).all())
 
 
-def _constant(table: Table) -> Iterator[Fault]:
+def _constant(table: RunTable) -> Iterator[Fault]:
     if len(table.frame) > 1 and (flat := [name for name in table.inputs if np.ptp(table.values(name)) == 0]):
         yield {"columns": ", ".join(flat)}, None
 
@@ -268,7 +268,7 @@ TOGETHER = 0.01
 """Standard deviation of the log ratio of two columns below which they are proportional."""
 
 
-def _proportional(table: Table) -> Iterator[Fault]:
+def _proportional(table: RunTable) -> Iterator[Fault]:
     sizes = {name: table.values(name) for name in table.inputs if name in SIZES}
     logs = {name: np.log(size) for name, size in sizes.items() if (size > 0).all() and np.std(np.log(size)) > TOGETHER}
     for one, other in itertools.combinations(logs, 2):
@@ -284,7 +284,7 @@ ORIGINS = (
 """Columns of origin: losses of runs that differ in them are not comparable."""
 
 
-def _several_origins(table: Table) -> Iterator[Fault]:
+def _several_origins(table: RunTable) -> Iterator[Fault]:
     for column in map(str, table.frame.columns):
         cells = table.frame[column]
         if (
@@ -302,7 +302,7 @@ COUNTED_ALIKE = 1.05
 """Largest ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
 
 
-def _other_flops(table: Table) -> Iterator[Fault]:
+def _other_flops(table: RunTable) -> Iterator[Fault]:
     if table.has("flops", "params_active", "tokens"):
         size = table.values("params_active") * table.values("tokens")
         ratio = table.values("flops") / (FLOPS_PER_PARAM_AND_TOKEN * size)
@@ -315,11 +315,11 @@ ALIKE = 0.85
 """Similarity (by difflib) from which a column name counts as a misspelling of ours."""
 
 
-def _used(table: Table) -> set[str]:
+def _used(table: RunTable) -> set[str]:
     return {*table.inputs, table.loss, *filter(None, (table.group, table.weight))}
 
 
-def _similar_names(table: Table) -> Iterator[Fault]:
+def _similar_names(table: RunTable) -> Iterator[Fault]:
     missing = [name for name in FIELDS if not table.has(name)]
     for column in map(str, table.frame.columns):
         if column not in _used(table) and not is_field(column) and our_name(column) == column:
@@ -334,7 +334,7 @@ UNTRAINED = 7.0
 """Loss in nats per token that few trained language models exceed, but most perplexities do."""
 
 
-def _perplexities(table: Table) -> Iterator[Fault]:
+def _perplexities(table: RunTable) -> Iterator[Fault]:
     if table.output == "loss" and (median := float(np.median(table.values(table.loss)))) > UNTRAINED:
         expression, _ = as_factor(table.source.get(table.loss, table.loss), map(str, table.frame.columns))
         option = map_option(table.loss, f"log({expression})")
@@ -342,7 +342,7 @@ def _perplexities(table: Table) -> Iterator[Fault]:
         yield {"column": table.loss, "median": f"{median:.4g}", "option": option, "bits": bits}, None
 
 
-def _worse_than_chance(table: Table) -> Iterator[Fault]:
+def _worse_than_chance(table: RunTable) -> Iterator[Fault]:
     losses = table.values(table.loss)
     if table.output != "loss" or np.median(losses) > UNTRAINED:
         return
@@ -355,7 +355,7 @@ def _worse_than_chance(table: Table) -> Iterator[Fault]:
         yield {**_where(table, worse), "loss": table.loss, "name": name, "limit": limit, "option": option}, worse
 
 
-def _percentages(table: Table) -> Iterator[Fault]:
+def _percentages(table: RunTable) -> Iterator[Fault]:
     if table.output in SHARES and (above := int((table.values(table.loss) > 1).sum())):
         every = above == len(table.frame)
         given = {"above": above, "count": len(table.frame), "column": table.loss}
@@ -367,11 +367,11 @@ def _percentages(table: Table) -> Iterator[Fault]:
         yield given, None
 
 
-def _unit_gaps(table: Table) -> Iterator[Fault]:
+def _unit_gaps(table: RunTable) -> Iterator[Fault]:
     yield from (({"note": note}, None) for note in gaps(table.frame, table.inputs))
 
 
-def _swapped_columns(table: Table) -> Iterator[Fault]:
+def _swapped_columns(table: RunTable) -> Iterator[Fault]:
     yield from (({"note": note}, None) for note in swapped(table.frame, table.law_inputs, table.source))
 
 
@@ -439,6 +439,6 @@ ADVICE = (
 """Properties of valid tables that a user should know."""
 
 
-def advice(table: Table, checks: Sequence[Check] = ADVICE) -> list[str]:
+def advice(table: RunTable, checks: Sequence[Check] = ADVICE) -> list[str]:
     """Return the sentences of the checks that apply to a valid table."""
     return [check.said(given) for check in checks for given, _ in check.faults(table)]

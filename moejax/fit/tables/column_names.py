@@ -103,7 +103,7 @@ COUNTED = ("params_active", "params_total", "params_embedding", "tokens", "uniqu
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTable:
     """A table with our names added."""
 
     frame: Any
@@ -120,7 +120,7 @@ class Named:
         return (*self.said, *self.undecided)
 
 
-def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()) -> Named:
+def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()) -> NamedTable:
     """Add our column names for columns that the table has under other names; the original columns are kept.
 
     A name is added only if exactly one column matches it. Columns already under our name, columns that the user maps
@@ -171,7 +171,7 @@ def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, give
         by_source.setdefault(expression, []).append(name)
     pairs = [f"{listed(names)} from {expression}" for expression, names in by_source.items()]
     said = (f"Columns under other names: {', '.join(pairs)}.",) if pairs else ()
-    return Named(frame.assign(**added), expressions, said, tuple(notes))
+    return NamedTable(frame.assign(**added), expressions, said, tuple(notes))
 
 
 def our_name(column: str) -> str:
@@ -445,7 +445,7 @@ def law_of_formula(
     return law
 
 
-def _columns(ours: Named, mapping: Mapping[str, str], loss: str) -> dict[str, str]:
+def _columns(ours: NamedTable, mapping: Mapping[str, str], loss: str) -> dict[str, str]:
     """Map every name of the table to its name in a Design; the loss maps to ``loss``."""
     present = [*map(str, ours.frame.columns), *mapping]
     columns = {name: name for name in present if name not in DERIVED}

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax import run_table
-from moejax.fit.tables.table import Table
+from moejax.fit.tables.table import RunTable
 from moejax.wording import listed
 
 MORE_THAN_DENSE = {
@@ -86,7 +86,7 @@ def _numbers(cells: Any, *, if_text: float) -> Float[np.ndarray, " rows"]:
         return np.full(len(cells), if_text)
 
 
-def fill_dense_rows(table: Table) -> None:
+def fill_dense_rows(table: RunTable) -> None:
     """Fill the empty cells of dense models with 0 experts and a total equal to the active parameters, and add a note.
 
     A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total is empty

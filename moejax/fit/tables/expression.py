@@ -55,14 +55,14 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonChain:
     """Comparisons of each value with the next, all of which must hold; after ``in`` stands a list of values."""
 
     first: Node
     others: tuple[tuple[str, Node | tuple[Node, ...]], ...]
 
 
-Node = Tree | Text | Operation | Comparison
+Node = Tree | Text | Operation | ComparisonChain
 
 
 class _Reader(Reader):
@@ -96,7 +96,7 @@ class _Reader(Reader):
                 self.must("in")
                 sign = "not in"
             others.append((sign, self.listing() if sign in ("in", "not in") else self.sum()))
-        return Comparison(first, tuple(others)) if others else first
+        return ComparisonChain(first, tuple(others)) if others else first
 
     def listing(self) -> tuple[Node, ...]:
         closing = {"(": ")", "[": "]"}.get(self.next, "")
@@ -198,7 +198,7 @@ class _Columns:
                 return np.where(self.truth(condition), self.number(value), self.number(otherwise))
             case Operation(sign, parts):
                 return (np.floor_divide if sign == "//" else np.mod)(*map(self.number, parts))
-            case Comparison(first, others):
+            case ComparisonChain(first, others):
                 pairs = zip([first, *(right for _, right in others)], others, strict=False)
                 return functools.reduce(np.logical_and, (self.compared(left, *other) for left, other in pairs))
         return computed(tree, self.number, np)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from moejax.fit.runs import Runs, gives_a_size
-from moejax.fit.tables.table import NAMES, Table, rows_in_words
+from moejax.fit.tables.table import NAMES, RunTable, rows_in_words
 from moejax.laws.design import Design
 from moejax.wording import command
 
@@ -15,7 +15,7 @@ TRAININGS = ("run", "run_name", "run_id", "run_uuid")
 """Columns that name a training run; ``model`` and ``name`` may name a group of them."""
 
 
-def group_labels(table: Table, design: Design) -> list[Any] | None:
+def group_labels(table: RunTable, design: Design) -> list[Any] | None:
     """Return a label of each row's group by a column; None to group rows by their sizes. Notes are added to the table.
 
     The column is the given one, else ``group``, else for runs without a size a column that names them.
@@ -41,7 +41,7 @@ def group_labels(table: Table, design: Design) -> list[Any] | None:
     return [(row,) if empty[row] else label for row, label in enumerate(cells)]
 
 
-def training_notes(table: Table, runs: Runs) -> list[str]:
+def training_notes(table: RunTable, runs: Runs) -> list[str]:
     """Return a note if rows of one training run are in several groups, or rows of several runs are in one group."""
     column = next((name for name in TRAININGS if table.has(name)), None)
     if column is None:

@@ -28,7 +28,7 @@ from moejax.fit.tables.column_names import (
 from moejax.fit.tables.dense_models import fill_dense_rows
 from moejax.fit.tables.groups import group_labels, training_notes
 from moejax.fit.tables.select import mapped, select
-from moejax.fit.tables.table import Table, naming_column, rows_in_words
+from moejax.fit.tables.table import RunTable, naming_column, rows_in_words
 from moejax.fit.tables.units import check_units
 from moejax.fit.tables.weights import weights_of
 from moejax.float64 import float64
@@ -137,7 +137,7 @@ def read_runs(
     )
 
 
-def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> tuple[Table, tuple[str, ...]]:
+def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> tuple[RunTable, tuple[str, ...]]:
     """Load a table, resolve the law, and add our names of its columns; also return notes on ambiguous names."""
     is_path = isinstance(path, (str, Path))
     frame = run_table.read_as_it_is(path) if is_path else run_table.with_flat_cells(path)
@@ -154,7 +154,7 @@ def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> t
         notes.insert(0, law.formula.sentence)
     outputs = () if isinstance(law, tuple) else law.outputs
     loss = loss if isinstance(law, tuple) else fitted_column(law, loss)
-    table = Table(
+    table = RunTable(
         frame=ours.frame,
         named=str(path) if is_path else "The table",
         law=law,
@@ -196,7 +196,7 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     return first
 
 
-def require(table: Table, names: Sequence[str], undecided: Sequence[str] = ()) -> None:
+def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()) -> None:
     """Check that a table has columns.
 
     Raises:
@@ -225,7 +225,7 @@ def require(table: Table, names: Sequence[str], undecided: Sequence[str] = ()) -
     raise UserError(" ".join([f"{table.named} has no column {' or '.join(meanings)}; {hint}", *remedies, *undecided]))
 
 
-def _check_decimals(table: Table) -> None:
+def _check_decimals(table: RunTable) -> None:
     """Raise ``UserError`` for losses like 3,874, whose comma may be a decimal point.
 
     Two commas separate thousands: 110,678,115.
@@ -242,7 +242,7 @@ OTHER_BUDGET = 1.25
 """Ratio of a budget's formula to the column of its name above which, or below whose inverse, the two disagree."""
 
 
-def _other_budget(table: Table) -> list[str]:
+def _other_budget(table: RunTable) -> list[str]:
     """Return a note if the budget of a formula disagrees with the column of its name in every row."""
     if not _is_formula_law(table.law) or not table.law.formula.budget:
         return []
@@ -261,7 +261,7 @@ def _other_budget(table: Table) -> list[str]:
     ]
 
 
-def _known_columns(table: Table, wrong_units: Mapping[str, str], also: Sequence[str]) -> list[str]:
+def _known_columns(table: RunTable, wrong_units: Mapping[str, str], also: Sequence[str]) -> list[str]:
     """Return the fields that every row has, and set the columns that determine and distinguish runs.
 
     Raises:
@@ -298,7 +298,7 @@ def _known_columns(table: Table, wrong_units: Mapping[str, str], also: Sequence[
 
 
 def _best_of_sweeps(
-    table: Table, best_by: Sequence[str], known: Sequence[str], undecided: Sequence[str], *, smooth: bool, drop: bool
+    table: RunTable, best_by: Sequence[str], known: Sequence[str], undecided: Sequence[str], *, smooth: bool, drop: bool
 ) -> Any:
     """Keep the best run of each sweep; return the errors due to the grid if a setting is fitted."""
     best_by = [_present_name(name, table) for name in best_by]
@@ -323,14 +323,14 @@ def _best_of_sweeps(
     return settings.resolution(swept, table.frame, models, best_by, table.loss)
 
 
-def _present_name(name: str, table: Table) -> str:
+def _present_name(name: str, table: RunTable) -> str:
     """Return a column by its own name, or by our name if the table has it under another."""
     ours = our_name(name)
     same = (str(c) for c in table.frame.columns if our_name(str(c)) in (name, ours))
     return next((one for one in (name, ours) if table.has(one)), None) or next(same, name)
 
 
-def _drop_duplicates(table: Table) -> None:
+def _drop_duplicates(table: RunTable) -> None:
     again = duplicates(table)
     if again.any():
         rows = rows_in_words(table.frame.index[again])
@@ -340,7 +340,7 @@ def _drop_duplicates(table: Table) -> None:
         table.keep(~again)
 
 
-def _runs(table: Table, known: Sequence[str], steps: Any, *, smooth: bool) -> Runs:
+def _runs(table: RunTable, known: Sequence[str], steps: Any, *, smooth: bool) -> Runs:
     """Return the runs of a valid table: grouped, weighted and labelled."""
     design = design_from({name: table.values(name) for name in known})
     labels = group_labels(table, design)

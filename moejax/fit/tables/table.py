@@ -34,7 +34,7 @@ class TextCells:
 
 
 @dataclass(kw_only=True)
-class Table:
+class RunTable:
     """A table with our column names, and its use by a law."""
 
     frame: DataFrame

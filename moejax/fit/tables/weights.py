@@ -9,7 +9,7 @@ from jaxtyping import Float
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.sweeps.swept_optimum import precision, standard_error_column
-from moejax.fit.tables.table import Rows, Table, rows_in_words
+from moejax.fit.tables.table import Rows, RunTable, rows_in_words
 from moejax.run_table import DataFrame
 
 PREDICTED = "is_predicted"
@@ -18,7 +18,7 @@ WIDEST = 1e6
 """Upper limit of a standard error of a loss; squares of larger ones might overflow."""
 
 
-def weights_of(table: Table, *, smooth: bool) -> Float[np.ndarray, " rows"] | None:
+def weights_of(table: RunTable, *, smooth: bool) -> Float[np.ndarray, " rows"] | None:
     """Return the weights: the given column, else the precisions of predicted or smoothed losses, else None. Notes are
     added to the table.
 
@@ -36,7 +36,7 @@ def weights_of(table: Table, *, smooth: bool) -> Float[np.ndarray, " rows"] | No
     return weights
 
 
-def _from_column(table: Table) -> Float[np.ndarray, " rows"]:
+def _from_column(table: RunTable) -> Float[np.ndarray, " rows"]:
     weights = table.values(str(table.weight))
     kept = weights[weights > 0]
     if not len(kept):
@@ -52,7 +52,7 @@ def _from_column(table: Table) -> Float[np.ndarray, " rows"]:
     return weights
 
 
-def _from_errors(table: Table, predicted: Rows, smooth: bool) -> Float[np.ndarray, " rows"] | None:
+def _from_errors(table: RunTable, predicted: Rows, smooth: bool) -> Float[np.ndarray, " rows"] | None:
     column = standard_error_column(table.loss)
     if predicted.any():
         nothing = np.full(len(predicted), np.nan)

@@ -33,7 +33,7 @@ launches there."""
 OTHER_TILE = 512
 
 
-class Rule(NamedTuple):
+class MaskSettings(NamedTuple):
     """Static settings: mask and score modifications."""
 
     tile: int
@@ -68,7 +68,7 @@ def tiled(
     """
     length, groups = query.shape[1], key.shape[2]
     tile = min(TILES.get(platform(), OTHER_TILE), length)
-    rule = Rule(tile, mask.window, scale, None if slopes is None else tuple(np.asarray(slopes).tolist()))
+    rule = MaskSettings(tile, mask.window, scale, None if slopes is None else tuple(np.asarray(slopes).tolist()))
     # Padding comes after every real query, so no query sees it.
     queries, keys, values = (_padded(jnp.swapaxes(x, 1, 2), tile, axis=2) for x in (query, key, value))
     batch, heads, *of_head = queries.shape
@@ -87,12 +87,12 @@ def _padded(x: Any, tile: int, axis: int) -> jax.Array:
     return jnp.pad(x, [(0, -size % tile if i == axis else 0) for i, size in enumerate(x.shape)])
 
 
-def _cut(rule: Rule, x: Array, tile: Any, axis: int = -2) -> Array:
+def _cut(rule: MaskSettings, x: Array, tile: Any, axis: int = -2) -> Array:
     """Return one tile's tokens of an array."""
     return lax.dynamic_slice_in_dim(x, tile * rule.tile, rule.tile, axis)
 
 
-def _paste(rule: Rule, x: Array, part: Array, tile: Any) -> Array:
+def _paste(rule: MaskSettings, x: Array, part: Array, tile: Any) -> Array:
     return lax.dynamic_update_slice_in_dim(x, part.astype(x.dtype), tile * rule.tile, x.ndim - 2)
 
 
@@ -101,7 +101,7 @@ def _product(equation: str, a: Array, b: Array) -> Array:
     return jnp.einsum(equation, a, b.astype(a.dtype), preferred_element_type=F32)
 
 
-def _scores(rule: Rule, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B G R t s"]:
+def _scores(rule: MaskSettings, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B G R t s"]:
     """Return the scores of tile i of the queries with tile j of the keys."""
     query, key = _cut(rule, inputs.query, i), _cut(rule, inputs.key, j)
     scores = _product("bgrtk,bgsk->bgrts", query, key) * rule.scale
@@ -119,19 +119,19 @@ def _scores(rule: Rule, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B 
     return jnp.where(seen, scores, MASK_VALUE)
 
 
-def _first_key_tile(rule: Rule, i: Any) -> Any:
+def _first_key_tile(rule: MaskSettings, i: Any) -> Any:
     """Return the first tile of keys that tile i of the queries sees; the last is its own."""
     return jnp.maximum(i * rule.tile - rule.window + 1, 0) // rule.tile if rule.window else 0
 
 
-def _last_query_tile(rule: Rule, j: Any, tiles: int) -> Any:
+def _last_query_tile(rule: MaskSettings, j: Any, tiles: int) -> Any:
     """Return the last tile of queries that sees tile j of the keys; the first is its own."""
     return (
         jnp.minimum((j * rule.tile + rule.tile + rule.window - 2) // rule.tile, tiles - 1) if rule.window else tiles - 1
     )
 
 
-def _forward(rule: Rule, inputs: TiledInputs) -> tuple[Float[Array, "B G R T V"], Float[Array, "B G R T 1"]]:
+def _forward(rule: MaskSettings, inputs: TiledInputs) -> tuple[Float[Array, "B G R T V"], Float[Array, "B G R T 1"]]:
     """Return the outputs and the logsumexp of each query's scores."""
     shape, width = inputs.query.shape[:-1], inputs.value.shape[-1]
     row = (*shape[:-1], rule.tile, 1)
@@ -159,7 +159,7 @@ def _forward(rule: Rule, inputs: TiledInputs) -> tuple[Float[Array, "B G R T V"]
 
 
 def _backward(
-    rule: Rule, saved: tuple[TiledInputs, Array, Array], dmixed: Float[Array, "B G R T V"]
+    rule: MaskSettings, saved: tuple[TiledInputs, Array, Array], dmixed: Float[Array, "B G R T V"]
 ) -> tuple[TiledInputs]:
     inputs, mixed, logsumexp = saved
     tiles = inputs.query.shape[-2] // rule.tile
@@ -196,12 +196,12 @@ def _backward(
     return (TiledInputs(dquery.astype(inputs.query.dtype), dkey, dvalue, dsinks, None),)
 
 
-def _save(rule: Rule, inputs: TiledInputs) -> tuple[Array, tuple[TiledInputs, Array, Array]]:
+def _save(rule: MaskSettings, inputs: TiledInputs) -> tuple[Array, tuple[TiledInputs, Array, Array]]:
     mixed, logsumexp = (checkpoint_name(result, ATTN_OUT) for result in _forward(rule, inputs))
     return mixed, (inputs, mixed, logsumexp)
 
 
-def _outputs(rule: Rule, inputs: TiledInputs) -> Float[Array, "B G R T V"]:
+def _outputs(rule: MaskSettings, inputs: TiledInputs) -> Float[Array, "B G R T V"]:
     return _forward(rule, inputs)[0]
 
 

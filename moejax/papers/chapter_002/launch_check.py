@@ -38,7 +38,7 @@ BLIND_TO_EXPERTS = frozenset({"params_active", "params_embedding", "tokens", "un
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Condition:
     """One condition with its outcome; ``holds`` is None if the table has too little data for it."""
 
     name: str
@@ -52,7 +52,7 @@ class LaunchCheck:
 
     fit: FitResult
     """Law fitted to the proxies, with its uncertainty."""
-    checks: tuple[Check, ...]
+    checks: tuple[Condition, ...]
     correction: Correction | None = None
     """Coefficient refitted to the larger runs, if any."""
 
@@ -147,18 +147,18 @@ def launch_check(
     kept = np.ones(1) if sizes is None else sizes[proxies.weight > 0]
     span = float(kept.max() / kept.min())
     checks = [
-        Check(
+        Condition(
             name=f"at least {FEWEST_PROXIES} proxies",
             outcome=f"{trained} prox{'y' if trained == 1 else 'ies'}",
             holds=trained >= FEWEST_PROXIES,
         ),
-        Check(
+        Condition(
             name=f"active parameters span a factor of {SPAN:.0f}",
             outcome=f"a factor of {span:.3g}",
             holds=None if sizes is None else span >= SPAN,
         ),
         *_spans_of_expansion(type(fit.law), proxies),
-        Check(
+        Condition(
             name="the search converged, and the proxies set every coefficient",
             outcome=f"{len(fitted.warnings)} warnings",
             holds=not fitted.warnings,
@@ -166,7 +166,7 @@ def launch_check(
         _predicts(f"held-out runs ({held_out.name})", fit, larger, tolerance_nats),
     ]
     if pilot is None:
-        checks.append(Check(name="the pilot's early curve", outcome="no pilot was given", holds=None))
+        checks.append(Condition(name="the pilot's early curve", outcome="no pilot was given", holds=None))
     else:
         by, law_of_it = (fit, "") if corrected is None else (corrected.fit, f" ({corrected.symbol} refitted)")
         checks.append(_predicts(f"the pilot's early curve{law_of_it}", by, pilot, tolerance_nats))
@@ -191,26 +191,26 @@ def _check_pilot(law: Any, runs: Runs, pilot: Runs) -> None:
         )
 
 
-def _spans_of_expansion(law: type, proxies: Runs) -> list[Check]:
+def _spans_of_expansion(law: type, proxies: Runs) -> list[Condition]:
     """Check that G spans two orders of magnitude; return no check for a law without expert inputs."""
     if {*law.inputs} <= BLIND_TO_EXPERTS:
         return []
     name, design = f"G, total over active parameters, spans a factor of {SPAN:.0f}", proxies.design
     if design.params_total is None or design.params_active is None:
-        return [Check(name=name, outcome="the table has no total and active parameters", holds=None)]
+        return [Condition(name=name, outcome="the table has no total and active parameters", holds=None)]
     with float64():
         expansion = np.asarray(design.expansion, np.float64)[proxies.weight > 0]
     # The expansion is a quotient, so a span of 100 may be low by a rounding error.
     span = float(expansion.max() / expansion.min())
     holds = bool(span >= SPAN * (1 - 1e-9))
     other = "" if holds else "; were it asked of active parameters alone, G need only set its exponent (next check)"
-    return [Check(name=name, outcome=f"a factor of {span:.3g}{other}", holds=holds)]
+    return [Condition(name=name, outcome=f"a factor of {span:.3g}{other}", holds=holds)]
 
 
-def _predicts(what: str, fit: FitResult, runs: Runs, tolerance: float) -> Check:
+def _predicts(what: str, fit: FitResult, runs: Runs, tolerance: float) -> Condition:
     """Check that every run is within a tolerance of its prediction."""
     worst, count = worst_miss(fit, runs), int((runs.weight > 0).sum())
-    return Check(
+    return Condition(
         name=f"{what} within {tolerance:g} nats of the prediction",
         outcome=f"the worst of {count} is predicted {abs(worst):.4f} nats too {'high' if worst > 0 else 'low'}",
         holds=abs(worst) <= tolerance,

@@ -32,7 +32,7 @@ GAINS = (0.001, 0.005)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RangeLimits:
     """Limits of the ranges, in nats per token, and where N_a/N is asked."""
 
     tolerance: float = 0.001
@@ -73,7 +73,7 @@ def _published(name: str, entry: str, total: float, active: float) -> Model:
     return Model(name, total, active, experts, float(shape.num_shared_experts) / experts)
 
 
-def ranges(law: FiveFactor, name: str, models: Sequence[Model], sizes: str, known: Any, asked: Asked) -> Result:
+def ranges(law: FiveFactor, name: str, models: Sequence[Model], sizes: str, known: Any, asked: RangeLimits) -> Result:
     """Return the optima of the law, and the ranges and active shares of every model.
 
     Args:
@@ -144,7 +144,7 @@ def _beyond(models: Sequence[Model], fitted: Mapping[str, tuple[Any, Any]]) -> l
     return [f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items()]
 
 
-def _row(law: FiveFactor, model: Model, experts: float, shared: float, asked: Asked) -> dict[str, Any]:
+def _row(law: FiveFactor, model: Model, experts: float, shared: float, asked: RangeLimits) -> dict[str, Any]:
     at = with_experts(experts, shared, params_total=model.total, params_active=model.active)
     low, high = (float(end) for end in active_experts_range(law, at, tolerance=asked.tolerance))
     least, most = (float(end) for end in shared_share_range(law, at, tolerance=asked.tolerance))
@@ -184,7 +184,7 @@ def _structure_table(rows: list[dict[str, Any]], tolerance: float) -> Table:
     return Table(f"Practical ranges: within {tolerance:g} nats per token of the best, rounded inward", columns, cells)
 
 
-def _share_table(rows: list[dict[str, Any]], asked: Asked) -> Table:
+def _share_table(rows: list[dict[str, Any]], asked: RangeLimits) -> Table:
     columns = (
         Column("model"),
         Column("own N_a/N", percent(2)),
