@@ -1,32 +1,32 @@
-"""Define the command line: options in ``parsers/NAME.py``, without JAX, and the implementation in ``commands/NAME.py``.
+"""Define the command line: ``commands/NAME.py`` declares the options of a command and does its work.
 
-The module of a command is imported after its arguments are parsed.
+Only the module of the command that is called is imported.
 """
 
 COMMANDS = {
-    "init": "copy moejax's own configs here, to run and to change",
-    "data": "prepare text for training: tokenise, train a tokenizer, look inside",
-    "study": "train a family of models, fit laws to it, decide, report",
-    "launch": "hand a training, or a study's, to Slurm, Google Kubernetes Engine or SkyPilot",
+    "init": "copy the example configs into this folder",
+    "data": "prepare text for training: tokenize, train a tokenizer, inspect",
+    "study": "train several models, fit laws to their runs, decide, report",
+    "launch": "submit a training or a study to Slurm, Google Kubernetes Engine or SkyPilot",
     "train": "train one model to one or more token budgets",
-    "status": "how a training or a study stands",
-    "plan": "compile a training for a pod without having one: does it fit, what does it take",
+    "status": "show the progress of a training or a study",
+    "plan": "compile a training for accelerators that you do not have: memory, time, cost",
     "sample": "continue a prompt with a trained or converted model",
-    "eval": "downstream tasks of lm-evaluation-harness on a trained or converted model",
-    "convert": "Hugging Face checkpoints to moejax's weights, and the other way",
+    "eval": "run tasks of lm-evaluation-harness on a trained or converted model",
+    "convert": "convert Hugging Face checkpoints to moejax weights and back",
     "fit": "fit a law to a table of runs",
-    "curves": "fit a law to loss curves: any schedule's loss, and the best schedule",
-    "compare": "which law to trust for a table of runs",
-    "next": "which runs to train next, so that an answer becomes certain for the FLOPs",
-    "plot": "draw figures by name: the papers' own, of a fit, of a run; with their data",
-    "report": "one page about a study, a table of runs or a fit",
-    "explore": "a page with sliders for the laws, published or your own fit",
-    "design": "from a budget to an architecture: sizes, shape and tokens, and what limits are worth",
-    "leverage": "how many times the compute one family needs to be as good as another",
-    "ranges": "which G, S and N_a/N are nearly as good as the best under a five-factor law, and which pay",
-    "predict": "loss that published laws predict for a model",
-    "count": "parameters, FLOPs and memory of a model, by part and by convention",
-    "laws": "the laws, their papers and constants",
-    "reproduce": "every computable number of five papers, recomputed and held to what is printed",
+    "curves": "fit a law to loss curves; predict the loss of any schedule, and the best schedule",
+    "compare": "compare laws on held-out runs of a table",
+    "next": "choose the runs that reduce the uncertainty of an answer most per FLOP",
+    "plot": "draw figures of papers, fits and runs, with their data",
+    "report": "write a report page about a study, a run table or a fit",
+    "explore": "open a page with sliders for published laws and your own fits",
+    "design": "choose an architecture for a budget: sizes, shape, tokens, shadow prices",
+    "leverage": "compare the compute that two families of models need for the same loss",
+    "ranges": "find ranges of G, S and N_a/N that are nearly optimal under a five-factor law",
+    "predict": "predict the loss of a model by published laws",
+    "count": "count parameters, FLOPs and memory of a model",
+    "laws": "list laws with their papers and constants",
+    "reproduce": "recompute the numbers of five papers and compare them with the printed ones",
 }
 """Commands with their one-line help, in the order of ``moejax --help``."""
