@@ -216,7 +216,7 @@ def computed(tree: Tree, at: Callable[[Any], Any], xp: Any) -> Any:
 _HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
 _WORD = rf"[^\W\d²³Σ]{_HAT}?[^\W²³]*"
 _LETTER = re.compile(rf"({_WORD})(?: is| =)? ((?:\d+·)?``\w+``(?:[·/]``\w+``)*)")
-_NUMBER = r"(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?!\w))?(?:[kKmMbBgGtT](?!\w))?"
+_NUMBER = r"(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?!\w))?(?:[kKmMbBgGtT](?!\w))?"
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _SIGNS = r"\*\*|//|==|!=|<=|>=|&&|\|\||[-+·*/%^²³()\[\],=<>&|~Σ]"
 _TOKEN = re.compile(rf"\s*({_TEXT}|{_WORD}|`[^`]+`|{_NUMBER}|{_SIGNS})")
@@ -231,6 +231,8 @@ class Reader:
     functions: tuple[str, ...] = FUNCTIONS
     reserved: tuple[str, ...] = (*FUNCTIONS, *_EXTREMES)
     """Words that are no names."""
+    products: tuple[str, ...] = ("·", "*", "/")
+    """Signs between factors, which are computed from left to right."""
 
     def __init__(self, text: str, what: str):
         self.text, self.what = text.rstrip(), what
@@ -274,26 +276,35 @@ class Reader:
         return UserError(f"The {self.what} {self.text[:200]!r} has {what}, {why}.")
 
     def sum(self) -> Tree:
-        terms = [Negative(self.term()) if self.took("-") else self.term()]
+        terms = [self.first_term()]
         while sign := self.took("+", "-"):
             terms.append(Negative(self.term()) if sign == "-" else self.term())
         return terms[0] if len(terms) == 1 else Sum(tuple(terms))
 
+    def first_term(self) -> Tree:
+        return Negative(self.term()) if self.took("-") else self.term()
+
     def term(self) -> Tree:
         tree = self.factor()
-        while sign := self.took("·", "*", "/"):
-            other = self.factor()
-            if sign == "/":
-                tree = Quotient(tree, other)
-            else:
-                tree = Product((*(tree.factors if isinstance(tree, Product) else (tree,)), other))
+        while sign := self.took(*self.products):
+            tree = self.product(tree, sign, self.factor())
         return tree
 
+    def product(self, tree: Any, sign: str, other: Any) -> Any:
+        """Return the product or quotient of two trees."""
+        if sign == "/":
+            return Quotient(tree, other)
+        return Product((*(tree.factors if isinstance(tree, Product) else (tree,)), other))
+
     def factor(self) -> Tree:
+        return self.nested(self.power)
+
+    def nested(self, part: Callable[[], Any]) -> Any:
+        """Parse a part that may contain itself, up to ``DEEPEST`` levels."""
         self.depth += 1
         if self.depth > DEEPEST:
             raise self.fault(self.places[min(self.at, len(self.places) - 1)], f"nested deeper than {DEEPEST} levels")
-        tree = self.power()
+        tree = part()
         self.depth -= 1
         return tree
 
@@ -369,4 +380,4 @@ class EquationReader(Reader):
         return Equation(left, tuple(arguments), self.sum())
 
     def term(self) -> Tree:
-        return Summation(self.term()) if self.took("Σ") else super().term()
+        return Summation(self.nested(self.term)) if self.took("Σ") else super().term()

@@ -53,6 +53,27 @@ def test_values_are_computed_row_by_row(expression, expected):
 
 
 @pytest.mark.parametrize(
+    "expression",
+    [
+        "N * 7 // 3 * 2",
+        "7 % N * 3",
+        "N * 7 % 3",
+        "7 // N / 2",
+        "-N % 3",
+        "-N // 3",
+        "1 - N % 3 * 2",
+        "-N ** 2 // 3",
+        "N // 3 * 3 + N % 3",
+        "7 - -N % 3",
+        "+N % 3",
+        "N % 3 % 2 // 1",
+    ],
+)
+def test_arithmetic_has_the_precedence_of_python(expression):
+    assert evaluate(expression, FRAME).tolist() == [eval(expression, {"N": n}) for n in FRAME["N"]]
+
+
+@pytest.mark.parametrize(
     ("expression", "rows"),
     [
         ("N == 2", [1]),
@@ -117,6 +138,8 @@ def test_a_condition_keeps_the_rows_that_meet_it(expression, rows):
         ("N + [1]", "a number, a name or '('"),
         ("", "has nothing more, where a number"),
         ("-" * 900 + "N", "nested deeper than 40 levels"),
+        ("~" * 900 + "done", "nested deeper than 40 levels"),
+        ("N > 1__0", "has '__0' at character 6"),
         ("(" * 500 + "N" + ")" * 500, "has 1,001 characters"),
         ("1K" + "0" * 400, "An expression has columns"),
     ],

@@ -175,6 +175,7 @@ REFUSED = {
     "loss = N.real": "at character 9, not part of formulas",
     f"loss = {'(' * 300}N{')' * 300}": "deeper than 40 levels",
     f"loss = {'A^' * 300}N": "deeper than 40 levels",
+    f"loss = {'Σ ' * 400}A": "deeper than 40 levels",
     f"loss = N{'+A' * 600}": "has 1,208 characters",
     "x = b*N with b=c+c, c=d+d, d=e+e, e=f+f, f=g+g, g=h+h, h=i+i, i=j+j, j=k+k, k=l+l": "more than 2,000 parts",
     "loss = A*N^1e999": "too large a number",

@@ -70,6 +70,7 @@ class _Reader(Reader):
 
     functions = FUNCTIONS
     reserved = ("and", "or", "not", "in", "if", "else", "is", "lambda", "for")
+    products = (*Reader.products, "//", "%")
 
     def whole(self) -> Node:
         tree = self.condition()
@@ -87,7 +88,7 @@ class _Reader(Reader):
         return parts[0] if len(parts) == 1 else Operation(joint, tuple(parts))
 
     def negation(self) -> Node:
-        return Operation("not", (self.negation(),)) if self.took("not", "~") else self.comparison()
+        return Operation("not", (self.nested(self.negation),)) if self.took("not", "~") else self.comparison()
 
     def comparison(self) -> Node:
         first, others = self.sum(), []
@@ -107,11 +108,12 @@ class _Reader(Reader):
         self.must(closing)
         return tuple(items)
 
-    def term(self) -> Any:
-        tree = super().term()
-        while sign := self.took("//", "%"):
-            tree = Operation(sign, (tree, super().term()))
-        return tree
+    def first_term(self) -> Any:
+        # The minus of -a % b belongs to a, as in Python.
+        return self.term()
+
+    def product(self, tree: Any, sign: str, other: Any) -> Any:
+        return Operation(sign, (tree, other)) if sign in ("//", "%") else super().product(tree, sign, other)
 
     def applied(self) -> Any:
         # A column may have the name of a function, which is followed by its arguments.
