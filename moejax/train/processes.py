@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -214,8 +215,12 @@ def init_distributed(
       UserError: the coordinator is unknown, its port is in use, other processes do not arrive, or the environment is
         incomplete.
     """
-    if coordinator is not None and not coordinator.rpartition(":")[2].isdecimal():
-        raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
+    if coordinator is not None:
+        port = coordinator.rpartition(":")[2]
+        if not port.isdecimal():
+            raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
+        if process == 0:
+            _check_port(int(port))
     met = f"Not all {'' if processes is None else f'{processes} '}processes met at {coordinator or 'the coordinator'}"
     try:
         with _time_limit(
@@ -243,6 +248,20 @@ def init_distributed(
         ) from error
     yield
     jax.distributed.shutdown()
+
+
+def _check_port(port: int) -> None:
+    """Raise ``UserError`` if the coordinator cannot listen on a port; JAX 0.10 ends with a segmentation fault then."""
+    with socket.socket() as probe:
+        # SO_REUSEADDR allows a port that was released recently.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"Port {port} of this machine cannot be used ({says('the system', error)}); give all processes "
+                f"another with --coordinator HOST:PORT."
+            ) from error
 
 
 @contextlib.contextmanager

@@ -365,7 +365,7 @@ def test_a_port_in_use_is_a_sentence(place, config):
         words = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process", 0]
         process = run(place / "cache", f"--config={config}", "--out", place / "port", *words)
     assert process.returncode == 2
-    assert f"processes met at 127.0.0.1:{port}" in process.stderr
+    assert f"Port {port} of this machine cannot be used" in process.stderr
     assert "give all processes another with --coordinator HOST:PORT" in process.stderr
     assert "Traceback" not in process.stderr
 
