@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 from jax.errors import JaxRuntimeError
 from jax.sharding import AxisType
 
-from moejax.errors import UserError
+from moejax.errors import CoordinatedError, UserError
 from moejax.sharding import MESH_AXES
 from moejax.train.directory import checkpoint, manifest
 from moejax.train.directory.checkpoint import CheckpointManager, NotRestored
-from moejax.train.directory.manifest import damage, finished_steps, read_hashes, verify, write_hashes
+from moejax.train.directory.manifest import COMMITTED, damage, finished_steps, read_hashes, verify, write_hashes
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import make_program
 from moejax.train.stopping import Stopped
@@ -165,17 +166,54 @@ class Two(ProcessGroup):
 
     def __init__(self, other):
         super().__init__()
-        self.count, self.other = 2, other
+        self.count, self.other, self.waits = 2, other, []
 
     def all_gather(self, value, *, wait_seconds=None):
+        self.waits.append(wait_seconds)
         return [value, self.other]
 
 
-def test_what_one_of_several_processes_cannot_restore_none_of_them_uses(full, saved):
+@pytest.mark.parametrize(
+    ("other", "error", "sentence"),
+    [
+        (["Orbax says: it is torn", "", False], NotRestored, "it is torn"),
+        (["trunk/3: Input/output error", "", True], CoordinatedError, "read now .*Input/output error.*nothing was mov"),
+        ([None, "seed has no array in it", False], CoordinatedError, "holds another state.*seed has no array in it"),
+    ],
+)
+def test_what_one_of_several_processes_cannot_restore_none_of_them_uses(full, saved, other, error, sentence):
+    """However long one of them reads."""
     with CheckpointManager(saved) as saves:
-        saves._group = Two("Orbax says: it is torn")
-        with pytest.raises(NotRestored, match="it is torn"):
+        saves._group = group = Two(other)
+        with pytest.raises(error, match=sentence):
             saves.restore(3, program(full, MESHES["one device"]))
+    assert group.waits == [checkpoint.WRITING_SECONDS]
+
+
+def test_a_checkpoint_that_the_system_cannot_read_now_is_not_taken_for_damaged(full, saved):
+    here, path = program(full, MESHES["one device"]), saved / "3" / "metadata" / "metadata"
+    path.rename(saved.parent / "away")
+    # Reading fails as from a disk or mount with errors: the file is there.
+    path.symlink_to(path.name)
+    with CheckpointManager(saved) as saves:
+        with pytest.raises(CoordinatedError, match=r"cannot be read now .*nothing was moved"):
+            saves.restore(3, here)
+        path.unlink()
+        (saved.parent / "away").rename(path)
+        saves.restore(3, here)
+
+
+@pytest.mark.parametrize(("target", "unreadable"), [("array", True), ("missing/array", False)])
+def test_an_error_of_the_system_is_known_from_the_words_of_tensorstore(tmp_path, target, unreadable):
+    (tmp_path / "array").symlink_to(tmp_path / target)
+    files = tensorstore.KvStore.open({"driver": "file", "path": f"{tmp_path}/"}).result()
+    try:
+        content = files.read("array").result()
+        assert (content.state, unreadable) == ("missing", False)
+    except ValueError as error:
+        orbax = Exception("Encountered error while reading")
+        orbax.__cause__ = error
+        assert checkpoint._is_unreadable(orbax) == unreadable
 
 
 def test_without_memory_a_checkpoint_is_not_taken_for_damaged(full, saved, monkeypatch):
@@ -215,6 +253,15 @@ def test_what_orbax_has_not_committed_does_not_count_and_is_removed(saved):
         assert saves.steps() == [2, 3]
         assert saves.steps(at_most=2) == [2]
     assert not {"4", "8"} & {path.name for path in saved.iterdir()}
+
+
+def test_a_checkpoint_that_lost_the_file_of_its_commit_is_kept(full, saved):
+    """Its hashes were written after the commit, and its state is whole."""
+    (saved / "3" / COMMITTED).unlink()
+    with CheckpointManager(saved) as saves:
+        assert saves.steps() == [2, 3]
+        saves.restore(3, program(full, MESHES["one device"]))
+    assert COMMITTED in damage(saved / "3")
 
 
 def save_and_stop(folder, state, steps):

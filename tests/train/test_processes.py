@@ -81,7 +81,7 @@ def test_a_stopped_training_says_so_and_goes_on_to_the_same_end(place, config, a
     out = place / "stopped"
     status, said = stop_after(start(place / "cache", f"--config={config}", "--out", out), out, 3)
     assert status == 75
-    assert said.strip().endswith("Stopped and saved; the same command goes on from there.")
+    assert said.strip().endswith("Stopped and saved; the same command resumes from there.")
     before = lines(out)
     assert run(place / "cache", "--out", out).returncode == 0
     assert before < lines(out)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import math
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from etils import epath
 from jax.errors import JaxRuntimeError
 
 from moejax.errors import UserError, out_of_memory
+from moejax.stored import Unreadable
 from moejax.train.directory.manifest import (
     DAMAGED,
     VALIDATION_LOSS,
@@ -106,8 +109,9 @@ class CheckpointManager:
           UserError: this checkpoint, or the previous one, cannot be written.
         """
         self.wait()
-        # Other machines may see an outdated list of a shared folder.
-        if self._group.broadcast(step in self._manager.all_steps()):
+        # Other machines may see an outdated list of a shared folder. The main process may still be removing old
+        # checkpoints.
+        if self._group.broadcast(step in self._manager.all_steps(), wait_seconds=WRITING_SECONDS):
             return
         # Committing this checkpoint removes old ones, so nothing may be written into those any more.
         self._stop_hashing(all_but=self._kept.newest - 1)
@@ -132,16 +136,16 @@ class CheckpointManager:
 
         Raises:
           NotRestored: in every process if one of them could not restore its part, or the state is not finite.
-          UserError: the checkpoint holds other arrays than a state of this program.
+          UserError: the checkpoint holds other arrays than a state of this program, or the system cannot read it now.
         """
         self.wait()
         place, restored, failure, cause = self._folder / str(step), None, None, None
         metadata: dict[str, Any] = {}
-        different: list[str] = []
+        difference, is_unreadable = "", False
         try:
             metadata = read_metadata(place)
-            different = _differences(place / "state", program.abstract)
-            if not different:
+            difference = some(_differences(place / "state", program.abstract), most=4, between="; ")
+            if not difference:
                 # Orbax's managers wait for all processes at the end of a restore, also for those that failed.
                 restored = ocp.StandardCheckpointHandler().restore(
                     epath.Path(place / "state"), args=ocp.args.StandardRestore(_abstract(program))
@@ -150,12 +154,22 @@ class CheckpointManager:
             if out_of_memory(error):
                 raise
             failure, cause = str(error) if isinstance(error, UserError) else says("Orbax", error), error
-        failures = [text for text in self._group.all_gather(failure) if text]
+            is_unreadable = _is_unreadable(error)
+        # One process may need much longer to read its part than another one.
+        told = self._group.all_gather([failure, difference, is_unreadable], wait_seconds=WRITING_SECONDS)
+        failures = [text for text, *_ in told if text]
+        if unreadable := [text for text, _, is_unreadable in told if is_unreadable]:
+            self._group.abort(
+                f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), so "
+                f"it is not known whether it is damaged, and nothing was moved. Once the file system can be read, the "
+                f"same command resumes from it; otherwise move {place} away, and it resumes from the one before."
+            )
+        different = [text for _, text, _ in told if text]
         if different and not failures:
             self._group.abort(
                 f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
-                f"{some(different, most=4, between='; ')}. It was written by another version of moejax, or with other "
-                f"settings: go on with those, or train anew in another --out."
+                f"{different[0]}. It was written by another version of moejax, or with other settings: go on with "
+                f"those, or train anew in another --out."
             )
         if not failures and not _is_finite(restored):
             failures = ["its state has non-finite values"]
@@ -270,6 +284,17 @@ def _abstract(program: Program) -> TrainState:
         program.abstract,
         program.shardings,
     )
+
+
+def _is_unreadable(error: BaseException | None) -> bool:
+    """Return whether the system could not read a file that exists, which says nothing about the file's content."""
+    if error is None:
+        return False
+    # Tensorstore states the number of the system's error.
+    number = error.errno if isinstance(error, OSError) else re.search(r"os_error_code='(\d+)'", str(error))
+    code = int(number[1]) if isinstance(number, re.Match) else number
+    is_system = code is not None and code not in (errno.ENOENT, errno.ENOTDIR)
+    return is_system or isinstance(error, Unreadable) or _is_unreadable(error.__cause__)
 
 
 @jax.jit

@@ -39,13 +39,14 @@ _REMOVAL_SECONDS = 1.0
 
 
 def is_committed(folder: Path) -> bool:
-    """Return whether Orbax has committed a checkpoint.
+    """Return whether Orbax has committed a checkpoint. A checkpoint with hashes was committed, even if it lost Orbax's
+    file.
 
     A file system without atomic renames of folders, such as a mounted bucket, keeps the temporary folder if a process
     dies during the move.
     """
     moving = any(name.startswith(f"{folder.name}.orbax-checkpoint-tmp") for name in _names(folder.parent))
-    return (folder / COMMITTED).exists() and not moving
+    return not moving and ((folder / COMMITTED).exists() or any(folder.glob("manifest-*.json")))
 
 
 def finished_steps(folder: Path) -> list[int]:
