@@ -36,6 +36,9 @@ WAIT_SECONDS = 300.0
 _LONGER_SECONDS = 30
 """Extra seconds before JAX's own timeout."""
 
+HASHING_SECONDS = 6 * 3600.0
+"""Timeout for waiting at the end of a training for processes that hash their part of the last checkpoint."""
+
 HEARTBEAT_SECONDS = 60
 """Heartbeat timeout after which the other processes regard a process as dead and end."""
 
@@ -174,7 +177,8 @@ class ProcessGroup:
         except (CoordinatedError, SystemExit):
             self.barrier()
             raise
-        self.barrier()
+        # A process may still hash its part of the last checkpoint.
+        self.barrier(wait_seconds=HASHING_SECONDS)
 
     @property
     def _client(self) -> Any:

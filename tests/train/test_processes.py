@@ -168,7 +168,8 @@ class Store:
     def blocking_key_value_get(self, key, milliseconds):
         with self.changed:
             self.asked += 1
-            assert self.changed.wait_for(lambda: key in self.values, timeout=120), key
+            if not self.changed.wait_for(lambda: key in self.values, timeout=min(milliseconds / 1000, 120)):
+                raise JaxRuntimeError(f"DEADLINE_EXCEEDED: {key}")
             return self.values[key]
 
     def key_value_delete(self, folder):
@@ -203,6 +204,15 @@ def in_processes(monkeypatch, count, work):
 
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(outcome, range(count))), store
+
+
+def test_at_the_end_processes_wait_for_one_that_still_hashes(monkeypatch):
+    def work(group):
+        group._wait = 0.05
+        with group.leaving_together():
+            time.sleep(0.5 * group.index)
+
+    assert in_processes(monkeypatch, 2, work)[0] == [None, None]
 
 
 def test_what_is_agreed_costs_requests_in_proportion_to_the_processes_and_leaves_no_keys(monkeypatch):

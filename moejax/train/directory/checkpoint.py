@@ -81,7 +81,8 @@ class CheckpointManager:
         best: int = 0,
     ):
         self._folder, self._group = folder.resolve(), group or ProcessGroup()
-        self._group.run_on_main(self._remove_unfinished)
+        # Another process may still hash its part of the previous phase's last checkpoint.
+        self._group.run_on_main(self._remove_unfinished, wait_seconds=WRITING_SECONDS)
         losses = validation_losses(self._folder) if best else {}
         self._kept = _Kept(newest, frozenset(keep), every, best, losses)
         options = ocp.CheckpointManagerOptions(
