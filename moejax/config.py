@@ -32,7 +32,7 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise UserError(unknown(_below(where, key), key, list(fields)))
+            raise UserError(unknown(_below(where, key), str(key), list(fields)))
     required = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:
@@ -150,6 +150,8 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise UserError(f"{where} is {_shown(value)}; it must be a group of named items.")
+        if other := [key for key in value if not isinstance(key, str)]:
+            raise UserError(f"{where} has an item {_shown(other[0])}; write its name as a text, {str(other[0])!r}.")
         return {key: convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):

@@ -5,6 +5,7 @@ import importlib
 import shlex
 import subprocess
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_a_mistyped_option_names_the_nearest_one(name, capsys):
     required = [word for f in dataclasses.fields(cls) if f.default is REQUIRED for word in words_for(cls, f)]
     assert main([*name.split(), *required, f"{flag}x=1"]) == 2
     said = capsys.readouterr().err
-    assert f"{flag}x is no option of moejax {name.split()[0]}; did you mean " in said
+    assert f"{flag}x is no option of moejax {name}; did you mean " in said
     assert flag in said
 
 
@@ -141,8 +142,14 @@ def test_given_options_differ_from_their_defaults():
 def test_an_option_before_an_action_is_read(capsys):
     assert parse_command("data", ["--json", "show", "set"]).json
     assert parse_command("study", ["--price", "2", "status", "runs"]).price == 2
-    with pytest.raises(UserError, match="--vmap is no option of moejax study"):
+    with pytest.raises(UserError, match="--vmap is no option of moejax study status"):
         parse_command("study", ["--vmap", "2", "status", "runs"])
+
+
+def test_an_option_after_the_end_of_the_options_is_told_its_place():
+    assert parse_command("fit", ["--law", "chinchilla", "--", "-runs.csv"]).runs == Path("-runs.csv")
+    with pytest.raises(UserError, match="--law stands after --, which ends the options; write it before --"):
+        parse_command("fit", ["--", "runs.csv", "--law"])
 
 
 def test_the_reference_page_is_what_make_settings_writes():
