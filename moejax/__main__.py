@@ -85,7 +85,7 @@ def _until_terminated() -> Iterator[None]:
 
 def _terminated(number: int, frame: FrameType | None) -> None:
     # print is not safe here, since the signal may interrupt another print.
-    os.write(2, b"\nStopped by SIGTERM. What was written is kept; the same command goes on, or begins again.\n")
+    os.write(2, b"\nStopped by SIGTERM. Files written so far are kept; run the same command again.\n")
     os._exit(75)
 
 

@@ -90,7 +90,7 @@ def check_replaceable(path: Path) -> None:
     name = path.absolute().relative_to(folder).as_posix()
     known = noted(folder)
     if name not in known:
-        raise UserError(f"{path} is there already, and moejax did not write it; name another place, or move it away.")
+        raise UserError(f"{path} exists and was not written by moejax; choose another path, or move it away.")
     if path.is_symlink() or not path.is_file() or sha256(path) not in known[name]:
         raise UserError(f"{path} was changed after moejax wrote it; name another place, or move it away.")
 

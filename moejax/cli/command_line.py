@@ -45,9 +45,9 @@ every command:
   numbers                    as people write them: 30B, 1.5T, 1e22
   --config=FILE.py           an ml-collections file; --config.a.b=VALUE changes one setting
 
-exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mistake of moejax or a check that failed
-             (reproduce, study), 130 stopped, 75 interrupted by SIGTERM or by another machine's end: the same
-             command goes on
+exit status: 0 done, 2 invalid input (the message names the remedy), 1 a mistake of moejax or a failed check
+             (reproduce, study), 130 stopped by Ctrl-C, 75 interrupted by SIGTERM or the loss of another machine:
+             run the same command again
 """
 
 

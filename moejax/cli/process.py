@@ -15,7 +15,7 @@ ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
 """Patterns below ``/dev`` of devices that libtpu opens on TPU machines, and of GPU drivers."""
 
 GPU_MEMORY_SHARE = 0.94
-"""Share of the memory that CUDA reports, about the bytes of a data sheet; the rest is left to CUDA and NCCL."""
+"""Share of the GPU memory that JAX may use; the rest is for CUDA and NCCL. CUDA reports about a data sheet's memory."""
 
 
 def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, devices: Path = Path("/dev")) -> None:

@@ -300,7 +300,7 @@ def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
 
 def read_summary(folder: Path) -> Summary:
     """Read the summary that ``open_corpus`` wrote into a folder."""
-    return read_json(folder / SUMMARY, Summary, remedy="bring back a copy, or go on with the study, which writes it")
+    return read_json(folder / SUMMARY, Summary, remedy="restore a copy, or resume the study, which writes it")
 
 
 def _open(config: DataConfig, part: WeightedSource, folder: Path) -> PreparedSet:

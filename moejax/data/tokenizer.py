@@ -220,7 +220,9 @@ def _with_template(text: str, token: str, number: int) -> str:
 def _end_of_document(tokenizer: Any, path: Path, given: str) -> str:
     if given:
         if tokenizer.token_to_id(given) is None:
-            raise UserError(f"{path} has no token {given} to end documents with; name one that it has after the #.")
+            raise UserError(
+                f"{path} has no token {given}; after the #, name a token of this tokenizer that ends a document."
+            )
         return given
     for token in ENDS:
         if tokenizer.token_to_id(token) is not None:

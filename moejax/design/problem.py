@@ -149,8 +149,7 @@ class Optimum:
     values: Mapping[str, float]
     """Coordinates and measures in plain numbers, and the loss."""
     multipliers: Mapping[str, float]
-    """Decrease of the goal per e-fold (or nat) by which a binding constraint is loosened; negative for a lower
-    bound."""
+    """Decrease of the goal if a binding constraint is loosened by one e-fold (or nat); negative for a lower bound."""
     unidentified: tuple[str, ...]
     """Coordinates on which neither goal nor constraints depend."""
     agreeing: float

@@ -100,8 +100,8 @@ def like(
     """
     if other := [name for name in inputs if name not in FIELDS and name not in DERIVED]:
         raise UserError(
-            f"Shapes say nothing of {', '.join(other)}, which the law reads; name what they have (params_active, "
-            f"params_total, tokens, …) in its place, or list what could be trained with --candidates."
+            f"The law reads {', '.join(other)}, which no architecture has. Use params_active, params_total, "
+            f"tokens or other sizes in its place, or list the candidate runs with --candidates."
         )
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}

@@ -30,8 +30,8 @@ Sums = dict[str, Any]
 """Sums over runs, by name.
 
 ``inverse``: inverse information of each law. ``taken``: vector per law whose square one more run subtracts from it.
-``residual_squares`` and ``cross_term``: sums per pair of squares, and of products with slopes. By model: ``runs``, the
-number of runs; ``slopes`` per law and ``apart`` per pair, sums over the runs.
+``residual_squares`` and ``cross_term``: sums per pair of squares, and of products with slopes. Per model: ``runs``,
+its number of runs, and sums over its runs, ``slopes`` for each law and ``apart`` for each pair.
 """
 
 

@@ -143,20 +143,20 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
         noise = proposal.noises[name]
         if noise.tails:
             yield (
-                f"{name}: a few runs lie far from the law that the others follow (a Student's t with {noise.tails:g} "
-                f"degrees of freedom): they count for less. Look at their logs, or ask whether the law holds there."
+                f"{name}: a few runs are far from the law that the others follow, so they get less weight (Student's t "
+                f"noise with {noise.tails:g} degrees of freedom). Check their logs, and whether the law holds there."
             )
         if noise.growth:
             times = float(noise.weights(np.log([10.0]))[0] ** -0.5)
             yield (
-                f"{name}: the farther a run lies from what is asked, the farther from the law, {times:.2g} times as "
-                f"far a factor of 10 farther: such runs count for less."
+                f"{name}: noise grows with the distance from the target, {times:.2g} times per factor of 10, so "
+                f"distant runs get less weight."
             )
     for name, fit in proposal.fits.items():
         yield from (f"{name}: {sentence}" for sentence in fit.warnings)
         if values := proposal.assumed.get(name):
             told = ", ".join(f"{one} = {value:g}" for one, value in values.items())
-            yield f"{name}: planned as if {told}, as published: where a fit loses it, no run seems to tell of it."
+            yield f"{name}: planned with {told}, as published, because the runs do not determine it."
     for name, lost, lost_after in zip(proposal.posteriors, plan.unidentified, plan.still_unidentified, strict=True):
         for title, was, remains in zip(titles, lost, lost_after, strict=True):
             if was:
@@ -171,7 +171,7 @@ def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
         sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
         yield (
             f"In {len(many)} of the {len(chosen)} runs more than half of the active parameters are the vocabulary's "
-            f"({sizes} tokens): give the one that you train with, by --arch or --config, or plan for larger runs."
+            f"({sizes} tokens). Pass your vocabulary with --arch or --config, or plan for larger runs."
         )
 
 
@@ -235,13 +235,13 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     plan = proposal.plan
     if proposal.shared is None:
         yield (
-            "All runs are taken to scatter independently: what luck those of a group share is seen in more groups than "
-            "coefficients, of several runs."
+            "All runs are assumed to scatter independently: to estimate the noise that runs of a group share, the "
+            "table needs more groups than coefficients, with several runs each."
         )
     else:
         yield (
-            f"Of the variance of losses around the law, the runs of a group share {proposal.shared:.0%}, as their "
-            f"residuals say; the runs to train are expected to, by model."
+            f"Runs of a group share {proposal.shared:.0%} of the variance around the law, estimated from residuals. "
+            f"The runs to train are assumed to share it by model."
         )
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
         yield f"{title}: these runs are expected to leave {after / before:.0%} of the standard deviation."

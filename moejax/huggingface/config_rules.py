@@ -208,8 +208,8 @@ def _read_named_windows(options: Options) -> dict[str, Any]:
     types = _layer_types(options)
     if types is None and options.take("use_sliding_window", bool):
         raise UserError(
-            f"{options.where}: use_sliding_window is True, but there are no layer_types, and releases of transformers "
-            f"disagree about which layers then have the window; name them in layer_types."
+            f"{options.where}: use_sliding_window is True without layer_types, and releases of transformers differ in "
+            f"which layers have the window. Give layer_types."
         )
     return window_fields(options.take("sliding_window", int | None) or 0, types or [])
 

@@ -50,8 +50,10 @@ class MTPLayers(nnx.Module):
         inputs: LayerInputs,
         context: ForwardContext,
     ) -> tuple[Float[Array, "B T D"], RoutingSums | None]:
-        """Apply one module without its final norm to the embeddings of the later tokens; its parameters are already
-        taken from the stack."""
+        """Apply one module without its final norm to the embeddings of the later tokens.
+
+        The module holds its own parameters, already selected from the stack.
+        """
         epsilon, runtime = context.architecture.norm_epsilon, context.runtime
         embedded = rms_norm(embedded, self.embedding_norm[...], epsilon)
         hidden = rms_norm(hidden, self.hidden_norm[...], epsilon)

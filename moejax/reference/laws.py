@@ -192,7 +192,7 @@ def _symbols(name: str, law: Any, said: Formula) -> list[str]:
     read = listed([f"`{name}`" for name in law.inputs])
     return [
         markdown_table(Table("", [Column(head, words=True) for head in heads], rows), str),
-        f"Of a design it needs {read}. A coefficient's unit is what it carries beside the unit of what is predicted.",
+        f"Inputs: {read}. The unit of a coefficient is relative to the unit of the prediction.",
     ]
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from moejax.study.stages import StageResult
 
 BEST, BRIEF_BEST = 12, 6
-"""Number of best runs in the text report, the largest last, and in the terminal."""
+"""Numbers of best runs in the text report and in the terminal; the largest run is last."""
 BRIEF_RECIPE = ("leverage", "joint", "power-law")
 """Tables of a paper's procedure in the terminal."""
 MOST_PREDICTED = 60

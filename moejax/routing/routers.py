@@ -310,7 +310,7 @@ def _equal_weights(logits: Float[Array, "tokens experts"], expert: Int[Array, "t
 
 def _check_groups(experts: int, top_k: int, num_groups: int, top_k_groups: int) -> None:
     if experts % num_groups:
-        raise UserError(f"{experts} experts do not form {num_groups} groups of one size; num_groups must divide them.")
+        raise UserError(f"num_groups is {num_groups}; it must divide the number of experts, {experts}.")
     if not 1 <= top_k_groups <= num_groups:
         raise UserError(f"top_k_groups is {top_k_groups}; a token may use from 1 to num_groups = {num_groups} groups.")
     if top_k > experts // num_groups * top_k_groups:

@@ -125,8 +125,8 @@ def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
         trained = [training for training in trainings if budget not in _asked(training, analysis)]
         if len(trained) == len(trainings):
             raise UserError(
-                f"analysis.anneal_tokens has {budget:,}, {_in_steps(trained[0], budget)}, and all models are trained "
-                f"to that; leave it out."
+                f"analysis.anneal_tokens has {budget:,}, {_in_steps(trained[0], budget)}, but all models are trained "
+                f"to this budget already. Remove it."
             )
 
 
@@ -259,9 +259,9 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
             measured[phase.end] = ends[tokens]
         if beyond := [step for step in measured if not phase.start < step <= phase.end]:
             raise UserError(
-                f"{path} has a validation loss of {phase.name} at step {beyond[0]:,}, and {phase.name} has steps "
-                f"{phase.start + 1:,} to {phase.end:,}: it was changed, or is of another training. Bring the file back "
-                f"from where it was trained, or leave analysis.anneal empty."
+                f"{path} has a validation loss of {phase.name} at step {beyond[0]:,}, but {phase.name} has steps "
+                f"{phase.start + 1:,} to {phase.end:,}. The file was changed or belongs to another training. Copy it "
+                f"again from where it was trained, or leave analysis.anneal empty."
             )
         curves.append((phase, curve_of(training, phase, measured)))
     (_, of_trunk), *rest = curves

@@ -65,7 +65,7 @@ class LocalExecutor:
             if process.returncode:
                 why, full = _why(task, process.returncode, said_before), _is_full(log_file(task))
                 if full:
-                    why += f" The disk of {task.folder} is full; make room, and the same command goes on."
+                    why += f" The disk of {task.folder} is full; free space and run the same command again."
                 ended = Ended(task=task, why=why, users_mistake=full or process.returncode == USERS_MISTAKE)
             finished.append(ended)
         self._start()

@@ -307,8 +307,8 @@ def with_models(study: Study, number: int, made: StageModels) -> Study:
             dump(getattr(study, group).get(name)) != dump(getattr(made, group).get(name)) for group in groups
         ):
             raise UserError(
-                f"stages: {stage.name} has a model {name}, and an earlier stage has one of this name with other "
-                f"settings; give it another name."
+                f"stages: model {name} of {stage.name} has the name of a model in an earlier stage with other "
+                f"settings. Give it another name."
             )
     known = dataclasses.replace(
         stage,

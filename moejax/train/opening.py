@@ -171,12 +171,12 @@ def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[st
         # The recorder reports it.
         return
     changed = changed_versions(before, now)
-    why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
+    why = [f"{name} was {old or 'not recorded'}, is {new or 'not recorded'}" for name, (old, new) in changed.items()]
     if before and "no" in now.get("deterministic", ""):
         why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
     if why:
         log(
-            f"{folder} goes on with the same numbers up to rounding, not bit for bit: "
+            f"{folder} resumes with the same numbers up to rounding, not bit for bit: "
             f"{some(why, most=8, between='; ')}."
         )
 

@@ -137,8 +137,8 @@ class HangWatch:
         if self._waited >= self._seconds > 0:
             self._end(
                 f"No step of {self._name} finished for {self._seconds:g} seconds (recipe.hang_seconds): a device, or "
-                f"the link to another one, hangs, or another host waits for its data. What was saved is whole, and the "
-                f"same command goes on."
+                f"the link to another one, hangs, or another host waits for its data. Checkpoints are intact; run "
+                f"the same command again to resume."
             )
 
     def __enter__(self) -> HangWatch:

@@ -319,9 +319,9 @@ class Training:
         depth, length = self.architecture.num_mtp_layers, self.recipe.data.sequence_length
         if depth >= length:
             raise UserError(
-                f"{self.name}: num_mtp_layers is {depth} and data.sequence_length {length}; the last module predicts "
-                f"the token {depth + 1} places further on, which no sequence has: lower num_mtp_layers, or raise "
-                f"data.sequence_length."
+                f"{self.name}: num_mtp_layers is {depth} and data.sequence_length {length}; the last module "
+                f"predicts the token {depth + 1} positions ahead, beyond the end of every sequence. Lower "
+                f"num_mtp_layers or raise data.sequence_length."
             )
 
     def check_mesh(self, mesh: Mesh | AbstractMesh) -> None:

@@ -241,7 +241,7 @@ def test_sigterm_is_a_sentence_from_the_first_import_on():
     while b"moejax.cli" not in process.stderr.readline():
         assert process.poll() is None
     process.terminate()
-    assert b"Stopped by SIGTERM. What was written is kept" in process.communicate()[1]
+    assert b"Stopped by SIGTERM. Files written so far are kept" in process.communicate()[1]
     assert process.returncode == 75
 
 

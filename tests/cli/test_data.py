@@ -60,7 +60,7 @@ def test_show_says_what_a_set_holds(texts, tmp_path, capsys):
     assert "--config.recipe.data.source=" in first
     assert main(["data", "show", str(tmp_path / "set"), "--verify", "--sample", "20"]) == 0
     found = capsys.readouterr()
-    assert "1 shards are as they were written" in found.err
+    assert "1 shards match their hashes" in found.err
     assert "tokenizer bytes, 257 tokens" in found.out
     assert "document " in found.out
     assert main(["data", "show", str(tmp_path / "set"), "--json"]) == 0

@@ -290,7 +290,7 @@ def test_an_interrupted_bootstrap_keeps_the_fit_and_goes_on_to_the_same_numbers(
     out = tmp_path / "fit"
     command.append(str(out))
     assert main(command) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
     assert load(out / "fit.json").converged
     assert main(command) == 0
     assert blocks == [8, 16, 24]

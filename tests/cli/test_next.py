@@ -107,7 +107,7 @@ def test_runs_are_proposed_for_a_law_by_formula_with_columns_and_a_budget_of_its
     assert {run["width"] for run in said["runs"]} <= {512.0, 1024.0}
     assert all(said["deviation_of_log_after"][t] < before for t, before in said["deviation_of_log_before"].items())
     assert main([*form, *asked]) == 2
-    assert "Shapes say nothing of width" in capsys.readouterr().err
+    assert "The law reads width, which no architecture has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

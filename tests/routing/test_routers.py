@@ -194,7 +194,7 @@ def test_a_token_uses_no_more_groups_than_allowed():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_groups": 3}, "do not form 3 groups"),
+        ({"num_groups": 3}, "num_groups is 3"),
         ({"num_groups": 4, "top_k_groups": 5}, "top_k_groups is 5"),
         ({"num_groups": 8, "top_k_groups": 1}, "hold fewer"),
     ],

@@ -120,7 +120,11 @@ H100, H200 = ({"device": f"NVIDIA {name}", "deterministic": "yes", "jax": "1"} f
         (EPYC, of_all([EPYC] * 3), None),
         (H100, H100, None),
         (H100, H200, "device was NVIDIA H100, is NVIDIA H200."),
-        (H100, EPYC, "device was NVIDIA H100, is not told; deterministic was yes, is not told; processor was not told"),
+        (
+            H100,
+            EPYC,
+            "device was NVIDIA H100, is not recorded; deterministic was yes, is not recorded; processor was not",
+        ),
         (H100, H100 | {"deterministic": "no"}, f"only with {DETERMINISTIC} in XLA_FLAGS"),
         (H100 | {"deterministic": "no"}, H100 | {"deterministic": "no"}, f"only with {DETERMINISTIC} in XLA_FLAGS"),
     ],

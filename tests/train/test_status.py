@@ -54,7 +54,7 @@ def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, c
     train(eight, tmp_path)
     assert main(["status", str(tmp_path), "--verify"]) == 0
     said = capsys.readouterr().err
-    assert "are as they were written" in said
+    assert "match their hashes" in said
     assert "no hash" not in said
     shutil.move(tmp_path / "checkpoints", tmp_path / "elsewhere")
     assert main(["status", str(tmp_path), "--verify"]) == 2
@@ -132,7 +132,7 @@ def test_states_by_lock_and_last_word(tmp_path, training):
     attempt = {"began": 1.0, "until": 2.0}
     write_json(tmp_path / "attempts.json", [attempt])
     status = read_status(tmp_path)
-    assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "its process is gone, and said nothing")
+    assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "its process ended without a record")
     last = {**attempt, "state": INTERRUPTED, "why": "stopped by SIGTERM"}
     write_json(tmp_path / "attempts.json", [attempt, last])
     status = read_status(tmp_path)

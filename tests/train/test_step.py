@@ -286,7 +286,7 @@ def test_the_average_follows_the_parameters(training):
     ("change", "sentence"),
     [
         ({"microbatches": 3}, "every part gets as many"),
-        ({"architecture": {"num_mtp_layers": 32}}, "the token 33 places further on, which no sequence has"),
+        ({"architecture": {"num_mtp_layers": 32}}, "the token 33 positions ahead, beyond the end"),
         ({"architecture": {"num_mtp_layers": -1}}, "num_mtp_layers is -1"),
         ({"loss": LossWeights(mtp=-0.1)}, "loss.mtp is -0.1"),
         ({"ema_decay": 1.0}, "ema_decay is 1.0"),

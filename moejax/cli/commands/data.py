@@ -155,7 +155,7 @@ class DataShowCommand(Command, name="data show"):
                     f"{len(wrong)} files of {self.folder} were changed: {', '.join(wrong[:3])}; remove them and run "
                     f"moejax data prepare with the same settings, which makes them again."
                 )
-            say(f"{len(prepared.manifest.shards):,} shards are as they were written")
+            say(f"{len(prepared.manifest.shards):,} shards match their hashes")
 
 
 def _summary(prepared: PreparedSet, sample: int, skipped: dict[str, Any], *, decode: bool = False) -> Result:

@@ -77,4 +77,4 @@ def _verify(folder: Path, folders: list[Path]) -> None:
     count, without = sum(one.checkpoints for one in every), sum(one.without_hash for one in every)
     size = format_bytes(sum(one.bytes for one in every))
     missing = f"; {without:,} files have no hash on record: their content was not compared" if without else ""
-    say(f"{count:,} checkpoints: {size} are as they were written, by their hashes{missing}")
+    say(f"{count:,} checkpoints: {size} match their hashes{missing}")

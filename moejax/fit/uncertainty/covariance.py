@@ -281,8 +281,8 @@ def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tupl
             sizes = sorted({f"{100 * lost[number, draw]:.2g} %" for number in numbers}, key=lambda one: float(one[:-2]))
             much = " to ".join([*sizes[:1], *sizes[1:][-1:]])
             sentences.append(
-                f"Only {which} tells {names} apart from the rest in a direction with {much} of the variance: what luck "
-                f"it had cannot be seen, and the standard error takes it for that of the others. Train another {by} "
+                f"Only {which} tells {names} apart from the rest in a direction with {much} of the variance. Its noise "
+                f"cannot be estimated, and the standard error assumes that it equals the others'. Train another {by} "
                 f"that differs as it does."
             )
         else:

@@ -238,7 +238,7 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
     at = derivatives(result, runs)
     numbers = at.evaluate(functional)
     if numbers.size != 1 or not np.isfinite(numbers).all():
-        raise UserError(f"A profile is of one finite number; the estimand gave {numbers}.")
+        raise UserError(f"A profile needs one finite number; the estimand returned {numbers}.")
     slope = at.slopes(functional)[0]
     least = STILL * abs(float(numbers[0]))
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))

@@ -58,7 +58,7 @@ def _gemstones(law: WidthDepth, rate: str, tokens: tuple[float, float], missed: 
             "tokens": tokens,
         },
         dense=True,
-        remark=f"On the released losses the objective comes out to the seven digits released; {missed}",
+        remark=f"On the released losses, the objective equals the released value to all seven digits; {missed}",
     )
 
 
@@ -77,7 +77,7 @@ PUBLISHED = {
         ),
         "learning rates cooled to 0",
         (11.0e9, 110.0e9),
-        "the mean error is .45 %.",
+        "the mean error is 0.45 %.",
     ),
     "gemstones-2025-constant": _gemstones(
         WidthDepth(
@@ -93,7 +93,7 @@ PUBLISHED = {
         ),
         "learning rates constant after warmup",
         (10.0e9, 350.1e9),
-        "the mean error is .39 %. Losses before a learning rate decays are higher than after.",
+        "the mean error is 0.39 %. Losses before a learning rate decays are higher than after.",
     ),
 }
 

@@ -18,8 +18,8 @@ class EffectiveParams:
     """L(N_act, G, D) = E + A / (N_act · G^gamma)^alpha + B / D^beta, with G = N_total / N_act.
 
     Book chapter "MoE Scaling Laws" (chapter 002), "The Mathematical Form of an MoE Scaling Law". N_act is
-    ``params_active``, N_total is ``params_total``, D is ``tokens``, and G is ``expansion``. G = 1 is the dense law of
-    ``chinchilla.py``: one coefficient more than it has, and a closed optimum.
+    ``params_active``, N_total is ``params_total``, D is ``tokens``, and G is ``expansion``. At G = 1 it
+    equals the dense law of ``chinchilla.py``. It has one coefficient more, and its optimum has a closed form.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")

@@ -66,7 +66,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
     Raises:
       Damaged: it cannot be read, or was saved as another step or phase than the path says.
     """
-    path, remedy = checkpoint / "metadata" / "metadata", "go on with the training, which takes the checkpoint before it"
+    path, remedy = checkpoint / "metadata" / "metadata", "resume the training, which takes the checkpoint before it"
     metadata = stored.foreign_json(stored.read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     saved, here = (metadata.get(PHASE), metadata.get(STEP)), (checkpoint.parent.name, int(checkpoint.name))
     if None not in saved and saved != here:

@@ -145,7 +145,7 @@ def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str,
     lines, damaged = _lines(content, whole=whole)
     if damaged:
         raise Damaged(
-            f"{_no_lines(where, damaged)}; bring back a copy, or remove them: a training that goes on leaves them out."
+            f"{_no_lines(where, damaged)}; restore a copy, or remove them: a resumed training leaves them out."
         )
     return lines
 

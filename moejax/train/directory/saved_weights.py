@@ -28,7 +28,7 @@ from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter
 from moejax.weights.tokenizer_files import GENERATION, TOKEN_IDS, TOKENIZER_FILES, special_token
 
-_REMEDY = "go on with the training, which takes the checkpoint before it"
+_REMEDY = "resume the training, which takes the checkpoint before it"
 
 
 @dataclass(frozen=True)

@@ -172,9 +172,9 @@ def _state(folder: Path, missing: Sequence[int], attempts: Sequence[Attempt]) ->
         return WAITING, ""
     last = attempts[-1]
     if last.state == RUNNING:
-        return INTERRUPTED, "its process is gone, and said nothing; the same command goes on"
+        return INTERRUPTED, "its process ended without a record; run the same command again to resume"
     if last.state == DONE:
-        return INTERRUPTED, f"done, but {row_file(missing[0])} is gone; the same command makes it again"
+        return INTERRUPTED, f"done, but {row_file(missing[0])} is missing; run the same command again to write it"
     return last.state, last.why
 
 

@@ -86,7 +86,7 @@ def _by_tokens(where: Callable[[Run], bool]) -> tuple[Slice, ...]:
 
 
 _SMALL = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6))
-_LEAST = "The least loss lies at the same G whatever the size and the tokens: G* = sqrt(f/e)."
+_LEAST = "The lowest loss is at the same G for all sizes and tokens: G* = sqrt(f/e)."
 EXPERIMENTS = {
     ("1", "loss by sizes and tokens"): Experiment(
         "Loss against total parameters and tokens",
