@@ -55,7 +55,7 @@ def test_help_and_the_pages_give_every_exit_status(capsys):
         assert all(re.search(rf"\b{status} [a-z]", shown) for status in statuses)
     of_one = re.search(r"\| 1 \|.*", Path("docs/commands.md").read_text())
     assert "a check that failed" in of_one[0]
-    assert "1 a mistake of moejax or a check that failed" in shown
+    assert "1 a mistake of moejax or a failed check" in shown
 
 
 def test_overrides_are_read_as_the_type_they_replace(config_file):
@@ -116,7 +116,7 @@ def test_every_example_names_something_that_can_be_trained(words):
 
 
 def test_what_is_no_user_error_is_raised_as_it_is(monkeypatch):
-    monkeypatch.setattr("moejax.cli.commands.laws.Laws.run", lambda arguments: json.loads("{"))
+    monkeypatch.setattr("moejax.cli.commands.laws.LawsCommand.run", lambda arguments: json.loads("{"))
     with pytest.raises(ValueError, match="Expecting property name"):
         main(["laws"])
 
@@ -139,7 +139,7 @@ def test_out_of_memory_on_this_machine_is_a_sentence_with_the_size(monkeypatch, 
     def too_much(arguments):
         return bytearray(2**60)
 
-    monkeypatch.setattr("moejax.cli.commands.laws.Laws.run", too_much)
+    monkeypatch.setattr("moejax.cli.commands.laws.LawsCommand.run", too_much)
     assert main(["laws"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("moejax: This machine has too little memory.")
@@ -223,7 +223,7 @@ def test_ctrl_c_that_meets_the_garbage_collector_stops_the_command_all_the_same(
         gc.collect()
         time.sleep(30)
 
-    monkeypatch.setattr("moejax.cli.commands.laws.Laws.run", collect)
+    monkeypatch.setattr("moejax.cli.commands.laws.LawsCommand.run", collect)
     # A worker of pytest's does not listen.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

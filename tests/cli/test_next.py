@@ -134,7 +134,7 @@ def test_shapes_that_cannot_be_as_small_as_the_table_s_are_not_called_too_dear(t
     tiny = write([{"params_active": n / 1e4, "tokens": d / 1e4, "loss": 3.0} for n, d in SIZES], tmp_path / "tiny.csv")
     around = ("--around", "hoffmann-2022", "--noise", "0.01", "--trust-units")
     assert main(words(tiny, "--target", LARGE, "--arch", "dense-6.1b", *around)) == 2
-    assert "give one that is nearer" in capsys.readouterr().err
+    assert "give a closer one" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_what_is_no_training_or_has_no_checkpoint_is_refused(training, tmp_path)
         find_saved_state(tmp_path)
     folder = write(tmp_path / "run", training, [])
     assert is_training(folder)
-    with pytest.raises(ValueError, match="holds no finished checkpoint"):
+    with pytest.raises(ValueError, match="has no finished checkpoint"):
         find_saved_state(folder)
 
 

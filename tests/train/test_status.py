@@ -139,7 +139,7 @@ def test_states_by_lock_and_last_word(tmp_path, training):
     assert (status.state, status.why) == (INTERRUPTED, "stopped by SIGTERM")
     write_json(tmp_path / "attempts.json", [{**attempt, "state": DONE}])
     status = read_status(tmp_path)
-    assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "done, but branch-2048.json is gone")
+    assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "done, but branch-2048.json is missing")
 
 
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):

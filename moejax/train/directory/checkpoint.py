@@ -169,8 +169,8 @@ class CheckpointManager:
         if different and not failures:
             self._group.abort(
                 f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
-                f"{different[0]}. It was written by another version of moejax, or with other settings: go on with "
-                f"those, or train anew in another --out."
+                f"{different[0]}. It was written by another version of moejax, or with other settings: resume with "
+                f"those, or start a new training in another --out."
             )
         if not failures and not _is_finite(restored):
             failures = ["its state has non-finite values"]
