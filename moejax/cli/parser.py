@@ -40,7 +40,7 @@ def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = t
     unread += [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not False]
     if unread:
         if "--" in words and unread[-1] in words[words.index("--") + 1 :]:
-            raise UserError(f"{one_line(unread[-1])} stands after --, which ends the options; write it before --.")
+            raise UserError(f"{one_line(unread[-1])} comes after --, which ends the options; write it before --.")
         # The name has two words for an action, which may lack an option that its command has.
         name = next((key for key, one in Command.NAMES.items() if one is cls), name)
         flags = [flag_of(cls, f.name) for f in dataclasses.fields(cls) if f.metadata]

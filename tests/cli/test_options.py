@@ -148,7 +148,7 @@ def test_an_option_before_an_action_is_read(capsys):
 
 def test_an_option_after_the_end_of_the_options_is_told_its_place():
     assert parse_command("fit", ["--law", "chinchilla", "--", "-runs.csv"]).runs == Path("-runs.csv")
-    with pytest.raises(UserError, match="--law stands after --, which ends the options; write it before --"):
+    with pytest.raises(UserError, match="--law comes after --, which ends the options; write it before --"):
         parse_command("fit", ["--", "runs.csv", "--law"])
 
 
