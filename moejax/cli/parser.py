@@ -52,7 +52,12 @@ def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = t
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{one_line(message.removeprefix('argument '))}. See {self.prog} --help.")
+        message = one_line(message.removeprefix("argument "))
+        option = message.removesuffix(": expected one argument")
+        if option != message:
+            # argparse takes -7B for an option.
+            raise UserError(f"{option} has no value; write {option}=VALUE, also for a value that begins with -.")
+        raise UserError(f"{message}. See {self.prog} --help.")
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

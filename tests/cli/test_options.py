@@ -146,6 +146,12 @@ def test_an_option_before_an_action_is_read(capsys):
         parse_command("study", ["--vmap", "2", "status", "runs"])
 
 
+@pytest.mark.parametrize("words", [["--tokens"], ["--tokens", "-7B"], ["--tokens", "--json"]])
+def test_an_option_without_a_value_tells_how_one_is_written(words):
+    with pytest.raises(UserError, match="--tokens has no value; write --tokens=VALUE, also for a value that begins"):
+        parse_command("predict", ["--law", "chinchilla", *words])
+
+
 def test_an_option_after_the_end_of_the_options_is_told_its_place():
     assert parse_command("fit", ["--law", "chinchilla", "--", "-runs.csv"]).runs == Path("-runs.csv")
     with pytest.raises(UserError, match="--law comes after --, which ends the options; write it before --"):
