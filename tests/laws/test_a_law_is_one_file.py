@@ -84,7 +84,7 @@ wiggle = 1e-3 * np.cos(np.arange(12))
 table = pd.DataFrame({"tokens": tokens, "loss": (1.5 + 400.0 * tokens**-0.25) * (1 + wiggle)})
 read = read_runs(table, law)
 result = from_json(json.loads(json.dumps(fit(read, "smith", starts=Sobol(count=64)).to_json())))
-(decided,) = estimate(result, read.runs, decision_estimands(law, {"loss": 2.5}))
+(decided,) = estimate(result, decision_estimands(law, {"loss": 2.5}))
 asked = predict("smith", Design(tokens=1e12))
 print(json.dumps({
     "predicted": asked.loss,
