@@ -121,7 +121,7 @@ class Answers:
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the entries that were not asked."""
         given = {name: value for name, value in fields(self).items() if value not in ((), None)}
-        return {"notes": [], **{name: finite(value) for name, value in given.items()}}
+        return {"notes": [], "beyond": [], **{name: finite(value) for name, value in given.items()}}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Answers:

@@ -74,7 +74,7 @@ def test_a_search_ranks_what_it_compiled(capsys):
         (["--topology", "cpu:8", "--mesh", "expert=4,expert=2"], "names expert twice; give each axis one size"),
         (["--topology", "cpu:8", "--mesh", ""], "--mesh axis ''"),
         (["--topology", "cpu:8", "--remat", ""], "known are none, dots, full"),
-        (["--topology", "cpu:8", "--remat", "attn_out+attn_out"], "names something twice"),
+        (["--topology", "cpu:8", "--remat", "attn_out+attn_out"], "contains a name twice"),
         (["--topology", "cpu:8", "--search", "--compile", "0"], "--compile is 0"),
         (["--topology", "cpu:8", "--compile", "3"], "--compile needs --search"),
         (["--topology", "cpu:2", "--price", "-1"], "--price is -1; give a number"),

@@ -70,7 +70,7 @@ def test_the_text_is_printed_with_its_prompt(weights, capsys):
     [
         (["--temperature", "-1"], "temperature is -1.0"),
         (["--tokens", "0"], "--tokens is 0; give a whole number"),
-        (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens and the model 257"),
+        (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens, but the model 257"),
         (["--tokenizer", "nowhere.json"], "There is no tokenizer nowhere.json"),
     ],
 )
@@ -81,4 +81,4 @@ def test_a_mistake_is_a_sentence(weights, words, sentence, capsys):
 
 def test_a_folder_without_a_model_is_refused(tmp_path, capsys):
     assert main(["sample", str(tmp_path)]) == 2
-    assert "nor a folder of weights" in capsys.readouterr().err
+    assert "has no model" in capsys.readouterr().err

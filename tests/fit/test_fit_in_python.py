@@ -28,7 +28,7 @@ def test_options_of_reading_and_of_the_fit_are_given_together_and_notes_are_said
     assert "24 of 36 rows, which are not the best by lr" in capsys.readouterr().err
     every = moejax.fit(swept(), "chinchilla", delta=0.01, starts=64)
     assert (every.metrics.runs, every.penalty) == (36, Huber(delta=0.01))
-    assert "--best-by lr keeps that" in capsys.readouterr().err
+    assert "pass --best-by lr" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_what_a_table_lacks_is_a_sentence_with_its_columns(runs, fields, words):
 def test_more_experts_to_a_token_than_there_are_is_said_of_the_run_as_its_table_has_it(runs):
     chosen = runs.where(np.arange(112) >= 10)
     top_k = np.where(np.arange(len(chosen)) == 3, 1e4, chosen.design.top_k)
-    with pytest.raises(ValueError, match=r"top_k 10000 in run 14: a sparsity .* It does not in 1 run\."):
+    with pytest.raises(ValueError, match=r"top_k 10000 in run 14: the sparsity .* It is not in 1 run\."):
         isoflop_budgets(changed(chosen, top_k=top_k))
 
 

@@ -80,7 +80,7 @@ def test_a_curve_with_a_cell_that_is_no_number_is_a_sentence(column, cell):
 def test_a_comma_after_a_zero_is_no_mark_of_thousands():
     assert parse("1,050") == 1050
     for text in ("0,050", "00,050", "0,5"):
-        with pytest.raises(ValueError, match="a comma stands between thousands alone"):
+        with pytest.raises(ValueError, match="commas separate thousands only"):
             parse(text)
 
 

@@ -76,7 +76,7 @@ def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
     assert list(crowded["load"]) == [1.5, 1.5]
     assert draw(PLOTS["expert-loads"], inputs_of(PLOTS["expert-loads"], table=table)).rows
     shutil.copy(tmp_path / "branch-200000.json", tmp_path / "branch-1000030.json")
-    with pytest.raises(ValueError, match="stands where that of moe at 1,000,000 belongs"):
+    with pytest.raises(ValueError, match="instead of moe at 1,000,000"):
         sources.loads_table(tmp_path)
 
 

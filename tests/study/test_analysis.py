@@ -53,7 +53,7 @@ def test_runs_of_one_model_give_no_interval():
         assert interval.uninformative
         assert interval.undefined == 1
     frame = pd.DataFrame({"model": ["a", "a"], "group": ["a", "a"], "params_active": [1e8, 1e8], "tokens": [1e9, 2e9]})
-    assert any("no interval is known" in sentence for sentence in limits(frame, [], []))
+    assert any("intervals are unknown" in sentence for sentence in limits(frame, [], []))
     assert limits(frame, [], [])[0].startswith("2 runs of 1 model span")
     # Two models of one architecture, as of two recipes, are one group.
     frame["model"] = ["a", "b"]

@@ -67,8 +67,8 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
         (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),
         (study(anneal_law="momentous"), "There is no law of loss curves 'momentous'"),
-        (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "163,840, 160 steps of 1,024 tokens, 163,840 in all, and all"),
-        (study(anneal_tokens=(160 * STEP + 1, *ASKED)), "163,841, 160 steps of 1,024 tokens, 163,840 in all, and all"),
+        (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "163,840, 160 steps of 1,024 tokens, 163,840 in all, but all"),
+        (study(anneal_tokens=(160 * STEP + 1, *ASKED)), "163,841, 160 steps of 1,024 tokens, 163,840 in all, but all"),
         (study(anneal_tokens=(200 * STEP + 1, 200 * STEP + 2)), "204,801 and 204,802, which are one budget of b: 200"),
         (study(anneal_tokens=(0, *ASKED)), "has 0, fewer than two steps of b, whose batch has 1,024"),
         (study({"budgets_tokens": (*RECIPE.budgets_tokens, 480 * STEP + 9)}), "both end at step 480, as a batch has"),
@@ -80,9 +80,9 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study(anneal_tokens=(10**18,)), "the longest budget of b is 491,520: its trunk ends before a branch to 1,000"),
         (
             study(anneal_tokens=(30 * STEP,)),
-            "at step 24. Of the trunk, 2 measurements would lie .* step 16,",
+            "at step 24. Of the trunk, 2 measurements would be .* step 16,",
         ),
-        (study(anneal_tokens=(22 * STEP,)), "at step 18. Of the trunk, 1 measurement would lie .* every 8 steps"),
+        (study(anneal_tokens=(22 * STEP,)), "at step 18. Of the trunk, 1 measurement would be .* every 8 steps"),
     ],
 )
 def test_what_cannot_be_predicted_is_said_before_anything_is_trained(asked, said):
@@ -176,15 +176,15 @@ def test_the_table_goes_with_the_question_and_a_file_of_the_users_stays(trained)
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"phase": "trunk", "step": 385}, "of trunk at step 385, and trunk has steps 1 to 384"),
-        ({"phase": "trunk", "step": 0}, "of trunk at step 0, and trunk has steps 1 to 384"),
+        ({"phase": "trunk", "step": 385}, "of trunk at step 385, but trunk has steps 1 to 384"),
+        ({"phase": "trunk", "step": 0}, "of trunk at step 0, but trunk has steps 1 to 384"),
         (
             {"phase": "branch-163840", "step": 128},
-            "of branch-163840 at step 128, and .* has steps 129 to",
+            "of branch-163840 at step 128, but .* has steps 129 to",
         ),
         (
             {"phase": "branch-163840", "step": 10**9},
-            "of branch-163840 at step 1,000,000,000, and",
+            "of branch-163840 at step 1,000,000,000, but",
         ),
     ],
 )
@@ -224,7 +224,7 @@ def test_a_table_that_was_changed_is_named_before_anything_is_fitted_or_trained(
     new = tmp_path / "new"
     claim(new, "study.json", STUDY.identity())
     (new / TABLE).write_text("mine")
-    with pytest.raises(UserError, match="moejax did not write it"):
+    with pytest.raises(UserError, match="was not written by moejax"):
         train_study(STUDY, new, update=lambda share, text: pytest.fail("a training began"))
     assert not (new / "models").exists()
     assert (new / TABLE).read_text() == "mine"

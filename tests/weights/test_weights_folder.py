@@ -105,7 +105,7 @@ def test_a_file_of_another_architecture_is_refused_and_the_array_named(saved, ch
     folder, _, _ = saved
     settings = read_json(folder / ARCHITECTURE, dict, remedy="") | change
     write_json(folder / ARCHITECTURE, settings)
-    with pytest.raises(ValueError, match=f"of another architecture.*{said}"):
+    with pytest.raises(ValueError, match=f"does not match architecture.json.*{said}"):
         load_weights(folder)
 
 
