@@ -317,8 +317,8 @@ def test_a_study_asks_its_checkpoints_tasks_of_the_harness(folder, tmp_path):
         (["--tasks", "choises"], "Task choises is not known; did you mean choices"),
         (["--tasks", "lambada_opnai"], "did you mean lambada_openai"),
         (["--tasks", "far"], "Task far could not be loaded"),
-        (["--tasks", "far"], "Its data is nobody/nothing: does this machine reach the Hugging Face Hub?"),
-        (["--tasks", "sums", "--max-length", "12"], "give at least 1, and a --max-length above them"),
+        (["--tasks", "far"], "Couldn't reach 'nobody/nothing'"),
+        (["--tasks", "sums", "--max-length", "12"], "generate at least 1, and pass a larger --max-length"),
     ],
 )
 def test_a_mistake_is_a_sentence(words, sentence, folder, capsys):
