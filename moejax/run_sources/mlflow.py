@@ -136,7 +136,7 @@ def _address(place: str) -> Iterator[str]:
             original.backup(target)
         from mlflow.db import upgrade  # type: ignore[import-not-found]
 
-        upgrade.callback(f"sqlite:///{copy}")
+        upgrade.callback(f"sqlite:///{copy}")  # type: ignore[reportOptionalCall]
         yield f"sqlite:///{copy}"
 
 

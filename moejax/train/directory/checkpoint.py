@@ -158,8 +158,8 @@ class CheckpointManager:
             is_unreadable = _is_unreadable(error)
         # One process may need much longer to read its part than another one.
         told = self._group.all_gather([failure, difference, is_unreadable], wait_seconds=WRITING_SECONDS)
-        failures = [text for text, *_ in told if text]
-        if unreadable := [text for text, _, is_unreadable in told if is_unreadable]:
+        failures = [str(text) for text, *_ in told if text]
+        if unreadable := [str(text) for text, _, is_unreadable in told if is_unreadable]:
             self._group.abort(
                 f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), so "
                 f"it is not known whether it is damaged, and nothing was moved. Once the file system can be read, the "
