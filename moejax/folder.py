@@ -166,7 +166,9 @@ def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
       UserError: it is not a regular file.
     """
     path = folder / WRITTEN
-    wrong = UserError(f"{path} is no file, and moejax notes there what it writes; choose another --out, or remove it.")
+    wrong = UserError(
+        f"{path} is not a file, and moejax records there what it writes; choose another --out, or remove it."
+    )
     if path.is_symlink() or path.is_dir():
         raise wrong
     # Without O_NONBLOCK, opening a pipe blocks until its other end is opened.
@@ -372,7 +374,7 @@ def open_regular(path: Path, flags: int) -> int | None:
 def _lock(folder: Path, flags: int) -> Iterator[int]:
     path = folder / ".lock"
     if (lock := open_regular(path, flags)) is None:
-        raise UserError(f"{path} is no file, and moejax keeps the folder's lock there; remove it.")
+        raise UserError(f"{path} is not a file, and moejax keeps the folder's lock there; remove it.")
     try:
         yield lock
     finally:

@@ -133,7 +133,7 @@ def check_regular(storage: DirFileSystem, path: str) -> None:
     """Raise ``Damaged`` if a path is a pipe or the like, since reading it would block."""
     # Object stores have no such files, and would need another request for every file.
     if isinstance(storage.fs, LocalFileSystem) and storage.info(path)["type"] == "other":
-        raise Damaged(f"{path} is no regular file; remove it, or bring back a copy.")
+        raise Damaged(f"{path} is not a regular file; remove it, or bring back a copy.")
 
 
 def matching(storage: DirFileSystem, pattern: str) -> list[str]:

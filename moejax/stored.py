@@ -88,7 +88,7 @@ def read_bytes(path: Path, *, remedy: str) -> bytes:
     """
     try:
         if (descriptor := open_regular(path, os.O_RDONLY)) is None:
-            raise Unreadable(f"{path} cannot be read (it is no regular file); {_end(remedy)}")
+            raise Unreadable(f"{path} cannot be read (it is not a regular file); {_end(remedy)}")
         with os.fdopen(descriptor, "rb") as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
@@ -189,7 +189,7 @@ def _parsed(content: bytes | str, *, strict: bool = True) -> Any:
         return parse(text, **numbers)
     except json.JSONDecodeError as error:
         raise UserError(
-            f"it is no JSON, or only a part of it (line {error.lineno}, column {error.colno}; {says('json', error)})"
+            f"it is not JSON, or only a part of it (line {error.lineno}, column {error.colno}; {says('json', error)})"
         ) from None
 
 
@@ -215,7 +215,7 @@ def _hash(plain: Any) -> str:
 
 
 def _refused(text: str) -> float:
-    raise UserError(f"it holds {text}, which is no number")
+    raise UserError(f"it holds {text}, which is not a number")
 
 
 @functools.lru_cache(4096)

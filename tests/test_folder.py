@@ -103,9 +103,9 @@ def test_a_hidden_folder_of_the_users_is_not_swept(tmp_path):
 
 def test_a_pipe_in_the_locks_place_is_refused(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(ValueError, match="is no file"), only_writer(tmp_path):
+    with pytest.raises(ValueError, match="is not a file"), only_writer(tmp_path):
         pass
-    with pytest.raises(ValueError, match="is no file"):
+    with pytest.raises(ValueError, match="is not a file"):
         has_writer(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
 
 def test_a_file_that_moejax_did_not_write_is_not_replaced(tmp_path):
     (tmp_path / "fit.json").write_text("mine")
-    with pytest.raises(ValueError, match="moejax did not write it; name another place"), out_folder(tmp_path):
+    with pytest.raises(ValueError, match="was not written by moejax; choose another path"), out_folder(tmp_path):
         write_json(tmp_path / "fit.json", {})
     assert (tmp_path / "fit.json").read_text() == "mine"
 
@@ -192,7 +192,7 @@ def test_a_link_to_a_file_elsewhere_is_not_replaced(tmp_path):
     (tmp_path / "elsewhere").write_text("mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="did not write it"), out_file(tmp_path / "out" / "a"):
+    with pytest.raises(ValueError, match="was not written by moejax"), out_file(tmp_path / "out" / "a"):
         write_json(tmp_path / "out" / "a", 1)
     assert (tmp_path / "out" / "a").is_symlink()
 
@@ -271,7 +271,10 @@ def test_what_stands_in_the_place_of_the_notes_is_neither_followed_nor_waited_fo
     make(out / WRITTEN)
     if is_there:
         (out / "a").write_text("mine")
-    with pytest.raises(ValueError, match=f"{WRITTEN} is no file.*choose another --out, or remove it"), out_folder(out):
+    with (
+        pytest.raises(ValueError, match=f"{WRITTEN} is not a file.*choose another --out, or remove it"),
+        out_folder(out),
+    ):
         write_json(out / "a", 1)
     assert (tmp_path / "theirs").read_text() == "mine"
     assert (out / "a").exists() == is_there

@@ -111,9 +111,9 @@ def test_whatever_byte_is_flipped_it_is_refused_or_nothing_in_it_changed(file):
 DAMAGES = {
     "empty": ("", "it is empty"),
     "a list": (sealed([1]), "must be a group of settings"),
-    "NaN": (json.dumps({**KEPT, "loss": math.nan}), "it holds NaN, which is no number"),
-    "infinity": (json.dumps({**KEPT, "loss": -math.inf}), "it holds -Infinity, which is no number"),
-    "a number too large": (json.dumps(KEPT).replace("2.5", "1e999"), "it holds 1e999, which is no number"),
+    "NaN": (json.dumps({**KEPT, "loss": math.nan}), "it holds NaN, which is not a number"),
+    "infinity": (json.dumps({**KEPT, "loss": -math.inf}), "it holds -Infinity, which is not a number"),
+    "a number too large": (json.dumps(KEPT).replace("2.5", "1e999"), "it holds 1e999, which is not a number"),
     "a key missing": (sealed({"name": "small"}), "lacks loss, inner, sizes"),
     "another key": (sealed({**KEPT, "sise": 1}), "sise is not known; did you mean"),
     "another type": (sealed({**KEPT, "loss": "2.5"}), "content.loss is '2.5'; it must be a number"),
@@ -163,5 +163,5 @@ def test_json_is_parsed_in_one_place_and_in_a_few_with_a_reason():
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.json")
-    with pytest.raises(Unreadable, match="it is no regular file"):
+    with pytest.raises(Unreadable, match="it is not a regular file"):
         read_json(tmp_path / "a.json", dict, remedy="remove it")

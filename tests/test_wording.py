@@ -33,7 +33,7 @@ def test_of_ten_thousand_known_names_an_unknown_one_is_told_a_few():
 def test_what_moejax_did_not_raise_as_a_sentence_is_told_as_a_librarys_words():
     for call, found in (
         (lambda: quantities.parse("many"), "'many' is not a number"),
-        (lambda: foreign_json("{", "x", remedy="mend it"), "x cannot be read: it is no JSON"),
+        (lambda: foreign_json("{", "x", remedy="mend it"), "x cannot be read: it is not JSON"),
         (lambda: json_text(object()), "a library says: TypeError: Object of type object is not JSON serializable"),
     ):
         with pytest.raises((ValueError, TypeError)) as raised:

@@ -116,7 +116,7 @@ CONDITIONS = {
     errno.EACCES: "this may not be read or written by you; name another, or ask for the right",
     errno.EPERM: "this may not be read or written by you; name another, or ask for the right",
     errno.EROFS: "nothing can be written on this disk; name a place on another",
-    errno.ENOENT: "this is not there; name a file or folder that is",
+    errno.ENOENT: "no such file or folder; give an existing one",
     errno.EISDIR: "this is a folder, where a file is needed; name a file",
     errno.ENOTDIR: "this lies below a file, where a folder is needed; name another",
     errno.ELOOP: "this is a link that leads back to itself; name a file",
@@ -141,7 +141,7 @@ def _run(words: list[str]) -> int:
         return DONE
     name, *rest = words
     if name not in COMMANDS:
-        return _fail(f"{name} is no command; {did_you_mean(name, COMMANDS)}")
+        return _fail(f"{name} is not a command; {did_you_mean(name, COMMANDS)}")
     try:
         given, overrides = split_overrides(rest)
         command = parse_command(name, given, {"overrides": tuple(overrides), "words": tuple(rest)})

@@ -50,7 +50,7 @@ def find(config: str) -> Path:
         return own
     here = map(str, sorted(Path(FOLDER).rglob("*.py")))
     known = dict.fromkeys([*here, *packaged_names()])
-    raise UserError(f"There is no config file {name or repr(name)}. There are {', '.join(known)}.")
+    raise UserError(f"There is not a config file {name or repr(name)}. There are {', '.join(known)}.")
 
 
 def packaged_folder() -> Path:
@@ -238,7 +238,7 @@ def read(config: str) -> Any:
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
     if not callable(vars(module).get("get_config")):
-        raise UserError(f"{name} is no config file: it has no function get_config.")
+        raise UserError(f"{name} is not a config file: it has no function get_config.")
     parameters = inspect.signature(module.get_config).parameters.values()
     if argument and not parameters:
         raise UserError(f"{name} takes no argument, but :{argument} was given; leave it out.")

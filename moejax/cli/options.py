@@ -70,9 +70,9 @@ def hidden(default: Any, **about: Any) -> Any:
 def local(text: str) -> Path:
     """Parse a path of this machine, where an object store is not supported."""
     if not text:
-        raise UserError("is empty; name a place of this machine, or leave it out")
+        raise UserError("is empty; give a local path, or leave the option out")
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise UserError(f"{text} is no place of this machine; name one, such as results, and copy it")
+        raise UserError(f"{text} is not a local path; give one, such as results, and copy the files afterwards")
     return Path(text)
 
 

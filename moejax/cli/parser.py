@@ -26,7 +26,7 @@ def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = t
     """
     if empty := next((word for word in words if word.startswith("--") and word.endswith("=--")), None):
         # argparse treats this -- as the end of the options, and then finds no value.
-        raise UserError(f"{empty.removesuffix('=--')} is '--', which is no value; give one after the =.")
+        raise UserError(f"{empty.removesuffix('=--')} is '--', which is not a value; give one after the =.")
     options, unread = parser_of(name).parse_known_args(words)
     values = vars(options)
     cls, known = values.pop("command"), {}
@@ -46,7 +46,7 @@ def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = t
         flags = [flag_of(cls, f.name) for f in dataclasses.fields(cls) if f.metadata]
         word = one_line(unread[0].partition("=")[0])
         known_words = did_you_mean(word, flags) if word.startswith("-") else f"see moejax {name} --help."
-        raise UserError(f"{word} is no option of moejax {name}; {known_words}")
+        raise UserError(f"{word} is not an option of moejax {name}; {known_words}")
     return cls(**known)
 
 

@@ -52,7 +52,7 @@ RUNS = (
 LAW = "a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder"
 TABLE, FORMULA, FITTING = (
     "reading the table",
-    "a law by formula: names in it that are no columns are coefficients",
+    "a law by formula: names that are not columns are coefficients",
     "fitting",
 )
 
@@ -326,7 +326,7 @@ class SearchOptions(ObjectiveOptions):
             count = parse_whole_number(text)
         except ValueError:
             known = ", ".join(GRIDS)
-            raise UserError(f"--starts {text} is no count and no grid; the grids are {known}.") from None
+            raise UserError(f"--starts {text} is neither a number nor a grid; the grids are {known}.") from None
         if not 1 <= count <= MOST_STARTS:
             raise UserError(f"--starts is {text}; give a whole number from 1 to {MOST_STARTS:,}.")
         return Sobol(count, self.seed)

@@ -106,7 +106,7 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
     except Exception as error:
         if isinstance(error, Damaged):
             raise
-        counts, wrong = np.zeros(0, np.int64), "it is no array of NumPy's, or only a part of one"
+        counts, wrong = np.zeros(0, np.int64), "it is not a NumPy array, or only a part of one"
     if wrong:
         raise Damaged(f"{path} cannot be read: {wrong}; {REMEDY}.")
     return counts

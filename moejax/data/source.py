@@ -114,7 +114,7 @@ def file(path: Path) -> File:
     """Return the current file at ``path``.
 
     Raises:
-      UserError: it is no regular file, or a Git LFS pointer.
+      UserError: it is not a regular file, or a Git LFS pointer.
       OSError: the system cannot find it.
     """
     status = input_file.check(path)

@@ -119,7 +119,7 @@ class JsonTokenizer:
         # The Rust library raises a bare Exception.
         except Exception as error:
             raise UserError(
-                f"{path} is no tokenizer.json that can be read ({says('tokenizers', error)}); copy it again."
+                f"{path} is not a readable tokenizer.json ({says('tokenizers', error)}); copy it again."
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

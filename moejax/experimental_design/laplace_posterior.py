@@ -133,8 +133,9 @@ def laplace_posterior(
         values, answer_slopes = (np.asarray(part) for part in _answers(objective, tuple(answers), point, data))
     if not (np.isfinite(values).all() and np.isfinite(answer_slopes).all()):
         raise Undefined(
-            f"Under the fitted {type(law).__name__} what is asked is no positive number, so no run can be said to make "
-            f"it more certain; ask for a loss (--target loss:…), or plan around published constants (--around)."
+            f"Under the fitted {type(law).__name__} the requested quantity is not a positive number, so no "
+            f"run can make it more certain; ask for a loss (--target loss:…), or plan around "
+            f"published constants (--around)."
         )
     root, own = np.sqrt(runs.weight), noise * np.sqrt(1 - shared)
     rows = root[:, None] * old / own

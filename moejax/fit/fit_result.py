@@ -235,7 +235,7 @@ class FitResult:
             try:
                 read_plain(path)
             except UserError as error:
-                raise UserError(f"{path} is there and is no fit of this version; name another file.") from error
+                raise UserError(f"{path} exists and is not a fit of this version; choose another file.") from error
         write_json(path, self.to_json())
         return path
 
@@ -655,7 +655,7 @@ def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**named, "law": law, "penalty": {"name": str}, "metrics": metrics}
 
 
-_REMEDY = "fit anew with moejax fit --out or FitResult.save, and change no coefficient by hand"
+_REMEDY = "fit again with moejax fit --out or FitResult.save, and change no coefficient by hand"
 
 
 def from_json(plain: Mapping[str, Any]) -> FitResult:

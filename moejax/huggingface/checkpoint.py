@@ -114,13 +114,15 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is no folder of a Hugging Face checkpoint: it has no {CONFIG}.")
+        raise UserError(f"{folder} is not a folder of a Hugging Face checkpoint: it has no {CONFIG}.")
     remedy = "fetch it again"
     config = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     name = config.get("model_type")
     family = FAMILIES.get(str(name))
     if family is None:
-        raise UserError(f"{path}: model_type {name!r} is no family that moejax reads; known are {', '.join(FAMILIES)}.")
+        raise UserError(
+            f"{path}: model_type {name!r} is not a family that moejax reads; known families are {', '.join(FAMILIES)}."
+        )
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
@@ -174,7 +176,7 @@ def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[s
     if absent := sorted(name for name, file in weight_map.items() if file not in holders.get(name, [])):
         raise UserError(
             f"{index} is of other files: {absent[0]} is not in {weight_map[absent[0]]}, where the index has it "
-            f"({len(absent)} such tensors); fetch the folder again, or write the index anew."
+            f"({len(absent)} such tensors); fetch the folder again, or write the index again."
         )
     several = {name: files for name, files in holders.items() if len(files) > 1}
     for name, files in several.items():

@@ -131,7 +131,7 @@ def router_arguments(architecture: Architecture) -> dict[str, Any]:
     for option in router_options(router):
         if not hasattr(architecture, option):
             raise UserError(
-                f"Router {router!r} has the option {option}, which is no field of Architecture; add the field to "
+                f"Router {router!r} has the option {option}, which is not a field of Architecture; add the field to "
                 "moejax/architecture.py, with the same default, and run `make settings`."
             )
     return {option: getattr(architecture, option) for option in router_options(router)}

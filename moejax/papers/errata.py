@@ -30,7 +30,7 @@ printed digits. It is meant for the authors first: what is listed here is what a
 stumbles over, and in most cases a digit, a unit or a definition settles it. If a formula was misread, the file of the
 paper in `moejax/papers` is where to say so.
 
-{rule} The tolerance of every number stands beside it in parentheses.
+{rule} The tolerance of every number is in parentheses after it.
 """
 
 

@@ -54,7 +54,7 @@ def instructions(program: str) -> tuple[Instruction, ...]:
     computations = dict(_computations(program))
     entry = next((name for name, computation in computations.items() if computation.is_entry), None)
     if entry is None:
-        raise ValueError("This is no optimised program: it has no ENTRY; give the text of a compiled one.")
+        raise ValueError("This is not an optimised program: it has no ENTRY; give the text of a compiled one.")
     return tuple(_called(entry, computations, Instruction(type="", opcode="", rest="")))
 
 

@@ -279,7 +279,7 @@ def _figure(name: str, gallery: str) -> list[str]:
     shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
     entry = gallery.partition(f"\n### {shown}\n")[2].partition("\n### ")[0].strip()
     if not entry:
-        raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")
+        raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it again.")
     image, caption, *_ = entry.replace("](gallery/", "](../gallery/").split("\n\n")
     by = ALL[shown].law
     parts = ["## Figure", image, caption]

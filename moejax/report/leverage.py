@@ -94,7 +94,7 @@ def leverage_of_tables(
         notes.append("Undefined where A's loss lies below all that B's loss-compute curve reaches.")
     in_both = [
         f"{counted(shared, 'run')} of equal FLOPs and loss {'is' if shared == 1 else 'are'} in A and in B: what both "
-        f"have is no gain of one over the other. Give each family a condition that the other's rows do not meet."
+        f"have is not a gain of one over the other. Give each family a condition that the other's rows do not meet."
     ]
     warnings = [
         *in_both * bool(shared),

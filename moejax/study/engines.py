@@ -120,7 +120,7 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
         if not value:
             raise UserError(f"--set {key} has no value; give KEY=VALUE.")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise UserError(f"--set {pair}: {key!r} is no option of sbatch; give KEY=VALUE, as in partition=gpu.")
+            raise UserError(f"--set {pair}: {key!r} is not an option of sbatch; give KEY=VALUE, as in partition=gpu.")
         if name in SET_BY_LAUNCH:
             raise UserError(f"--set {pair}: {SET_BY_LAUNCH[name]} says what sbatch is given as --{name}.")
         if name in settings:
@@ -214,9 +214,9 @@ def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) ->
         )
     name = asked.chip_name if asked else chip.lower()
     if name not in GKE_ACCELERATORS:
-        raise UserError(f"{name} is no TPU that can be rented; take {', '.join(GKE_ACCELERATORS)}.")
+        raise UserError(f"{name} is not a TPU that can be rented; choose {', '.join(GKE_ACCELERATORS)}.")
     if asked and replace(asked, slices=1) not in rentable(name):
-        raise UserError(f"{asked.name} is no whole machine; the smallest slice is {rentable(name)[0].name}.")
+        raise UserError(f"{asked.name} is not a whole machine; the smallest slice is {rentable(name)[0].name}.")
     topologies = [asked] if asked else rentable(name)
     slices = asked.slices if asked else 1
     device = find(name).device

@@ -172,6 +172,6 @@ def check_name(option: str, name: str | None) -> None:
     """Raise ``UserError`` if an option's value is not a valid Kubernetes name."""
     if name is not None and not re.fullmatch(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
         raise UserError(
-            f"{option} is {name!r}, which is no name of Kubernetes; give lower case letters, digits, '-' and '.', "
-            f"63 at most, the first and last no sign."
+            f"{option} is {name!r}, which is not a valid name in Kubernetes; give at most 63 lower-case letters, "
+            f"digits, '-' and '.', with a letter or digit at both ends."
         )

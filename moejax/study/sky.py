@@ -46,8 +46,8 @@ class SkyEngine(CloudEngine):
             return ""
         return (
             f"Without --image, every machine installs moejax from the folder that this command is given in, and "
-            f"{Path().absolute()} is no checkout of it: give it in one, or name an image that has moejax, with --image "
-            f"docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile of the repository make one)."
+            f"{Path().absolute()} is not a checkout of it: run the command in one, or name an image that has moejax, "
+            f"with --image docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile of the repository make one)."
         )
 
     def check(self) -> None:

@@ -105,7 +105,7 @@ class StageResult:
         return foreign_json(text, where, shape=dict, remedy="remove them, and its runs are done again")
 
 
-_REMEDY = "bring back a copy, or remove it and give --config=FILE.py again: it is made anew from the rows before it"
+_REMEDY = "bring back a copy, or remove it and give --config=FILE.py again: it is made again from the rows before it"
 
 
 def ask_for_config(before: StageResult) -> NoReturn:
@@ -210,7 +210,7 @@ def result_of(stage: Stage, names: Sequence[str], rows: Sequence[Mapping[str, An
     diverged = list(dict.fromkeys(lost))
     if diverged:
         raise UserError(
-            f"stages: {stage.name} has no winner, for {some(diverged)} diverged (its loss is no number); lower its "
+            f"stages: {stage.name} has no winner, for {some(diverged)} diverged (its loss is not a number); lower its "
             f"recipe.optimizer.learning_rate, or leave it out, in a new --out."
         )
     return StageResult(name=stage.name, rows=own, references=stage.references)

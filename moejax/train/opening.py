@@ -295,7 +295,7 @@ def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
     if known["tokenizer"] != text.tokenizer:
         raise UserError(
             f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
-            f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
+            f"with {text.tokenizer[:12]}…; give the set that it was started with, or start again in another --out."
         )
     if not path.exists():
         write_json(path, now)

@@ -150,7 +150,7 @@ class TrainingRun:
         if known and weights != known:
             raise UserError(
                 f"initial_weights.source {source} holds other weights than when {self.folder} was begun. Bring those "
-                f"back, or start anew in another --out."
+                f"back, or start again in another --out."
             )
         if weights and not known:
             write_json(self.folder / INITIAL_WEIGHTS, {"source": source, "sha256": weights})

@@ -84,7 +84,7 @@ def read_architecture(folder: Path) -> Architecture:
     """
     for name in (ARCHITECTURE, WEIGHTS):
         if not (folder / name).is_file():
-            raise UserError(f"{folder} is no folder of weights: it has no {name}; write one with moejax convert.")
+            raise UserError(f"{folder} is not a folder of weights: it has no {name}; write one with moejax convert.")
     path = folder / ARCHITECTURE
     architecture = read_json(path, Architecture, remedy="write it again with moejax convert")
     transformer.check(architecture)

@@ -192,10 +192,10 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["trian"], "trian is no command; did you mean train"),
+        (["trian"], "trian is not a command; did you mean train"),
         (["zzz"], "known are init, data, study, launch, train"),
-        (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
-        (["count", "--config", ""], "There is no config file ''."),
+        (["train", "--config=nowhere.py"], "There is not a config file nowhere.py"),
+        (["count", "--config", ""], "There is not a config file ''."),
         (["train"], "Nothing to train was named"),
         (["study"], "No study was named"),
         (
@@ -365,7 +365,7 @@ def test_a_process_ends_with_its_status_whatever_its_libraries_meet_afterwards(w
     ended = subprocess.run([sys.executable, "-c", ENDS.format(word=word)], capture_output=True, text=True, check=False)
     assert ended.returncode == status, ended.stderr
     assert ended.stdout.endswith("what was registered has run\n")
-    assert ("moejax: nothing is no command" in ended.stderr) == (status == 2)
+    assert ("moejax: nothing is not a command" in ended.stderr) == (status == 2)
 
 
 WRITES = """
@@ -439,7 +439,7 @@ def test_more_processes_than_are_started_here_are_refused(config_file, capsys):
 
 def test_a_value_of_two_dashes_and_a_folder_with_a_line_break_are_refused(capsys):
     assert main(["predict", "--law", "chinchilla", "--tokens=--"]) == 2
-    assert "--tokens is '--', which is no value" in capsys.readouterr().err
+    assert "--tokens is '--', which is not a value" in capsys.readouterr().err
     assert main(["fit", "runs.csv", "--out", "a\ntouch b"]) == 2
     assert "control characters" in capsys.readouterr().err
 

@@ -82,7 +82,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "hf", "nowhere"], "there is no folder nowhere. Give the --out of a training, a checkpoint in it"),
         (["--to", "weights", "nowhere"], "there is no folder nowhere. Give the --out of a training"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
-        (["--to", "weights", "{theirs}"], "is no folder of a training"),
+        (["--to", "weights", "{theirs}"], "is not a folder of a training"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
         (["--from", "hf", "{theirs}", "--shard-bytes", "0"], "--shard-bytes is 0"),
         (["--from", "hf", "{theirs}", "--family", "mixtral"], "--from and --family exclude each other"),

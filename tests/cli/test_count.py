@@ -100,7 +100,7 @@ def test_an_architecture_that_cannot_be_trained_is_counted_and_said_so(tmp_path,
     ("arguments", "sentence"),
     [
         (["--arch", "gpt-oss"], "did you mean"),
-        (["--config", "nowhere.py"], "There is no config file"),
+        (["--config", "nowhere.py"], "There is not a config file"),
     ],
 )
 def test_mistakes_are_answered_in_sentences(arguments, sentence, capsys):

@@ -172,12 +172,12 @@ def test_skypilot_outside_a_checkout_says_what_it_needs(capsys, tmp_path, monkey
     words = ["launch", "sky", TINY, "--chip", "h100", "--out", "gs://b/tiny"]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 0
-    assert f"{tmp_path} is no checkout of it" in capsys.readouterr().err
+    assert f"{tmp_path} is not a checkout of it" in capsys.readouterr().err
     assert main([*words, "--image", "docker:registry/moejax:gpu"]) == 0
-    assert "no checkout" not in capsys.readouterr().err
+    assert "a checkout" not in capsys.readouterr().err
     monkeypatch.chdir(STUDIES.parents[1])
     assert main(words) == 0
-    assert "no checkout" not in capsys.readouterr().err
+    assert "a checkout" not in capsys.readouterr().err
 
 
 def test_a_slice_that_is_chosen_holds_the_training():
@@ -295,7 +295,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
     [
         (["slurm", TINY, "--out", "gs://b/x"], "a folder that all nodes see"),
         (["slurm", TINY, "--set", "partition"], "--set partition has no value"),
-        (["slurm", TINY, "--set", "=x"], "'' is no option of sbatch"),
+        (["slurm", TINY, "--set", "=x"], "'' is not an option of sbatch"),
         (["slurm", TINY, "--set", "nodes=3"], "--nodes and --chips-per-node says"),
         (["slurm", TINY, "--set", "cpus_per_task=3"], "--cores says what sbatch is given as --cpus-per-task"),
         (["slurm", TINY, "--set", "qos=a", "--set", "qos=b"], "--set qos was given twice"),
@@ -315,14 +315,14 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--out", "s3://"], "s3:// names no bucket; give s3://BUCKET/FOLDER"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5q:4x4x4"], "did you mean v5"),
-        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is no TPU that can be rented"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is not a TPU that can be rented"),
         (
             ["gke", PILOT[0], "--out", "gs://b/x", *IMAGE, "--config.recipe.runtime.matmul_quantization=fp8"],
             "v5p has no products of such numbers; choose 'int8' or 'none', or another chip",
         ),
         (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5e:2x4", "--chip", "v5p"], "leave out --chip"),
-        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--queue", "$(q)"], "--queue is '$(q)', which is no name"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--queue", "$(q)"], "--queue is '$(q)', which is not a valid name"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "v5e:2x4", "--chip", "h100"], "leave out --chip"),
         (["sky", TINY, "--out", "gs://b/x", "--chip", "h1000"], "did you mean h100"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "2xv5p:2x2x1"], "moejax launch gke for several"),
@@ -423,7 +423,7 @@ def test_skypilot_is_not_given_again_what_it_has(called, texts, capsys):
     stand_in("sky")
     words = ["launch", "sky", TINY, *texts, "--chip", "h100", "--out", "memory://sky-bucket/tiny", "--submit"]
     assert main(words) == 2
-    assert "is no checkout of it: give it in one, or name an image" in capsys.readouterr().err
+    assert "is not a checkout of it: run the command in one, or name an image" in capsys.readouterr().err
     words += ["--image", "docker:registry/moejax:gpu"]
     assert main(words) == 0
     first = len(read("calls"))

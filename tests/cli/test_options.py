@@ -114,7 +114,7 @@ def test_options_that_exclude_each_other_are_named(name, field, other):
 def test_commands_that_write_to_a_folder_take_no_store(name, field, place, capsys):
     assert main([*name.split(), flag_of(CLASSES[name], field), place]) == 2
     said = capsys.readouterr().err
-    assert "is no place of this machine" in said or "is empty; name a place" in said
+    assert "is not a local path" in said or "is empty; give a local path" in said
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -124,7 +124,7 @@ def test_a_mistyped_option_names_the_nearest_one(name, capsys):
     required = [word for f in dataclasses.fields(cls) if f.default is REQUIRED for word in words_for(cls, f)]
     assert main([*name.split(), *required, f"{flag}x=1"]) == 2
     said = capsys.readouterr().err
-    assert f"{flag}x is no option of moejax {name}; did you mean " in said
+    assert f"{flag}x is not an option of moejax {name}; did you mean " in said
     assert flag in said
 
 
@@ -142,7 +142,7 @@ def test_given_options_differ_from_their_defaults():
 def test_an_option_before_an_action_is_read(capsys):
     assert parse_command("data", ["--json", "show", "set"]).json
     assert parse_command("study", ["--price", "2", "status", "runs"]).price == 2
-    with pytest.raises(UserError, match="--vmap is no option of moejax study status"):
+    with pytest.raises(UserError, match="--vmap is not an option of moejax study status"):
         parse_command("study", ["--vmap", "2", "status", "runs"])
 
 

@@ -140,7 +140,7 @@ def test_damaged_lines_are_named_and_their_neighbours_read(tmp_path):
     assert texts(f for f in found if isinstance(f, Document)) == [*TEXTS[:2], "last"]
     wrong = [f for f in found if isinstance(f, Corrupt)]
     assert [w.name for w in wrong] == ["web.jsonl:3", "web.jsonl:4", "web.jsonl:5", "web.jsonl:7"]
-    assert [w.why[:12] for w in wrong] == ["no JSON (jso", "no JSON obje", "no text in i", "a surrogate "]
+    assert [w.why[:12] for w in wrong] == ["no JSON (jso", "no JSON obje", "no text in i", "an unpaired "]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
@@ -211,9 +211,9 @@ def _llm_c(said, held):
         ("a.npy", _array([1, 7]) + b"\0\0", "its header says 2 tokens of 2 bytes, and 6 bytes follow"),
         ("a.npy", _array([1, 7], float), "it holds float64 of shape (2,), not one row of whole numbers"),
         ("a.npy", _array([[1, 7]]), "it holds uint16 of shape (1, 2), not one row of whole numbers"),
-        ("a.npy", b"no tokens", "its 9 bytes are no whole number of tokens of 2 bytes"),
+        ("a.npy", b"no tokens", "its 9 bytes are not a whole number of tokens of 2 bytes"),
         ("a.npy", b"no tokens!", "it has no end of a document (token 7)"),
-        ("a.bin", b"\1\0\7", "its 3 bytes are no whole number of tokens of 2 bytes"),
+        ("a.bin", b"\1\0\7", "its 3 bytes are not a whole number of tokens of 2 bytes"),
         ("a.bin", b"\1" + _llm_c(8, 8)[1:], "it begins as files of llm.c do"),
         ("a.jsonl.gz", b"", "it is empty, and compressed files never are"),
         ("a.bin", _llm_c(8, 7), "its header says 8 tokens of 2 bytes, and 14 bytes follow"),

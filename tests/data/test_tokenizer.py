@@ -159,7 +159,7 @@ def test_a_tokenizer_that_is_none_is_refused(name, sentence):
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"is no tokenizer\.json"):
+    with pytest.raises(ValueError, match=r"is not a readable tokenizer\.json"):
         open_tokenizer(str(tmp_path))
 
 

@@ -300,7 +300,7 @@ def test_folders_and_files_that_hold_nothing_are_refused_in_a_sentence(capsys, t
     assert "There is no" in complaint(capsys, str(tmp_path / "nowhere"))
     assert "contains neither fit.json" in complaint(capsys, str(tmp_path))
     (tmp_path / "fit.json").write_text("{}")
-    assert "fit anew with moejax fit" in complaint(capsys, str(tmp_path))
+    assert "fit again with moejax fit" in complaint(capsys, str(tmp_path))
     (tmp_path / "runs.csv").write_text("loss,width\n2.0,3\n")
     assert "nothing to draw" in complaint(capsys, str(tmp_path / "runs.csv"))
 

@@ -184,7 +184,7 @@ def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
 
 def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
     write_json(tmp_path / "fit.json", stored_fit().to_json() | {"schema": SCHEMA - 1})
-    with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, and this moejax reads {SCHEMA}; fit anew"):
+    with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, and this moejax reads {SCHEMA}; fit again"):
         load(tmp_path / "fit.json")
 
 

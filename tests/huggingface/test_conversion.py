@@ -362,7 +362,10 @@ def test_a_checkpoint_of_other_tensors_is_refused_and_they_are_named(tmp_path, c
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "llama"}, r"model_type 'llama' is no family that moejax reads; known are mixtral, .*gpt_oss"),
+        (
+            {"model_type": "llama"},
+            r"model_type 'llama' is not a family that moejax reads; known families are mixtral, .*gpt_oss",
+        ),
         ({"quantization_config": {"quant_method": "mxfp4"}}, r"quantised \(mxfp4\).*save it again"),
         ({"hidden_act": "relu"}, r"config\.json: hidden_act is 'relu'"),
         ({"num_hidden_layers": 4}, "lacks 19 tensors"),

@@ -276,7 +276,7 @@ def test_a_router_whose_option_is_no_field_of_an_architecture_is_refused_in_a_se
         return ROUTERS["softmax_topk"](logits / temperature, top_k=top_k)
 
     monkeypatch.setitem(ROUTERS, "tempered", tempered)
-    with pytest.raises(UserError, match="temperature, which is no field of Architecture"):
+    with pytest.raises(UserError, match="temperature, which is not a field of Architecture"):
         transformer.check(KNOWN["top_p"].replace(router="tempered", threshold=0.4))
 
 

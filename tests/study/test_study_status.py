@@ -147,7 +147,7 @@ def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(url):
     write(url, path, json.dumps(row(training, 8_192))[:40])
     one = of(url, training.name)
     assert (one.state, len(one.rows)) == ("waiting", 1)
-    assert one.why.startswith(f"{path} cannot be read: it is no JSON, or only a part of it")
+    assert one.why.startswith(f"{path} cannot be read: it is not JSON, or only a part of it")
     assert one.why.endswith("; its run is done again.")
 
 
@@ -161,7 +161,7 @@ def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(ur
     assert f"{path} holds the row of {second.name} at 8,192 tokens" in one.why
     write(url, path, json.dumps({**row(first, 8_192), "loss": float("nan")}))
     assert of(url, first.name).rows == ()
-    assert "it holds NaN, which is no number; its run is done again." in of(url, first.name).why
+    assert "it holds NaN, which is not a number; its run is done again." in of(url, first.name).why
 
 
 def test_the_table_is_the_same_whatever_the_place_and_the_order_in_which_rows_came(tmp_path):
@@ -248,7 +248,7 @@ def test_a_pipe_in_a_files_place_is_named(tmp_path, capsys):
     for name in ("branch-4096.json", "attempts.json", "metrics.jsonl"):
         os.mkfifo(folder / name)
         assert main(["study", "status", str(tmp_path)]) == 2
-        assert f"{name} is no regular file" in capsys.readouterr().err
+        assert f"{name} is not a regular file" in capsys.readouterr().err
         (folder / name).unlink()
 
 

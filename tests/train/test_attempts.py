@@ -129,14 +129,14 @@ def test_a_file_that_is_torn_is_a_sentence_and_whoever_goes_on_counts_anew(tmp_p
     with attempt(tmp_path):
         clock(1)
     (tmp_path / ATTEMPTS).write_bytes((tmp_path / ATTEMPTS).read_bytes()[:50])
-    with pytest.raises(ValueError, match=r"attempts.json cannot be read: it is no JSON, or only a part of it"):
+    with pytest.raises(ValueError, match=r"attempts.json cannot be read: it is not JSON, or only a part of it"):
         read_attempts(tmp_path)
     said = []
     with attempt(tmp_path, log=said.append):
         clock(1)
     assert len(read_attempts(tmp_path)) == 1
     (sentence,) = said
-    assert "Attempts are counted anew" in sentence
+    assert "Attempts are counted from the beginning" in sentence
 
 
 def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clock, monkeypatch):

@@ -141,5 +141,5 @@ def test_a_pipe_in_a_logs_or_a_rows_place_is_not_waited_for(tmp_path):
         lambda: metrics.MetricsLog(tmp_path / "metrics.jsonl").rewind("trunk", 0),
         lambda: read_row(tmp_path, 4096),
     ):
-        with pytest.raises(Damaged, match="is no regular file"):
+        with pytest.raises(Damaged, match="is not a regular file"):
             use()

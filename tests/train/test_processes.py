@@ -343,7 +343,7 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
     same = [f"--config={config}", "--out", place / "one-wrong"]
     statuses, said = each(place, free_port(), same, ["--config=missing.py", *same[1:]])
     assert statuses == [2, 2]
-    assert "Process 1 of 2: There is no config file missing.py" in said[0]
+    assert "Process 1 of 2: There is not a config file missing.py" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_a_line_of_the_log_with_something_else_in_it_is_damaged_and_named(change
     lines = [{**LINE, "step": 1}, {**LINE, **changed}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert main(["status", str(tmp_path), "--layers"]) == 2
-    assert "1 lines that are no lines of a log" in capsys.readouterr().err
+    assert "1 lines that are not log lines" in capsys.readouterr().err
 
 
 def test_whatever_a_training_logs_is_shown(tmp_path, training, capsys):

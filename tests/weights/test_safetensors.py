@@ -108,7 +108,7 @@ def test_the_beginning_of_a_file_is_refused(tmp_path, length):
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        (b"not JSON at all", "it is no JSON"),
+        (b"not JSON at all", "it is not JSON"),
         ([1, 2], "must be a group of named items"),
         ({"x": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, "x cannot be read .type 'F99'"),
         ({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 4]}}, "x has 4 bytes in the header, and 12"),

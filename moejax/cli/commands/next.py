@@ -206,7 +206,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             write_json(folder / "next.json", data)
         say(f"Wrote {' and '.join(written)} to {folder}.")
         if not chosen.architectures:
-            say("No study.py: rows of --candidates are no architectures; train them as you know them.")
+            say("No study.py: rows of --candidates are not architectures, so no config can be written for them.")
 
 
 def _target(text: str) -> tuple[str, dict[str, float]]:

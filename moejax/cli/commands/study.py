@@ -181,7 +181,7 @@ class StudyGatherCommand(Command, name="study gather"):
 
         study = read_study(self.folder)
         if is_remote(self.folder) and self.out is None:
-            raise UserError(f"{self.folder} is no folder of this machine; name one for its rows with --out DIR.")
+            raise UserError(f"{self.folder} is not a local folder; give one for its rows with --out DIR.")
         if self.out is not None and self.out != Path(self.folder):
             fetch(self.folder, self.out)
         folder = self.out or Path(self.folder)

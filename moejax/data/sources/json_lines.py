@@ -167,4 +167,4 @@ def _text_of(record: Any, name: str, field: str) -> Document | Corrupt:
     try:
         return Document(name, text.encode())
     except UnicodeEncodeError:
-        return Corrupt(name, "a surrogate that stands alone, which no UTF-8 can hold")
+        return Corrupt(name, "an unpaired surrogate, which UTF-8 cannot encode")

@@ -124,12 +124,12 @@ def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype
         raise UserError("it begins as files of llm.c do, and not with the number of one of tokens")
     dtype = _bare_type(file, vocab_size)
     if file.size % dtype.itemsize:
-        raise UserError(f"its {file.size:,} bytes are no whole number of tokens of {dtype.itemsize} bytes")
+        raise UserError(f"its {file.size:,} bytes are not a whole number of tokens of {dtype.itemsize} bytes")
     tokens = mapped(file, dtype)[:LONGEST_DOCUMENT]
     if is_npy and not _next_end(tokens, end_of_document, 0, len(tokens))[1]:
         raise UserError(
-            f"it is no array that np.save wrote, and no bare tokens of {dtype.itemsize} bytes, as it has no end of a "
-            f"document (token {end_of_document})"
+            f"it is neither an array written by np.save nor a file of plain tokens of {dtype.itemsize} bytes, "
+            f"as it has no end of a document (token {end_of_document})"
         )
     return dtype, 0
 

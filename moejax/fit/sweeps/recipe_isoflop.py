@@ -213,7 +213,7 @@ def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[s
     if far:
         warnings.append(
             f"At {some(far, most=SHOWN)} FLOPs the parabola needs runs more than {100 * NEAR_LOSS:g} % above the "
-            "lowest loss, where the loss is no parabola of log size: train sizes closer to N*."
+            "lowest loss, where the loss is not a parabola in log size: train sizes closer to N*."
         )
     return tuple(warnings)
 

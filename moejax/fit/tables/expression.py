@@ -56,7 +56,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class ComparisonChain:
-    """Comparisons of each value with the next, all of which must hold; after ``in`` stands a list of values."""
+    """Comparisons of each value with the next, all of which must hold; ``in`` is followed by a list of values."""
 
     first: Node
     others: tuple[tuple[str, Node | tuple[Node, ...]], ...]

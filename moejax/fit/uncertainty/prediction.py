@@ -95,7 +95,7 @@ def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
         return RunRange(None, "The fit has no covariance, and so no range of new runs.")
     predicted = fit.prediction_intervals(design, level)
     if predicted.unknown[0]:
-        return RunRange(None, f"Of this run there is no range: {predicted.unknown[0]}.")
+        return RunRange(None, f"There is no range for this run: {predicted.unknown[0]}.")
     low, high = float(predicted.low[0]), float(predicted.high[0])
     if not np.isfinite([low, high]).all():
         return RunRange(None, "The range of this run is not finite.")

@@ -72,8 +72,8 @@ def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], remar
         provenance="verified",
         data=f"{task}, answers ranked; loss in bits per byte of its right answers",
         fitted={"loss": losses},
-        remark=f"The loss is no pretraining loss. Of 190M to 1.3B parameters and their checkpoints, with one made-up "
-        f"point of loss 0. {remark}",
+        remark=f"The loss is not a pretraining loss. Of 190M to 1.3B parameters and their checkpoints, with one "
+        f"made-up point of loss 0. {remark}",
     )
 
 

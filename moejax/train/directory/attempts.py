@@ -96,7 +96,7 @@ class AttemptRecorder:
         except Unreadable:
             raise
         except Damaged as problem:
-            log(f"{told(problem)} Attempts are counted anew.")
+            log(f"{told(problem)} Attempts are counted from the beginning.")
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
         self._seconds = dict.fromkeys(TIME_BUCKETS, 0.0)

@@ -150,7 +150,7 @@ class WandbLogger:
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
         self._folder, self._project, self._name, self._config = folder, project, name, dict(config)
         self._run: Any = None
-        path, remedy = folder / SHOWN, "remove it, and the log is shown anew under another id"
+        path, remedy = folder / SHOWN, "remove it, and the log is uploaded again under another id"
         if not path.exists():
             # The id must be on disk before anything is shown under it.
             write_json(path, {"id": uuid.uuid4().hex[:12]})

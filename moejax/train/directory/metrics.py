@@ -122,7 +122,7 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
     """
     try:
         if (descriptor := open_regular(path, os.O_RDONLY)) is None:
-            raise Damaged(f"{path} is no regular file; remove it, or bring back a copy.")
+            raise Damaged(f"{path} is not a regular file; remove it, or bring back a copy.")
         with os.fdopen(descriptor, "rb") as file:
             end, size = file.seek(0, os.SEEK_END), 4096
             while True:
@@ -185,7 +185,7 @@ def _are_layers(layers: object) -> bool:
 
 def _no_lines(where: object, damaged: Sequence[bytes]) -> str:
     shown = some([repr(line[:40].decode(errors="replace")) for line in damaged], most=3)
-    return f"{where} has {len(damaged)} lines that are no lines of a log: {shown}"
+    return f"{where} has {len(damaged)} lines that are not log lines: {shown}"
 
 
 def _append(path: Path, content: bytes) -> None:

@@ -71,7 +71,7 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
     """
     folder = _owner(path)
     if folder is None:
-        raise UserError(f"{path} is no folder of a training: there is no training.json in it or above it.")
+        raise UserError(f"{path} is not a folder of a training: neither it nor a folder above it has a training.json.")
     training = read_json(folder / TRAINING, Training, remedy=REMEDY)
     if training.vmap:
         raise UserError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
