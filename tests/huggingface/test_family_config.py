@@ -161,7 +161,7 @@ REFUSED = {
     "windows that releases disagree about": (
         "qwen2_moe",
         {"use_sliding_window": True, "layer_types": None},
-        "name them in layer_types",
+        "Give layer_types",
     ),
     "a layer of no known type": ("gpt_oss", {"layer_types": ["chunked_attention"] * 3}, "layer_types"),
     "too few layer types": ("gpt_oss", {"layer_types": ["full_attention"]}, "each of the 3 layers"),
