@@ -363,7 +363,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"num_shared_experts": 0, "shared_hidden": 5}, "shared_hidden is 5, but num_shared_experts is 0"),
         ({"router": "softmax"}, "did you mean topk_softmax"),
         ({"router": "switch"}, "set top_k to 1"),
-        ({"router": "group_limited", "num_groups": 3}, "num_groups must divide"),
+        ({"router": "group_limited", "num_groups": 3}, "num_groups is 3; it must divide the number of experts"),
         ({"threshold": 0.5}, "does not know threshold"),
         ({"router": "top_p", "threshold": 0.0}, "threshold is 0.0; give a number above 0"),
         ({"router": "expert_choice", "expert_bias": True}, "leave expert_bias out"),

@@ -47,7 +47,7 @@ def test_a_training_that_fails_is_named_with_its_log(fails, task, status, error)
 def test_a_training_that_finds_no_room_for_a_word_is_the_disks_fault(fails, task, monkeypatch):
     fails(1)
     monkeypatch.setattr(local.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
-    with pytest.raises(UserError, match=r"it printed nothing .* The disk of .*small is full; make room"):
+    with pytest.raises(UserError, match=r"it printed nothing .* The disk of .*small is full; free space"):
         run(task)
 
 

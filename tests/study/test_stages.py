@@ -293,7 +293,7 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
         ),
         (
             lambda before: {"models": {"wide": before.architecture_of("narrow")}},
-            "depth has a model wide, and an earlier",
+            "model wide of depth has the name of a model in an earlier stage",
         ),
         (None, "depth has no function make"),
     ],
