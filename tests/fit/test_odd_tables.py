@@ -118,7 +118,7 @@ def test_a_fit_is_not_saved_over_something_else(tmp_path):
     fit = moejax.fit(table(), FORMULA, starts=64)
     path = fit.save(tmp_path / "fit.json")
     assert fit.save(path) == path
-    for place, words in (("precious.json", "is no fit"), ("", "is a folder"), ("no/fit.json", "There is no folder")):
+    for place, words in (("precious.json", "is not a fit"), ("", "is a folder"), ("no/fit.json", "There is no folder")):
         (tmp_path / "precious.json").write_text('{"years": 3}')
         with pytest.raises(UserError, match=words):
             fit.save(tmp_path / place)

@@ -125,7 +125,7 @@ def test_before_a_branch_is_trained_the_trunk_is_taken(training, tmp_path):
 
 def test_what_is_no_training_or_has_no_checkpoint_is_refused(training, tmp_path):
     assert not is_training(tmp_path)
-    with pytest.raises(ValueError, match=r"no training\.json in it or above"):
+    with pytest.raises(ValueError, match=r"has a training\.json"):
         find_saved_state(tmp_path)
     folder = write(tmp_path / "run", training, [])
     assert is_training(folder)
