@@ -74,7 +74,7 @@ def launch_check(
         progress=how.progress,
     )
     if how.out:
-        (how.out / "fits").mkdir(exist_ok=True)
+        (how.out / "fits").mkdir(parents=True, exist_ok=True)
         for name, fit in checked.fits().items():
             fit.save(how.out / "fits" / f"{name}.json")
         checked.best.save(how.out / "fit.json")
@@ -192,7 +192,7 @@ def write_recipe(
     written, left_out = ["fits/", "figures/"], []
     with one_set():
         for name in ("fits", "figures"):
-            (folder / name).mkdir(exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             write_text(folder / f"{name}.csv", table_file.csv_text(table))
         for name, fit in fits.items():

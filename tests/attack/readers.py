@@ -165,6 +165,11 @@ def _lines(content: bytes) -> list[str]:
     return [json.loads(line)["text"] for line in content.split(b"\n") if line.strip()]
 
 
+def _records(content: str) -> list[str]:
+    # A .json file that does not begin with an array has lines of JSON; an empty one has none.
+    return [one["text"] for one in json.loads(content)] if content.lstrip()[:1] == "[" else _lines(content.encode())
+
+
 def _record_file() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         array_record(Path(folder), texts=TEXTS)
@@ -206,7 +211,7 @@ READERS = {
     ),
     "json": Reader(
         {"a.json": json.dumps([{"text": text} for text in TEXTS], ensure_ascii=False).encode()},
-        lambda content: [one["text"] for one in json.loads(content.decode("utf-8-sig"))],
+        lambda content: _records(content.decode("utf-8-sig")),
         _documents,
     ),
     "parquet": Reader(
