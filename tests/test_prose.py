@@ -11,28 +11,35 @@ import pytest
 import moejax
 
 ROOT = Path(moejax.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
 CLAUSE = re.compile(r"(What|Of|Who|Where|How|That|Whether)\b")
 BARE_DECIMAL = re.compile(r"(?<![\w.)\]*`])\.\d+(?![\w%])")
 
 
-def docstrings(path):
+def docstrings(tree):
     """Line and text of every docstring of a module, its classes, functions and attributes."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for child in ast.iter_child_nodes(node):
-            value = child.value.value if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) else None
-            if isinstance(value, str):
-                yield child.lineno, value.strip()
+    for node in ast.walk(tree):
+        value = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
+        if isinstance(value, str):
+            yield node.lineno, value.strip()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_docstring_starts_with_a_verb_or_a_noun_phrase(path):
-    assert [f"{line}: {text[:60]}" for line, text in docstrings(path) if CLAUSE.match(text)] == []
+@pytest.fixture(scope="module")
+def texts():
+    """Docstrings of all modules and the texts of their messages, each with its place."""
+    found, shown = [], []
+    for path in sorted(ROOT.rglob("*.py")):
+        tree, place = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT)
+        found += [(f"{place}:{line}", text) for line, text in docstrings(tree)]
+        shown += [(str(place), text) for text in messages(tree, is_of_commands=path.parent.name == "commands")]
+    return found, shown
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_decimals_of_a_docstring_have_a_leading_zero(path):
-    assert [f"{line}: {text[:60]}" for line, text in docstrings(path) if BARE_DECIMAL.search(text)] == []
+def test_a_docstring_starts_with_a_verb_or_a_noun_phrase(texts):
+    assert [f"{place}: {text[:60]}" for place, text in texts[0] if CLAUSE.match(text)] == []
+
+
+def test_decimals_of_a_docstring_have_a_leading_zero(texts):
+    assert [f"{place}: {text[:60]}" for place, text in texts[0] if BARE_DECIMAL.search(text)] == []
 
 
 PRIVATE_PHRASES = re.compile(
@@ -52,21 +59,20 @@ def strings(node):
             yield child.value
 
 
-def messages(path):
+def messages(tree, is_of_commands):
     """Return the texts of errors, messages and help of a module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             shown = node.args if name in {"UserError", "say", "warn", "option", "argument"} else []
             for value in [*shown, *(k.value for k in node.keywords if k.arg in {"help", "description"})]:
                 yield from strings(value)
-        elif isinstance(node, ast.ClassDef) and path.parent.name == "commands":
+        elif isinstance(node, ast.ClassDef) and is_of_commands:
             yield ast.get_docstring(node) or ""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_message_uses_standard_words(path):
-    assert [text for text in messages(path) if PRIVATE_PHRASES.search(text)] == []
+def test_a_message_uses_standard_words(texts):
+    assert [f"{place}: {text}" for place, text in texts[1] if PRIVATE_PHRASES.search(text)] == []
 
 
 PAGES = [
