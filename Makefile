@@ -6,7 +6,10 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity resolve gpu-programs test-slurm browser docs lint format constraints clean
+.PHONY: help quickstart gallery laws settings errata test test-all lint-docs slow parity resolve gpu-programs test-slurm browser docs lint format constraints release-check clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -62,10 +65,10 @@ browser: $(VENV)/.browser  ## the explorer in a real Chromium, without a screen
 	  { echo "No Chromium is on the path: apt-get install chromium, or your system's way; then make browser."; exit 2; }
 	$(BIN)/pytest -m browser -r s --durations 5 tests/explorer/test_explorer_in_a_browser.py
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed  ## ruff and pyright
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
 
-format: $(VENV)/.installed
+format: $(VENV)/.installed  ## repair what ruff can repair
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 docs: $(VENV)/.docs  ## the site, into site/
@@ -74,7 +77,20 @@ docs: $(VENV)/.docs  ## the site, into site/
 constraints: $(VENV)/.installed  ## write down the versions installed now, without addresses
 	$(BIN)/pip freeze --exclude-editable | grep -v '@' > constraints/python$(VERSION).txt
 
-clean:
+# A wheel is used where there is no checkout: the check installs it into an environment of its own and runs there.
+release-check:  ## build wheel and sdist into dist/, check them, install the wheel, run the quickstart's first minute
+	rm -rf dist $(VENV)/release && $(PYTHON) -m venv $(VENV)/release/tools && $(PYTHON) -m venv $(VENV)/release/clean
+	$(VENV)/release/tools/bin/python -m pip install --disable-pip-version-check --quiet build twine
+	$(VENV)/release/tools/bin/python -m build --outdir dist .
+	$(VENV)/release/tools/bin/twine check --strict dist/*
+	$(VENV)/release/clean/bin/python -m pip install --disable-pip-version-check --quiet \
+	  "$$(echo dist/*.whl)[cpu]" $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	mkdir $(VENV)/release/elsewhere && cd $(VENV)/release/elsewhere && ../clean/bin/moejax init && \
+	  { timeout 60 ../clean/bin/moejax study --config=configs/studies/quickstart.py --out quickstart; \
+	    status=$$?; test $$status -eq 75 -o $$status -eq 124 -o $$status -eq 0; } && \
+	  ../clean/bin/moejax status quickstart && ls quickstart/models/*/*.jsonl
+
+clean:  ## remove the environment
 	rm -rf $(VENV)
 
 # "pip install ." replaces the editable install by a copy, in which no change of the checkout is seen.

@@ -15,9 +15,11 @@ pytestmark = pytest.mark.docs
 PAGES = [
     Path("README.md"),
     Path("CONTRIBUTING.md"),
+    Path("AGENTS.md"),
     *sorted(Path("docs").rglob("*.md")),
     *sorted(Path("configs").rglob("*.py")),
 ]
+SKILLS = sorted(Path("skills").rglob("SKILL.md"))
 CODE = re.compile(r"^```\w*(?: [^\n]*)?\n(.*?)^```$|^ {4}(moejax [^\n]*)$", re.MULTILINE | re.DOTALL)
 
 
@@ -37,6 +39,7 @@ SHOWN = [
     (str(source), line)
     for source, text in (
         *((page, code(page)) for page in PAGES),
+        *((page, "\n".join(re.findall(r"`(moejax [^`]* [^`]*)`", page.read_text()))) for page in SKILLS),
         *((name, importlib.import_module(f"moejax.cli.commands.{name}").EXAMPLE) for name in COMMANDS),
     )
     for line in commands(text)
