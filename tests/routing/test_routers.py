@@ -274,9 +274,8 @@ def test_the_bias_of_an_expert_at_the_mean_moves_with_the_mean_alone(experts):
         np.testing.assert_allclose(moved, signs - signs.mean(), atol=1e-6)
 
 
-@pytest.mark.parametrize("shift", [-80.0, -60.0, -45.0, 0.0, 80.0])
 @pytest.mark.parametrize("router", LEARNING)
-def test_weights_and_losses_have_finite_gradients_wherever_logits_lie(router, shift):
+def test_weights_and_losses_have_finite_gradients_wherever_logits_lie(router):
     @jax.jit
     @functools.partial(jax.value_and_grad, has_aux=True)
     def value(logits):
@@ -286,9 +285,10 @@ def test_weights_and_losses_have_finite_gradients_wherever_logits_lie(router, sh
         losses = balance_loss(sums), sequence_balance_loss(sums), router_z_loss(sums)
         return weights.sum() + sum(losses), routing.probabilities
 
-    (_, probabilities), gradient = value(draw_logits(TOKENS, EXPERTS) + shift)
-    np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-5)
-    assert np.isfinite(gradient).all()
+    for shift in (-80.0, -60.0, -45.0, 0.0, 80.0):
+        (_, probabilities), gradient = value(draw_logits(TOKENS, EXPERTS) + shift)
+        np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-5, err_msg=f"{shift}")
+        assert np.isfinite(gradient).all(), shift
 
 
 def test_bias_updates_bring_balance_without_a_loss():
