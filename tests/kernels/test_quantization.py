@@ -59,6 +59,7 @@ def error(found, exact):
     return np.mean(np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1))
 
 
+@functools.cache
 def projected(kind):
     return jax.jit(lambda x, w: project("btd,df->btf", x[None], w, types=ProductTypes(quantization=kind))[0])
 
@@ -85,7 +86,7 @@ def of_groups(kind):
 @pytest.mark.parametrize("product", [projected, of_a_batch, of_groups])
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(4)
 def test_products_and_gradients_of_rows_are_within_the_stated_error_and_gradients_of_matrices_as_ever(
     product, kind, dtype
 ):
