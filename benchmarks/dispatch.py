@@ -27,7 +27,7 @@ import numpy as np
 
 from moejax.kernels.experts import Experts, project_down, project_up
 from moejax.routing import DISPATCHERS
-from moejax.routing.capacity import limit_capacity
+from moejax.routing.layout import limit_capacity
 from moejax.routing.routing import Routing, token_choice
 from moejax.train.allocator import keep_memory
 

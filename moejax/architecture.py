@@ -63,7 +63,7 @@ def _static(default: Any) -> Any:
 class RopeScaling:
     """Scaling of rotary frequencies beyond the sequence length of the first training.
 
-    ``kind`` is a key of ``moejax.model.rope.SCALINGS``; the other fields carry the names of the published
+    ``kind`` is a key of ``moejax.model.positions.SCALINGS``; the other fields carry the names of the published
     configuration files, and a kind reads only those it knows.
     """
 

@@ -19,8 +19,7 @@ from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.entry import Published
-from moejax.laws.law import Law
+from moejax.laws.law import Law, Published
 from moejax.laws.predict import Ranged, check_experts, predict
 from moejax.wording import told
 

@@ -15,7 +15,7 @@ from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.fit.tables.column_names import with_derived
 from moejax.fit.tables.read_runs import read_runs
 from moejax.laws import PUBLISHED
-from moejax.laws.entry import Published
+from moejax.laws.law import Published
 from moejax.run_table import DataFrame
 from moejax.say import say
 

@@ -29,6 +29,7 @@ OTHER_LOGITS_AT_ONCE = 2**27
 accelerator longer than the products unless a chunk has several hundred tokens."""
 
 F32 = jnp.float32
+Arrays = tuple[Array, ...]
 
 
 def token_loss(
@@ -87,7 +88,9 @@ def weighted_losses(
 
 
 @jax.custom_vjp
-def _weighted_losses(hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any) -> tuple[Array, Any]:
+def _weighted_losses(
+    hidden: Arrays, matrix: Array, targets: Arrays, weights: Arrays, shares: tuple[Any, ...]
+) -> tuple[Array, Arrays]:
     losses = [token_loss(h, matrix, aims) for h, aims in zip(hidden, targets, strict=True)]
     sums = tuple((w * loss).sum() for w, loss in zip(weights, losses, strict=True))
     return _total(sums, shares), sums
@@ -98,9 +101,11 @@ def _total(sums: tuple[Array, ...], shares: tuple[Any, ...]) -> Array:
 
 
 def _losses_and_gradients(
-    hidden: Any, matrix: Array, targets: Any, weights: Any, shares: Any
-) -> tuple[tuple[Array, Any], Any]:
-    def local(matrix: Array, hidden: Any, targets: Any, weights: Any, shared: Any) -> tuple[Any, Any, Array, Any]:
+    hidden: Arrays, matrix: Array, targets: Arrays, weights: Arrays, shares: tuple[Any, ...]
+) -> tuple[tuple[Array, Arrays], Any]:
+    def local(
+        matrix: Array, hidden: Arrays, targets: Arrays, weights: Arrays, shared: Arrays
+    ) -> tuple[Arrays, Arrays, Array, Arrays]:
         # Predictions are concatenated, so that there is a single float32 gradient of the matrix.
         joined = functools.partial(jnp.concatenate, axis=0)
         flat = joined([h.reshape(-1, h.shape[2]) for h in hidden]), matrix
@@ -192,7 +197,6 @@ def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., 
 
 
 def _sum(x: Array) -> Array:
-    """Sum over the devices that hold other tokens."""
     return x if token_shards() == 1 else lax.psum(x, TOKEN_AXES)
 
 

@@ -29,9 +29,9 @@ F32 = jnp.float32
 class RowBlock(NamedTuple):
     """``size`` rows from ``start``, of which the first ``rows`` belong to the expert."""
 
-    expert: Any
-    start: Any
-    rows: Any
+    expert: Array | int
+    start: Array | int
+    rows: Array | int
     size: int
     is_head: bool
 

@@ -16,18 +16,21 @@ from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
 from moejax.kernels.permutation import permute, permute_weights, unpermute
 from moejax.kernels.quantization import in_8_bits
 from moejax.kernels.quantization import reference as reference_in_8_bits
-from moejax.kernels.table import select
+from moejax.kernels.table import Operand, select
 from moejax.platform import platform
 
 
-def supports(x: Any, combine_weight: Any, layout_with: Any, experts: Experts) -> bool:
+def supports(x: Operand, combine_weight: Operand | None, layout_with: LayoutWith | None, experts: Experts) -> bool:
     """Return whether a kernel computes the products: on TPUs, and on GPUs since Ampere with an installed library."""
-    if platform() != "gpu":
-        return True
-    kernels = [select("grouped_matmul", x, experts.down)]
+    return platform() != "gpu" or not {REFERENCE, reference_in_8_bits} & set(_kernels(x, experts))
+
+
+def _kernels(rows: Operand, experts: Experts) -> list[Any]:
+    """Return the backend of grouped products and, for quantized experts, the kernel of those in 8 bits."""
+    kernels = [select("grouped_matmul", rows, experts.down)]
     if experts.quantization != "none":
-        kernels.append(select("grouped_matmul_8_bits", x, experts.down, quantization=experts.quantization))
-    return not {REFERENCE, reference_in_8_bits} & set(kernels)
+        kernels.append(select("grouped_matmul_8_bits", rows, experts.down, quantization=experts.quantization))
+    return kernels
 
 
 def experts_grouped_matmul(
@@ -45,11 +48,8 @@ def experts_grouped_matmul(
 
 
 def _backend(rows: Float[Array, "R D"], experts: Experts) -> GroupedMatmul:
-    backend = select("grouped_matmul", rows, experts.down)
-    if experts.quantization == "none":
-        return backend
-    kernel = select("grouped_matmul_8_bits", rows, experts.down, quantization=experts.quantization)
-    return in_8_bits(backend, kernel, experts.quantization)
+    backend, *kernels = _kernels(rows, experts)
+    return in_8_bits(backend, kernels[0], experts.quantization) if kernels else backend
 
 
 def _forward(

@@ -28,7 +28,7 @@ def project(
     equation: str,
     x: Float[Array, "*of_x"],
     matrix: Float[Array, "*of_matrix"],
-    precision: Any = None,
+    precision: lax.PrecisionLike = None,
     types: ProductTypes | None = None,
 ) -> Float[Array, "*of_y"]:
     """Compute ``jnp.einsum(equation, x, matrix)`` in the type of x; token axes come first in x and in the result.
@@ -39,7 +39,7 @@ def project(
     return _project(equation, on_matrix_units(precision), types or ProductTypes(), x, matrix)
 
 
-def on_matrix_units(precision: Any) -> Any:
+def on_matrix_units(precision: lax.PrecisionLike) -> lax.PrecisionLike:
     """Return the algorithm for products of the highest precision: on a GPU six bfloat16 products.
 
     Each factor is split into three pieces of 8 bits, and terms below float32's last bit are omitted. The result is as
@@ -58,12 +58,18 @@ def add_bias(x: Float[Array, "*tokens n"], bias: Float[Array, "*of_bias"]) -> Fl
 
 
 @partial(custom_vjp, nondiff_argnums=(0, 1, 2))
-def _project(equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array) -> Array:
+def _project(equation: str, precision: lax.PrecisionLike, types: ProductTypes, x: Array, matrix: Array) -> Array:
     return _product(equation, precision, types, x, matrix.astype(x.dtype))
 
 
 def _product(
-    equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array, *, is_gradient: bool = False
+    equation: str,
+    precision: lax.PrecisionLike,
+    types: ProductTypes,
+    x: Array,
+    matrix: Array,
+    *,
+    is_gradient: bool = False,
 ) -> Array:
     if types.quantization == "none":
         return jnp.einsum(equation, x, matrix, precision=precision)
@@ -71,7 +77,7 @@ def _product(
 
 
 def _save(
-    equation: str, precision: Any, types: ProductTypes, x: Array, matrix: Array
+    equation: str, precision: lax.PrecisionLike, types: ProductTypes, x: Array, matrix: Array
 ) -> tuple[Array, tuple[Array, Array, Array]]:
     # An empty array records the type of the master copy.
     cast, empty = matrix.astype(x.dtype), jnp.zeros((0,), matrix.dtype)
@@ -79,9 +85,8 @@ def _save(
 
 
 def _gradients(
-    equation: str, precision: Any, types: ProductTypes, saved: tuple[Array, Array, Array], dy: Array
+    equation: str, precision: lax.PrecisionLike, types: ProductTypes, saved: tuple[Array, Array, Array], dy: Array
 ) -> tuple[Array, Array]:
-    """Compute the gradients as JAX does, but with other types."""
     x, matrix, master = saved
     of_inputs, of_y = equation.split("->")
     of_x, of_matrix = of_inputs.split(",")
@@ -96,14 +101,14 @@ _project.defvjp(_save, _gradients)
 
 
 def reference(
-    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
+    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
     """Return the gradient of a matrix, a sum over tokens: ``jnp.einsum(equation, x, dy)``, in a given type."""
     return jnp.einsum(equation, x, dy, precision=precision, preferred_element_type=dtype)
 
 
 def over_one_axis(
-    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
+    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
     """Return the same gradient on a CPU, with all token axes merged. For a sum over two axes, XLA would write a
     transposed copy of an array of all tokens."""

@@ -38,7 +38,7 @@ def cudnn_attention(
 
     ``starts`` and ``lengths`` are those of each row's documents, -1 after the last one.
     """
-    packed = {} if starts is None else _documents(starts, lengths)
+    packed = {} if starts is None or lengths is None else _documents(starts, lengths)
     # JAX relies on type promotion, which the caller may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         return fused.dot_product_attention(
@@ -81,7 +81,7 @@ def cudnn_attention_gradients(
     return dquery, dkey, dvalue
 
 
-def _documents(starts: Any, lengths: Any) -> dict[str, Any]:
+def _documents(starts: Array, lengths: Array) -> dict[str, Any]:
     return {"q_seqlen": lengths, "kv_seqlen": lengths, "q_offsets": starts, "kv_offsets": starts}
 
 
@@ -198,8 +198,6 @@ def tracing_for_gpu(device: Any) -> Iterator[None]:
 
 
 class _JaxWithDevice(ModuleType):
-    """The ``jax`` module with one other device."""
-
     def __init__(self, device: Any):
         super().__init__("jax")
         self.devices = self.local_devices = lambda: [device]

@@ -105,7 +105,7 @@ def einsum(
     x: Float[Array, "*of_x"],
     matrix: Float[Array, "*of_matrix"],
     quantization: str,
-    precision: Any,
+    precision: lax.PrecisionLike,
     *,
     is_gradient: bool = False,
 ) -> Float[Array, "*of_y"]:
@@ -149,7 +149,9 @@ def _in_parts(x: Array, axis: int, parts: int) -> Array:
     return jnp.moveaxis(x.reshape(*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]), axis, 0)
 
 
-def _einsum(equation: str, x: Array, matrix: Array, quantization: str, precision: Any, is_gradient: bool) -> Array:
+def _einsum(
+    equation: str, x: Array, matrix: Array, quantization: str, precision: lax.PrecisionLike, is_gradient: bool
+) -> Array:
     inputs, of_y = equation.split("->")
     of_x, of_matrix = inputs.split(",")
     factors, scales = [], []

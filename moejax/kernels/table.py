@@ -19,6 +19,9 @@ import jax.numpy as jnp
 from moejax.kernels import cpu
 from moejax.platform import platform
 
+Operand = jax.Array | jax.ShapeDtypeStruct
+"""An array, or its shape and type alone, for which a kernel is selected."""
+
 
 class Kernel(NamedTuple):
     """One kernel in the table."""

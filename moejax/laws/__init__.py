@@ -8,7 +8,7 @@ from importlib import import_module
 
 from moejax.laws.claim import Claim
 from moejax.laws.decision import DecisionRule
-from moejax.laws.entry import LawEntry, Published
+from moejax.laws.law import LawEntry, Published
 
 FILES = (
     "dense.kaplan",

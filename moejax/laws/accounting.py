@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -270,7 +269,7 @@ def design_of(architecture: Architecture, tokens: Number, sequence_length: Numbe
     )
 
 
-def _sum(parts: Any) -> Number:
+def _sum(parts: Params | Flops) -> Number:
     return sum(getattr(parts, f.name) for f in fields(parts))
 
 

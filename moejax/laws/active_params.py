@@ -97,7 +97,7 @@ def convention(name: str | None = None) -> Any:
     return ACTIVE_PARAMS[name]
 
 
-def sentence(taken: Any) -> str:
+def sentence(taken: Proportional | BackboneByActive | BackboneByTotal) -> str:
     """Return the sentence that names the convention of an output."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (

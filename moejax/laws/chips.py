@@ -73,6 +73,20 @@ _WITHOUT_SPARSITY = "products: half of the figures with sparsity; NVLink: half o
 _IN_COPIES = "8 bits: the data sheet's figures as others quote them (read 2026-11-25)"
 _CONNECTX_7 = "a ConnectX-7 of 400 Gb/s for each GPU"
 
+_H100 = Chip(
+    "NVIDIA H100 SXM",
+    989.4e12,
+    80e9,
+    f"{_NVIDIA} H100, of DGX H100: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
+    3350e9,
+    fp8_flops_per_second=1978.9e12,
+    int8_flops_per_second=1978.9e12,
+    nvlink_bytes_per_second=450e9,
+    nvlink_gpus=8,
+    host_gpus=8,
+    network_bytes_per_second=50e9,
+)
+
 CHIPS: dict[str, Chip] = {
     "a100": Chip(
         "NVIDIA A100 SXM 80 GB",
@@ -94,31 +108,13 @@ CHIPS: dict[str, Chip] = {
         1555e9,
         int8_flops_per_second=624e12,
     ),
-    "h100": Chip(
-        "NVIDIA H100 SXM",
-        989.4e12,
-        80e9,
-        f"{_NVIDIA} H100, of DGX H100: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
-        3350e9,
-        fp8_flops_per_second=1978.9e12,
-        int8_flops_per_second=1978.9e12,
-        nvlink_bytes_per_second=450e9,
-        nvlink_gpus=8,
-        host_gpus=8,
-        network_bytes_per_second=50e9,
-    ),
-    "h200": Chip(
-        "NVIDIA H200 SXM",
-        989.4e12,
-        141e9,
-        f"{_NVIDIA} H200, of DGX H200: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
-        4800e9,
-        fp8_flops_per_second=1978.9e12,
-        int8_flops_per_second=1978.9e12,
-        nvlink_bytes_per_second=450e9,
-        nvlink_gpus=8,
-        host_gpus=8,
-        network_bytes_per_second=50e9,
+    "h100": _H100,
+    "h200": replace(
+        _H100,
+        name="NVIDIA H200 SXM",
+        memory_bytes=141e9,
+        source=f"{_NVIDIA} H200, of DGX H200: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",
+        memory_bytes_per_second=4800e9,
     ),
     "h800": Chip(
         "NVIDIA H800 SXM",

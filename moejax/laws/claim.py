@@ -20,7 +20,10 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from moejax.float64 import float64
+from moejax.laws.design import Design, Scalar
 
+Partial = jax.tree_util.Partial
+"""A function with its first arguments, as a pytree of these."""
 Variables = Mapping[str, Any]
 """Positive numbers by name."""
 
@@ -33,17 +36,12 @@ RESTARTS = 5
 """Maximum number of restarts of a search that stopped because of rounding."""
 
 
-def nothing_held(variables: Variables) -> dict[str, Any]:
-    """Return the empty constraint of an unconstrained claim."""
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim that ``value`` minimises ``objective`` among all positive variables with the same ``held``.
 
     ``objective`` and ``held`` are functions of the variables. Pass anything else through
-    ``jax.tree_util.Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held quantities
+    ``Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held quantities
     are products of powers of the variables, as a FLOP budget is, so that they are linear in the logarithms.
     """
 
@@ -55,7 +53,7 @@ class Claim:
     """Value of the closed form."""
     objective: Callable[[Variables], Any]
     objective_name: str = "loss"
-    held: Callable[[Variables], Mapping[str, Any]] = jax.tree_util.Partial(nothing_held)  # noqa: RUF009
+    held: Callable[[Variables], Mapping[str, Any]] = Partial(lambda variables: {})  # noqa: RUF009
     notes: tuple[str, ...] = ()
     """Remarks on the number, as sentences."""
 
@@ -87,6 +85,11 @@ class Checked:
             and self.residual <= NEWTON_TOLERANCE * self.curvature
             and self.agreement <= ARGMIN_TOLERANCE + self.resolution
         )
+
+
+def law_at(law: Callable[[Design], Any], fixed: Variables, variables: Variables) -> Any:
+    """Return the output of a law at the design with these fixed fields and variables."""
+    return law(Design(**fixed, **variables))
 
 
 def in_float64(build: Callable[..., Claim]) -> Callable[..., Claim]:
@@ -140,16 +143,16 @@ def check(claim: Claim, *, away: float = 0.5) -> Checked:
         )
 
 
-def _float64(x: Any) -> jax.Array:
+def _float64(x: Scalar) -> jax.Array:
     return jnp.asarray(x, jnp.float64)
 
 
-def _pytree(function: Callable[..., Any]) -> jax.tree_util.Partial:
-    return function if isinstance(function, jax.tree_util.Partial) else jax.tree_util.Partial(function)
+def _pytree(function: Callable[..., Any]) -> Partial:
+    return function if isinstance(function, Partial) else Partial(function)
 
 
 @jax.jit
-def _examine(objective: Any, held: Any, value: Variables) -> dict[str, Any]:
+def _examine(objective: Partial, held: Partial, value: Variables) -> dict[str, Any]:
     logs, unravel = ravel_pytree(jax.tree.map(jnp.log, value))
 
     def loss(z: jax.Array) -> jax.Array:
@@ -170,7 +173,7 @@ def _examine(objective: Any, held: Any, value: Variables) -> dict[str, Any]:
     }
 
 
-def _argmin(objective: Any, value: Variables, at_value: Mapping[str, Any], away: float) -> dict[str, jax.Array]:
+def _argmin(objective: Partial, value: Variables, at_value: Mapping[str, Any], away: float) -> dict[str, jax.Array]:
     from scipy.optimize import minimize
 
     tangent = at_value["tangent"]
@@ -197,7 +200,7 @@ def _argmin(objective: Any, value: Variables, at_value: Mapping[str, Any], away:
 
 @jax.jit
 def _rise_and_slope(
-    steps: jax.Array, objective: Any, value: Variables, tangent: jax.Array, offset: jax.Array
+    steps: jax.Array, objective: Partial, value: Variables, tangent: jax.Array, offset: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     return jax.value_and_grad(lambda s: objective(_move(value, tangent, s)) - offset)(steps)
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.claim import Claim
-from moejax.laws.design import Scalar
+from moejax.laws.design import Design, Scalar
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DecisionRule:
     reason: Callable[..., str] | None = None
     """``reason(law, **given)``: why the law has no answer."""
 
-    def why_none(self, law: Any, given: Mapping[str, float]) -> str:
+    def why_none(self, law: Callable[[Design], Any], given: Mapping[str, float]) -> str:
         """Return the reason why a law has no answer for given quantities, as the end of a sentence."""
         said = self.reason(law, **{name: given[name] for name in self.given}) if self.reason is not None else ""
         return said or "with these coefficients the formula of the answer gives no finite number"
@@ -45,11 +45,12 @@ class DecisionRule:
         if name not in self.ends:
             return ""
         low, high = self.ends[name]
-        at = {"lower": (low, value <= low * (1 + AT_AN_END)), "upper": (high, value >= high * (1 - AT_AN_END))}
-        reached = [(side, end) for side, (end, there) in at.items() if there]
-        if not reached:
+        if value <= low * (1 + AT_AN_END):
+            side, end = "lower", low
+        elif value >= high * (1 - AT_AN_END):
+            side, end = "upper", high
+        else:
             return ""
-        ((side, end),) = reached
         return f"{name} is at its {side} bound, {end:g}: the law has no optimum between {low:g} and {high:g}"
 
 
@@ -73,7 +74,7 @@ def optimum(
         ``optimal_``.
     """
 
-    def decide(law: Any, **quantities: float) -> dict[str, Any]:
+    def decide(law: Callable[[Design], Any], **quantities: float) -> dict[str, Any]:
         made = claim(law, **quantities)
         loss = {"loss": made.objective(made.value)} if "loss" in gives else {}
         return {f"optimal_{name}": value for name, value in {**made.value, **loss}.items() if name in gives}
@@ -96,7 +97,7 @@ def growth(split: Callable[..., Mapping[str, Any]], *, given: tuple[str, ...] = 
       split: ``split(law, flops, **given)``: the best ``params_active`` and ``tokens`` for a budget.
     """
 
-    def decide(law: Any, **quantities: float) -> dict[str, Any]:
+    def decide(law: Callable[[Design], Any], **quantities: float) -> dict[str, Any]:
         held = {name: value for name, value in quantities.items() if name != "flops"}
 
         def log_size(log_flops: Scalar) -> Any:

@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from moejax import quantities
@@ -166,28 +167,32 @@ def parse(text: str, *, what: str = "formula", arguments: bool = True) -> tuple[
 
 def names(tree: Tree) -> Iterator[str]:
     """Yield every name of a tree, in order."""
-    match tree:
-        case Name(text):
-            yield text
-        case _:
-            for part in parts(tree):
-                yield from names(part)
+    return (node.text for node in nodes(tree) if isinstance(node, Name))
 
 
-def parts(tree: Tree) -> tuple[Tree, ...]:
-    """Return the direct subtrees of a tree, in order."""
-    match tree:
-        case Sum(several) | Product(several) | Least(several) | Greatest(several):
-            return several
-        case Negative(part) | Apply(_, part) | Summation(part):
-            return (part,)
-        case Quotient(one, other) | Power(one, other):
-            return one, other
-        case _:
-            return ()
+def nodes(tree: Tree) -> Iterator[Tree]:
+    """Yield a tree and all its subtrees, in order."""
+    yield tree
+    for value in vars(tree).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if not isinstance(part, str):
+                yield from nodes(part)
 
 
-def computed(tree: Tree, at: Callable[[Any], Any], xp: Any) -> Any:
+def replaced(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
+    """Return a tree with the trees of defined names in their place."""
+    if isinstance(tree, Name):
+        return defined.get(tree.text, tree)
+
+    def put(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(put, value))
+        return value if isinstance(value, str) else replaced(value, defined)
+
+    return type(tree)(**{name: put(value) for name, value in vars(tree).items()})
+
+
+def computed(tree: Tree, at: Callable[[Tree], Any], xp: ModuleType) -> Any:
     """Compute a tree with NumPy or ``jax.numpy``, given a function that returns the values of its parts and names."""
     match tree:
         case Number(text):

@@ -42,10 +42,11 @@ from moejax.laws.formula import (
     Tree,
     computed,
     names,
+    nodes,
     parse,
-    parts,
+    replaced,
 )
-from moejax.laws.law import LOSS, Sign, coefficient, law
+from moejax.laws.law import LOSS, Law, Sign, coefficient, law
 from moejax.laws.search import best_split, why_no_split
 from moejax.wording import did_you_mean, listed, some
 
@@ -179,7 +180,7 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
             raise UserError(f"The {what} {text!r} defines {equation.left.text} twice; keep one definition.")
         sides[equation.left.text] = equation.right
     for tree in sides.values():
-        if any(isinstance(one, Summation) for one in _each(tree)):
+        if any(isinstance(one, Summation) for one in nodes(tree)):
             raise UserError(
                 f"The {what} {text!r} has a sum over an index (Σ), which is not supported; write out its terms."
             )
@@ -191,8 +192,8 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
         )
     defined = {name: tree for name, tree in sides.items() if name in used}
     for _ in defined:
-        targets = {name: _put(tree, defined) for name, tree in targets.items()}
-        if sum(1 for tree in targets.values() for _ in _each(tree)) > MOST_PARTS:
+        targets = {name: replaced(tree, defined) for name, tree in targets.items()}
+        if sum(1 for tree in targets.values() for _ in nodes(tree)) > MOST_PARTS:
             raise UserError(f"The {what} {text[:200]!r} has more than {MOST_PARTS:,} parts; write a shorter one.")
     if round_about := [name for tree in targets.values() for name in names(tree) if name in defined]:
         raise UserError(f"The {what} {text!r} defines {round_about[0]} by itself; remove the cycle.")
@@ -235,17 +236,16 @@ def spent_in_rows(law: type[FormulaLaw], columns: Mapping[str, Any]) -> tuple[st
 
 
 def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRule:
-    """Return the decision for the minimum target at a budget, given the law's other inputs."""
     columns = dict(said.columns)
     ((spent, tree),) = _outputs(said.budget).items()
     one, other = letters = list(dict.fromkeys(names(tree)))
     split = columns[one], columns[other]
     held = tuple(name for name in inputs if name not in split)
 
-    def asked(law: Any, given: Mapping[str, float]) -> tuple[Any, ...]:
+    def asked(law: Law, given: Mapping[str, float]) -> tuple[Any, ...]:
         at = {name: given[name] for name in held}
 
-        def output(law: Any, variables: Mapping[str, Any]) -> Any:
+        def output(law: Law, variables: Mapping[str, Any]) -> Any:
             outputs = law(design_from(at | dict(variables)))
             return outputs[target] if isinstance(outputs, Mapping) else outputs
 
@@ -254,40 +254,17 @@ def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRu
 
         return law, output, cost, given[columns[spent]], split
 
-    def decide(law: Any, **given: float) -> dict[str, Any]:
+    def decide(law: Law, **given: float) -> dict[str, Any]:
         _, output, *_ = problem = asked(law, given)
         best = best_split(*problem)
         return {f"optimal_{name}": value for name, value in (best | {target: output(law, best)}).items()}
 
-    def reason(law: Any, **given: float) -> str:
+    def reason(law: Law, **given: float) -> str:
         return why_no_split(*asked(law, given))
 
     symbols = {f"optimal_{ours}": f"{letter}*" for letter, ours in zip(letters, split, strict=True)}
     symbols |= {f"optimal_{target}": "L*" if target == "loss" else f"{target}*"}
     return DecisionRule((columns[spent], *held), symbols, decide, reason=reason)
-
-
-def _each(tree: Tree) -> Iterator[Tree]:
-    yield tree
-    for part in parts(tree):
-        yield from _each(part)
-
-
-def _put(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
-    put = functools.partial(_put, defined=defined)
-    match tree:
-        case Name(text):
-            return defined.get(text, tree)
-        case Sum(several) | Product(several) | Least(several) | Greatest(several):
-            return type(tree)(tuple(map(put, several)))
-        case Negative(part):
-            return Negative(put(part))
-        case Apply(function, part):
-            return Apply(function, put(part))
-        case Quotient(one, other) | Power(one, other):
-            return type(tree)(put(one), put(other))
-        case _:
-            return tree
 
 
 def _check_coefficients(text: str, coefficients: list[str]) -> None:
@@ -317,7 +294,7 @@ def _made(said: ReadFormula) -> type[FormulaLaw]:
     inputs = tuple(dict.fromkeys(field for ours in read.values() for field in DERIVED.get(ours, (ours,))))
     targets = {columns[name]: tree for name, tree in trees.items()}
     shape = _Dimensions(read, trees.values())
-    powers = (one for tree in trees.values() for one in _each(tree) if isinstance(one, Power))
+    powers = (one for tree in trees.values() for one in nodes(tree) if isinstance(one, Power))
     raised = {name for power in powers for name in names(power.exponent)}
     fields = {
         name: coefficient(
@@ -363,7 +340,6 @@ def _evaluate(tree: Tree, values: Mapping[str, Any]) -> Any:
 
 
 def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:
-    """Yield the factors of a term, and whether each is in a denominator."""
     match tree:
         case Product(factors):
             for factor in factors:
@@ -407,7 +383,7 @@ class _Signs:
 
     def is_power_law(self, term: Tree) -> bool:
         """Return whether a term is a product with a power of a column and without other functions of columns."""
-        functions = (one for one in _each(term) if isinstance(one, Apply) and one.function != "sqrt")
+        functions = (one for one in nodes(term) if isinstance(one, Apply) and one.function != "sqrt")
         if any(map(self.reads, functions)):
             return False
         factors = [(tree, below) for tree, below in _factors(term) if self.reads(tree)]
@@ -448,7 +424,7 @@ class _Signs:
         columns_below = all(under for tree, under in _factors(base) if self.reads(tree))
         falls = below != isinstance(exponent, Negative) if not columns_below else True
         falls = falls and not self.logarithms
-        self.note_all(exponent, falls and not any(isinstance(one, Sum) for one in _each(exponent)))
+        self.note_all(exponent, falls and not any(isinstance(one, Sum) for one in nodes(exponent)))
         for tree, _ in _factors(base):
             # A base of a fitted power must be above 0.
             self.note(tree.text, True) if isinstance(tree, Name) else self.sum(tree, inside)

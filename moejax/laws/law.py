@@ -1,4 +1,5 @@
-"""Define the protocol of a law: a frozen pytree of coefficients that maps a Design to a loss.
+"""Define the protocol of a law, a frozen pytree of coefficients that maps a Design to a loss, and its entry: names,
+published constants, decisions and claims. Each law's file ends with its entries, and ``moejax.laws`` collects them.
 
 The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design), bootstrapped
 (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic. It never branches on values
@@ -11,14 +12,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.laws.design import Design, known
+from moejax.laws.claim import Claim
+from moejax.laws.decision import DecisionRule
+from moejax.laws.design import Design, Scalar, known
 from moejax.pytree import pytree
 from moejax.wording import listed
 
@@ -34,6 +37,7 @@ class Law(Protocol):
     """Names of the Design fields that the law reads."""
     outputs: ClassVar[Mapping[str, str]]
     """Units of the outputs by name: ``LOSS``, or the entries of the mapping that the law returns."""
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __call__(self, design: Design) -> Any:
         """Return the loss in nats per token at one design point, or a mapping if the law predicts something else."""
@@ -101,7 +105,7 @@ def coefficient(
 
 
 def constant(
-    meaning: str, *, symbol: str, default: Any, dimension: Mapping[str, str | tuple[str, ...]] | None = None
+    meaning: str, *, symbol: str, default: float, dimension: Mapping[str, str | tuple[str, ...]] | None = None
 ) -> Any:
     """Declare a field of a law that is chosen, not fitted: no leaf of the pytree, but with a dimension."""
     metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
@@ -112,6 +116,7 @@ def constant(
 
 
 _Class = TypeVar("_Class", bound=type)
+_OfClass = TypeVar("_OfClass", bound=Law)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(coefficient, constant))
@@ -126,16 +131,16 @@ def law(cls: _Class) -> _Class:
     return pytree(dataclass(frozen=True, kw_only=True)(cls))
 
 
-def _asking_for_inputs(call: Callable[[Any, Design], Any]) -> Callable[[Any, Design], Any]:
+def _asking_for_inputs(call: Callable[[Law, Design], Any]) -> Callable[[Law, Design], Any]:
     @functools.wraps(call)
-    def checked(self: Any, design: Design) -> Any:
+    def checked(self: Law, design: Design) -> Any:
         require_inputs(self, known(design))
         return call(self, design)
 
     return checked
 
 
-def require_inputs(law: Any, given: Container[str]) -> None:
+def require_inputs(law: Law | type[Law], given: Container[str]) -> None:
     """Raise ``UserError`` with the law, its inputs and the missing ones if an input is not given."""
     missing = [name for name in law.inputs if name not in given]
     if missing:
@@ -143,9 +148,15 @@ def require_inputs(law: Any, given: Container[str]) -> None:
         raise UserError(f"The law {cls.__name__} reads {listed(law.inputs)}; also give {listed(missing)}.")
 
 
-def coefficients(law: Any) -> dict[str, Any]:
+def coefficients(law: Law) -> dict[str, Any]:
     """Return the coefficients of a law by name, in order, without constants."""
     return {f.name: getattr(law, f.name) for f in dataclasses.fields(law) if not f.metadata.get("static")}
+
+
+def from_law(cls: type[_OfClass], law: Law, **changed: Scalar) -> _OfClass:
+    """Return a law of a class with the coefficients that another law has by the same names, except the changed ones."""
+    names = (f.name for f in dataclasses.fields(cls))
+    return cls(**{name: changed[name] if name in changed else getattr(law, name) for name in names})
 
 
 def without_effect(law: type, output: str) -> tuple[str, ...]:
@@ -153,7 +164,7 @@ def without_effect(law: type, output: str) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(law) if f.metadata.get("output") not in (None, output))
 
 
-def outputs_of(law: Any) -> dict[str, str]:
+def outputs_of(law: Law) -> dict[str, str]:
     """Return the outputs of a law with their units; a law fitted to one output lacks the coefficients of the others."""
     unknown = {name for name, value in coefficients(law).items() if np.any(np.isnan(value))}
     cls = type(law)
@@ -166,12 +177,12 @@ def is_power(exponent: str | tuple[str, ...]) -> bool:
     return all(power.lstrip("-").replace(".", "", 1).isdigit() for power in powers)
 
 
-def _log(size: Any) -> Any:
+def _log(size: Scalar) -> Any:
     """Return the logarithm, in double precision for a number, else in the precision of the traced value."""
     return math.log(size) if isinstance(size, int | float) else jnp.log(size)
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Scalar, exponent: Scalar) -> Any:
     """Return ``base ** exponent``, which is infinite if Python's power of two numbers would raise."""
     if not (isinstance(base, int | float) and isinstance(exponent, int | float)):
         return base**exponent
@@ -179,7 +190,7 @@ def _power(base: Any, exponent: Any) -> Any:
         return float(np.power(float(base), float(exponent)))
 
 
-def in_units(law: Any, units: Mapping[str, Any]) -> Any:
+def in_units(law: Law, units: Mapping[str, Scalar]) -> Any:
     """Return the law for designs in other units: ``in_units(law, u)(design.in_units(d, u)) == law(d)``.
 
     Args:
@@ -206,3 +217,50 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
                 value = value + exponent(slope) * (_log(units[kind]) / math.log(f.metadata["log_base"]))
         changes[f.name] = value
     return dataclasses.replace(law, **changes)
+
+
+PROVENANCE = {
+    "verified": "recomputed from the authors' data or configuration, or held to their own printed results",
+    "read": "read in the document itself, not recomputed",
+    "secondary": "known from other documents that quote it",
+}
+"""Kinds of provenance of a set of constants."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Constants of one law from one document."""
+
+    law: Any
+    """Law with these constants."""
+    source: str
+    """Document, equation or table."""
+    provenance: str
+    """A key of ``PROVENANCE``."""
+    data: str = ""
+    """Data on which the loss was measured, as far as stated."""
+    fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+    dense: bool = False
+    """True if the constants were fitted to dense models only and do not model the gain of experts."""
+    remark: str = ""
+    """Remark to read before trusting a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawEntry:
+    """A law with its names, published constants, decisions and claims."""
+
+    name: str
+    law: type
+    """Class made by ``moejax.laws.law.law``."""
+    aliases: tuple[str, ...] = ()
+    """Aliases, usually the paper's first author."""
+    published: Mapping[str, Published] = field(default_factory=dict)
+    """Published constants by the name of the set; the first is the default."""
+    decides: tuple[DecisionRule, ...] = ()
+    """Decisions of ``moejax fit --decide``."""
+    claims: Mapping[str, Callable[[], Claim]] = field(default_factory=dict)
+    """Claims with published constants, by the function that makes them; ``moejax.laws`` collects them."""
+    not_searched: str = ""
+    """Reason why the fitting engine does not search for the coefficients, if they are determined otherwise."""

@@ -20,8 +20,7 @@ from moejax.float64 import float64
 from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
-from moejax.laws.entry import Published
-from moejax.laws.law import Law, outputs_of, require_inputs
+from moejax.laws.law import Law, Published, outputs_of, require_inputs
 from moejax.quantities import format
 from moejax.wording import did_you_mean, listed
 
@@ -150,7 +149,9 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
         law = published(law)
     fitted = law.fitted if isinstance(law, Ranged) else {}
     bare: Any = law.law if isinstance(law, Ranged) else law
-    check_inputs(bare, design)
+    check_design(design)
+    require_inputs(bare, known(design))
+    check_experts(bare, design)
     # With NumPy numbers nothing is compiled, unlike single JAX operations. Non-finite results are reported below.
     with float64(), np.errstate(all="ignore"):
         exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
@@ -161,7 +162,9 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
             # Count FLOPs as decisions do; a law that reads FLOPs has required them above.
             spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
             design = point = dataclasses.replace(point, flops=spent)
-        ranges = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
+        ranges = {
+            name: bounds for name, bounds in fitted.items() if name not in FIELDS or getattr(design, name) is not None
+        }
         endless = {name: value for name, value in values.items() if not math.isfinite(value)}
         if endless:
             raise UserError(_without_number(bare, design, endless))
@@ -176,7 +179,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     )
 
 
-def effective_params(law: Any, design: Design) -> float | None:
+def effective_params(law: Law, design: Design) -> float | None:
     """Return the parameters of the dense model with the same loss, in float64; None if the law does not define them."""
     if not hasattr(law, "dense_equivalent"):
         return None
@@ -189,13 +192,6 @@ def _is_mixture(design: Design) -> bool:
     given = known(design)
     active = given.get("params_active")
     return bool(given.get("num_experts", 0) > 0 or (active is not None and given.get("params_total", active) > active))
-
-
-def check_inputs(law: Law, design: Design) -> None:
-    """Raise ``UserError`` if the law cannot be evaluated at the design."""
-    check_design(design)
-    require_inputs(law, known(design))
-    check_experts(law, design)
 
 
 def check_experts(law: Law, design: Design) -> None:
@@ -218,12 +214,8 @@ def check_design(design: Design) -> None:
             rule = "positive" if name in POSITIVE else "0 or more"
             raise UserError(f"{name} is {value:g}; it must be a finite number, {rule}.")
     _require_order(given, "params_active", "params_total", "what serves one token is part of all parameters")
-    _require_order(
-        given, "params_embedding", "params_active", "both counts include the embeddings and more", equal=False
-    )
-    _require_order(
-        given, "params_embedding", "params_total", "both counts include the embeddings and more", equal=False
-    )
+    for count in ("params_active", "params_total"):
+        _require_order(given, "params_embedding", count, "both counts include the embeddings and more", equal=False)
     _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, lies in [0, 1)")
     if given.get("num_experts", 0) > 0 and given.get("top_k") == 0:
         raise UserError(
@@ -254,10 +246,6 @@ def check_scale(design: Design) -> None:
             )
 
 
-def _given(design: Design, name: str) -> bool:
-    return getattr(design, name) is not None
-
-
 def _without_number(law: Law, design: Design, endless: Mapping[str, float]) -> str:
     read = ", ".join(f"{name} {float(value_of(design, name)):g}" for name in law.inputs)
     said = ", ".join(f"{name} = {value}" for name, value in endless.items())
@@ -275,7 +263,7 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str,
         )
 
 
-def factor(value: float, smallest: Any, largest: Any) -> float:
+def factor(value: float, smallest: float, largest: float) -> float:
     """Return the ratio of a value to the largest, or to the smallest if it is smaller; 1 between them.
 
     The tolerance allows for rounding of computed ratios at the end of a range.

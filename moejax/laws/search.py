@@ -9,8 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from moejax.laws.design import Scalar
+from moejax.laws.law import Law
 
 CELLS = 512
 BISECTIONS = 60
@@ -27,7 +29,7 @@ def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) ->
     best = jnp.argmin(jax.vmap(function)(grid))
     slope = jax.grad(function)
 
-    def halve(_: Any, bracket: Any) -> Any:
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bracket
         middle = (left + right) / 2
         rising = slope(middle) > 0
@@ -41,7 +43,7 @@ def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) ->
     return jnp.where(function(end) <= function(inside), end, _followed(slope, inside))
 
 
-def _followed(slope: Callable[[Any], Any], argmin: Any) -> Any:
+def _followed(slope: Callable[[Any], Any], argmin: Array) -> Array:
     """Return the same number with the derivatives of the root of ``slope``, because bisection has none.
 
     A Newton step from the root, held constant, applies the implicit function theorem; every step doubles the order of
@@ -67,11 +69,11 @@ PAID = 1e-6
 LONGEST = 1e-3
 """Maximum last step in e-folds. The search ends closer, unless a kink has no slope to follow."""
 
-Function = Callable[[Any, Mapping[str, Any]], Any]
+Function = Callable[[Law, Mapping[str, Any]], Any]
 """A function of a law and of the two numbers by name."""
 
 
-def best_split(law: Any, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> dict[str, Any]:
+def best_split(law: Law, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> dict[str, Any]:
     """Return the two positive numbers of minimum objective at a given cost; NaN if there are none in the search range.
 
     The result can be differentiated twice in the law's coefficients and in the budget.
@@ -90,7 +92,7 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Scalar, na
     most = jnp.max(jnp.where(jnp.isfinite(every), every, least))
     differ = most - least > FLAT * jnp.abs(least)
 
-    def nearer(_: Any, around: Any) -> Any:
+    def nearer(_: Array, around: tuple[Array, Array]) -> tuple[Array, Array]:
         best, width = around
         offsets = jnp.clip(best + width * jnp.linspace(-1.0, 1.0, POINTS), -REACH, REACH)
         values = jax.vmap(lambda offset: still.value(offset, middle))(offsets)
@@ -111,7 +113,7 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Scalar, na
     return {name: jnp.where(inside, number, jnp.nan) for name, number in moving.numbers(best).items()}
 
 
-def why_no_split(law: Any, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> str:
+def why_no_split(law: Law, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> str:
     """Return the reason why ``best_split`` gives no numbers, as the end of a sentence."""
     split = _Split(law, objective, cost, jnp.log(jnp.asarray(budget, float)), names)
     middle = split.middle()
@@ -130,17 +132,17 @@ def why_no_split(law: Any, objective: Function, cost: Function, budget: Scalar, 
 class _Split:
     """A split problem, with points as logarithms of the two numbers."""
 
-    law: Any
+    law: Law
     objective: Function
     cost: Function
-    asked: Any
+    asked: Array
     """Logarithm of the budget."""
     names: tuple[str, str]
 
-    def numbers(self, point: Any) -> dict[str, Any]:
+    def numbers(self, point: Array) -> dict[str, Any]:
         return {name: jnp.exp(point[i]) for i, name in enumerate(self.names)}
 
-    def over(self, point: Any) -> Any:
+    def over(self, point: Array) -> Any:
         """Return the excess cost of a point over the budget, in e-folds."""
         return jnp.log(self.cost(self.law, self.numbers(point))) - self.asked
 
@@ -148,12 +150,12 @@ class _Split:
         """Return the point of two equal numbers that cost the budget."""
         return _root(lambda both: self.over(jnp.stack([both, both])), 0.0, 8 * REACH)
 
-    def paid(self, offset: Any, middle: Scalar) -> Any:
+    def paid(self, offset: Scalar, middle: Scalar) -> Any:
         """Return the point that costs the budget and whose first number is ``offset`` from the middle."""
         first = middle + offset
         return jnp.stack([first, _root(lambda y: self.over(jnp.stack([first, y])), middle, 4 * REACH)])
 
-    def value(self, offset: Any, middle: Scalar) -> Any:
+    def value(self, offset: Scalar, middle: Scalar) -> Any:
         """Return the objective there; infinite if nothing costs the budget."""
         point = self.paid(offset, middle)
         value = self.objective(self.law, self.numbers(point))
@@ -164,7 +166,7 @@ class _Split:
         """Return the objective at all splits of the search range."""
         return jax.vmap(lambda offset: self.value(offset, middle))(OFFSETS)
 
-    def conditions(self, point: Any) -> Any:
+    def conditions(self, point: Array) -> Any:
         """Return the residuals of the best split: the slope along the budget, and the excess cost."""
         slope = jax.grad(lambda at: self.objective(self.law, self.numbers(at)))(point)
         dear = jax.grad(self.over)(point)
@@ -174,7 +176,7 @@ class _Split:
 def _root(rising: Callable[[Any], Any], middle: Scalar, reach: float) -> Any:
     """Return the root of a rising function within a distance of a middle."""
 
-    def halve(_: Any, bracket: Any) -> Any:
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bracket
         between = (left + right) / 2
         above = rising(between) > 0

@@ -43,7 +43,7 @@ class KVCache:
         """Return the attention mask of the next tokens."""
         return AttentionMask(start=self.length, query_segments=segments, key_segments=self.segments)
 
-    def after(self, tokens: int, dense: Any, moe: Any) -> KVCache:
+    def after(self, tokens: int, dense: KeyValue | Latents | None, moe: KeyValue | Latents | None) -> KVCache:
         """Return the cache after ``tokens`` more tokens."""
         return replace(self, length=self.length + tokens, dense=dense, moe=moe)
 

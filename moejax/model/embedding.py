@@ -32,7 +32,6 @@ def _rows_and_save(dtype: str, table: Array, tokens: Array) -> tuple[Array, tupl
 
 
 def _gradient(dtype: str, saved: tuple[Array, Array], drows: Array) -> tuple[Array, None]:
-    """Return the gradient of a look-up in the table's own type."""
     table, tokens = saved
     back = jax.vjp(lambda table: _read(table, tokens), table)[1]
     return *back(drows.astype(table.dtype)), None

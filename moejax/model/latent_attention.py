@@ -21,8 +21,7 @@ from moejax.kernels.rms_norm import rms_norm
 from moejax.kernels.saved_names import ATTN_QKV
 from moejax.model.attention import attention_output
 from moejax.model.parameter import ParamFactory
-from moejax.model.positions import POSITIONS
-from moejax.model.rope import score_scale
+from moejax.model.positions import POSITIONS, score_scale
 from moejax.model.runtime import Runtime
 
 

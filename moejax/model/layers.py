@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from moejax.architecture import Architecture
 from moejax.kernels.attention import AttentionMask
 from moejax.kernels.rms_norm import rms_norm
-from moejax.model.attention import Attention
-from moejax.model.feed_forward import FeedForward
-from moejax.model.latent_attention import LatentAttention
-from moejax.model.moe import MoE
+from moejax.model.attention import Attention, KeyValue
+from moejax.model.feed_forward import FeedForward, MoE
+from moejax.model.latent_attention import LatentAttention, Latents
 from moejax.model.parameter import ParamFactory
 from moejax.model.runtime import Runtime, remat_policy
 from moejax.pytree import pytree
@@ -34,11 +33,11 @@ ACTIVATION = ("batch", None, None)
 class LayerInputs(NamedTuple):
     """Inputs of a layer in addition to its parameters; for a stack of layers every array has a leading axis."""
 
-    expert_bias: Any = None
-    """Float[E] for mixture layers with an expert bias, else None."""
-    key: Any = None
+    expert_bias: Float[Array, "*layers E"] | None = None
+    """For mixture layers with an expert bias, else None."""
+    key: Key[Array, "*layers"] | None = None
     """Key for router noise during training."""
-    cache: Any = None
+    cache: KeyValue | Latents | None = None
     """Keys and values of earlier tokens, with space for the current ones; None to attend to the current tokens
     alone."""
 
@@ -47,7 +46,7 @@ class LayerOutputs(NamedTuple):
     """Outputs of a layer in addition to its activations; for a stack of layers every array has a leading axis."""
 
     routing: RoutingSums | None
-    cache: Any
+    cache: KeyValue | Latents | None
 
 
 @pytree
@@ -183,7 +182,6 @@ def stacked(results: list[Any]) -> Any:
 
 
 def _first(rows: dict[bool, Any], counts: dict[bool, int]) -> tuple[dict[bool, Any], dict[bool, Any]]:
-    """Return the first ``counts`` rows of each stack that has any, and the remaining rows."""
     here = {e: jax.tree.map(lambda leaf, n=counts[e]: leaf[:n], rows[e]) for e in rows if counts[e]}
     rest = {e: jax.tree.map(lambda leaf, n=counts[e]: leaf[n:], rows[e]) for e in rows}
     return here, rest

@@ -11,10 +11,9 @@ from jaxtyping import Array, Float, Int
 from moejax.architecture import Architecture
 from moejax.config import check_fields
 from moejax.kernels import cross_entropy
-from moejax.model.transformer import unembedding
+from moejax.model.transformer import Params, unembedding
 from moejax.ranges import Scale, Tokens, one_of
-from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
-from moejax.routing.sums import RoutingSums
+from moejax.routing.sums import RoutingSums, balance_loss, router_z_loss, sequence_balance_loss
 
 BALANCE_LOADS = ("batch", "previous_step")
 """Choices of the loads by which the balance loss weighs probabilities."""
@@ -59,7 +58,7 @@ class LossWeights:
 
 def token_loss(
     architecture: Architecture,
-    params: Any,
+    params: Params,
     hidden: Float[Array, "batch length dim"],
     targets: Int[Array, "batch length"],
 ) -> Float[Array, "batch length"]:
@@ -69,7 +68,7 @@ def token_loss(
 
 def weighted_losses(
     architecture: Architecture,
-    params: Any,
+    params: Params,
     hidden: tuple[Float[Array, "batch length dim"], ...],
     targets: tuple[Int[Array, "batch length"], ...],
     weights: tuple[Float[Array, "batch length"], ...],

@@ -19,12 +19,11 @@ from moejax.kernels.attention import AttentionMask, check_attention
 from moejax.kernels.rms_norm import rms_norm
 from moejax.model.cache import KVCache
 from moejax.model.embedding import look_up
+from moejax.model.feed_forward import router_arguments
 from moejax.model.layers import ACTIVATION, ForwardContext, Layer, LayerInputs, run_layers
-from moejax.model.moe import router_arguments
 from moejax.model.mtp import MTPLayers, run_mtp_layers
 from moejax.model.parameter import Initialisation, ParamFactory, init_params, metadata
-from moejax.model.positions import POSITIONS
-from moejax.model.rope import check_scaling
+from moejax.model.positions import POSITIONS, check_scaling
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.routing import ACTIVATIONS, NOT_CAUSAL, ROUTERS, unknown_options
 from moejax.routing.sums import RoutingSums

@@ -20,9 +20,8 @@ from moejax.laws import CLAIMS, LAWS, NOT_SEARCHED, PUBLISHED
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.catalogue import find
 from moejax.laws.design import FIELDS, KINDS, Design
-from moejax.laws.entry import PROVENANCE
 from moejax.laws.formula import Formula, Name, formula, names, parse
-from moejax.laws.law import LOSS
+from moejax.laws.law import LOSS, PROVENANCE
 from moejax.laws.predict import predict as ask_law
 from moejax.papers import errata
 from moejax.papers.plots import ALL

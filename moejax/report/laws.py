@@ -7,8 +7,7 @@ import inspect
 from typing import Any
 
 from moejax.laws import ALIASES, LAWS, PUBLISHED
-from moejax.laws.entry import PROVENANCE
-from moejax.laws.law import coefficients
+from moejax.laws.law import PROVENANCE, coefficients
 from moejax.laws.predict import law_name
 from moejax.quantities import format
 from moejax.result import Column, Result, Table

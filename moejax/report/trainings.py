@@ -22,7 +22,7 @@ ROUTING = {
     "logit_rms": "logit RMS",
     "bias_range": "bias range",
 }
-"""Headings of ``moejax.routing.statistics``, short enough for 80 columns."""
+"""Headings of ``moejax.routing.sums.statistics``, short enough for 80 columns."""
 
 
 def speed_text(tokens_per_second: float, mfu: float | None) -> str:

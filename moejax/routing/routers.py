@@ -18,16 +18,20 @@ from jaxtyping import Bool, Float, Int, Key
 
 from moejax.errors import UserError
 from moejax.kernels.saved_names import choice
-from moejax.routing.capacity import expert_capacity
+from moejax.routing.layout import expert_capacity
 from moejax.routing.routing import Routing, gather_scores, token_choice, top_k_indices, top_k_scores
+
+Logits = Float[Array, "tokens experts"]
+Bias = Float[Array, " experts"] | None
+NoiseKey = Key[Array, ""] | None
 
 
 def softmax_topk(
-    logits: Float[Array, "tokens experts"],
+    logits: Logits,
     *,
     top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
+    bias: Bias = None,
+    key: NoiseKey = None,
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
@@ -42,12 +46,7 @@ def softmax_topk(
 
 
 def topk_softmax(
-    logits: Float[Array, "tokens experts"],
-    *,
-    top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
-    routed_scaling_factor: float = 1.0,
+    logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None, routed_scaling_factor: float = 1.0
 ) -> Routing:
     """Select the top k logits, then apply softmax to those alone (Shazeer et al. 2017 without noise; gpt-oss)."""
     expert = top_k_indices(logits, top_k, bias)
@@ -56,11 +55,11 @@ def topk_softmax(
 
 
 def sigmoid_topk(
-    logits: Float[Array, "tokens experts"],
+    logits: Logits,
     *,
     top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
+    bias: Bias = None,
+    key: NoiseKey = None,
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
@@ -71,11 +70,11 @@ def sigmoid_topk(
 
 
 def group_limited(
-    logits: Float[Array, "tokens experts"],
+    logits: Logits,
     *,
     top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
+    bias: Bias = None,
+    key: NoiseKey = None,
     num_groups: int = 1,
     top_k_groups: int = 1,
     norm_topk_prob: bool = True,
@@ -99,13 +98,7 @@ def group_limited(
     return _sigmoid_routing(logits, expert, norm_topk_prob, routed_scaling_factor)
 
 
-def switch(
-    logits: Float[Array, "tokens experts"],
-    *,
-    top_k: int = 1,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
-) -> Routing:
+def switch(logits: Logits, *, top_k: int = 1, bias: Bias = None, key: NoiseKey = None) -> Routing:
     """Select one expert per token, weighted by its softmax probability (Fedus et al. 2022, Eq. 1–2).
 
     Its noise, ``jitter``, is applied to the input of the router's linear map.
@@ -124,12 +117,12 @@ def jitter(x: Float[Array, "tokens model"], key: Key[Array, ""], epsilon: float 
 
 
 def noisy_topk(
-    logits: Float[Array, "tokens experts"],
+    logits: Logits,
     *,
     top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
-    noise_logits: Float[Array, "tokens experts"] | None = None,
+    bias: Bias = None,
+    key: NoiseKey = None,
+    noise_logits: Logits | None = None,
 ) -> Routing:
     """Add normal noise to the logits, select the top k, and apply softmax to those (Shazeer et al. 2017, Eq. 3–5).
 
@@ -144,14 +137,7 @@ def noisy_topk(
     return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, weight)
 
 
-def top_p(
-    logits: Float[Array, "tokens experts"],
-    *,
-    top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
-    threshold: float = 0.4,
-) -> Routing:
+def top_p(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None, threshold: float = 0.4) -> Routing:
     """Select the most likely experts until their probabilities sum to ``threshold``: at least one and at most
     ``top_k``.
 
@@ -166,11 +152,11 @@ def top_p(
 
 
 def expert_choice(
-    logits: Float[Array, "tokens experts"],
+    logits: Logits,
     *,
     top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
+    bias: Bias = None,
+    key: NoiseKey = None,
     padding_mask: Bool[Array, " tokens"] | None = None,
 ) -> Routing:
     """Let every expert take its best tokens, ``top_k`` experts per token on average (Zhou et al. 2022, Eq. 1–2).
@@ -203,25 +189,13 @@ def expert_choice(
     return routing.masked(jnp.tile(jnp.arange(capacity) < taken, experts))
 
 
-def balanced(
-    logits: Float[Array, "tokens experts"],
-    *,
-    top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
-) -> Routing:
+def balanced(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None) -> Routing:
     """Assign experts round-robin, independent of the logits, for equal loads (debugging)."""
     tokens, experts = logits.shape
     return _equal_weights(logits, (jnp.arange(tokens * top_k, dtype=jnp.int32) % experts).reshape(tokens, top_k))
 
 
-def random(
-    logits: Float[Array, "tokens experts"],
-    *,
-    top_k: int,
-    bias: Float[Array, " experts"] | None = None,
-    key: Key[Array, ""] | None = None,
-) -> Routing:
+def random(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None) -> Routing:
     """Assign k different experts uniformly at random, independent of the logits; without a key, always the same
     (debugging)."""
     expert = top_k_indices(jax.random.uniform(jax.random.key(0) if key is None else key, logits.shape), top_k)
@@ -285,9 +259,7 @@ def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float
     return factor * (scores / scores.sum(axis=1, keepdims=True) if normalise else scores)
 
 
-def _sigmoid_routing(
-    logits: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"], normalise: bool, factor: float
-) -> Routing:
+def _sigmoid_routing(logits: Logits, expert: Int[Array, "tokens top_k"], normalise: bool, factor: float) -> Routing:
     """Return the routing with sigmoid scores as weights.
 
     Scores are normalised by their logarithms: if all logits are very negative, sums of scores underflow, and so do
@@ -303,7 +275,7 @@ def _sigmoid_routing(
     return token_choice(logits, jax.nn.softmax(log_scores, axis=1), expert, factor * weight)
 
 
-def _equal_weights(logits: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"]) -> Routing:
+def _equal_weights(logits: Logits, expert: Int[Array, "tokens top_k"]) -> Routing:
     weight = jnp.full(expert.shape, 1.0 / expert.shape[1], logits.dtype)
     return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, weight)
 

@@ -1,4 +1,7 @@
-"""Compute the sums behind a layer's losses and statistics, which add up over microbatches, steps and the mesh."""
+"""Compute the sums behind a layer's losses and statistics, and these from them.
+
+Sums add up over microbatches, steps and the mesh, so no value depends on how a batch is split.
+"""
 
 from __future__ import annotations
 
@@ -105,3 +108,60 @@ def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float
     # The probabilities of a token sum to 1, so only padding has a total of 0.
     share = probability / jnp.where(total > 0, total, 1.0)
     return load.shape[-1] * (load * share).sum(-1)
+
+
+def balance_loss(sums: RoutingSums, loads: Array | None = None) -> Float[Array, "*layers"]:
+    """Return E · sum over experts of (share of assignments) · (mean probability); 1 in perfect balance, for every k.
+
+    Fedus et al. 2022 (Switch), Eq. 4–6. Over one batch it requires each batch to be balanced. ``loads``, a number per
+    layer and expert, replaces the counts of these sums as weights of the probabilities; only their shares matter. With
+    the loads of all microbatches of a step, only the whole needs to be balanced (the global-batch balance of Qiu et al.
+    2025), and the gradients add up over microbatches to that of the undivided batch.
+    """
+    return balance(sums.counts if loads is None else loads, sums.probability)
+
+
+def sequence_balance_loss(sums: RoutingSums) -> Float[Array, "*layers"]:
+    """Return the mean over non-empty sequences of the balance loss of each (DeepSeek-V3 2024, Eq. 17–20); 1 in perfect
+    balance."""
+    return sums.sequence_balance / jnp.maximum(sums.sequences, 1).astype(jnp.float32)
+
+
+def router_z_loss(sums: RoutingSums) -> Float[Array, "*layers"]:
+    """Return the mean over tokens of logsumexp(logits)², which keeps logits small (ST-MoE, Zoph et al. 2022, Eq. 5)."""
+    return sums.squared_logsumexp / jnp.maximum(sums.tokens, 1).astype(jnp.float32)
+
+
+def statistics(
+    sums: RoutingSums, bias: Float[Array, "*layers experts"] | None = None
+) -> dict[str, Float[Array, "*layers"]]:
+    """Return scalar statistics of one layer, or of many along a leading axis.
+
+    Loads are relative to the balanced load, so that 1 is balance for any number of experts:
+
+    - ``load_min``, ``load_max``: load of the least and the most loaded expert
+    - ``load_cv``: standard deviation of the load over experts (its mean is 1)
+    - ``max_violation``: ``load_max`` - 1 (MaxVio of Wang et al. 2024, auxiliary-loss-free balancing)
+    - ``load_entropy``: entropy of the load over log(experts); 1 in balance, 0 if one expert takes all
+    - ``dead_experts``: experts without a single token
+    - ``dropped_share``: assignments dropped by capacity, as a share of those made
+    - ``logit_rms``: root mean square of the router's logits
+    - ``bias_range``: largest minus smallest routing bias; only with a ``bias``
+    """
+    counts = sums.counts.astype(jnp.float32)
+    experts = counts.shape[-1]
+    made = jnp.maximum(counts.sum(-1), 1.0)
+    share = counts / made[..., None]
+    load = experts * share
+    values = {
+        "load_min": load.min(-1),
+        "load_max": load.max(-1),
+        "load_cv": load.std(-1),
+        "max_violation": load.max(-1) - 1.0,
+        "load_entropy": -(share * jnp.log(jnp.maximum(share, 1e-20))).sum(-1) / jnp.log(float(max(experts, 2))),
+        "dead_experts": (counts == 0).sum(-1).astype(jnp.float32),
+        # Subtract as integers: beyond 2^24 assignments, two floats may differ by rounding although nothing was dropped.
+        "dropped_share": (sums.counts.sum(-1) - sums.served).astype(jnp.float32) / made,
+        "logit_rms": jnp.sqrt(sums.squared_logit.sum(-1) / (experts * jnp.maximum(sums.tokens, 1).astype(jnp.float32))),
+    }
+    return values if bias is None else {**values, "bias_range": bias.max(-1) - bias.min(-1)}

@@ -18,8 +18,7 @@ from moejax.model.loss import Whole, auxiliary, token_loss, weighted_losses
 from moejax.model.mtp import ahead, has_token_ahead
 from moejax.pytree import pytree
 from moejax.routing.routers import update_bias
-from moejax.routing.statistics import statistics
-from moejax.routing.sums import RoutingSums, load_shares
+from moejax.routing.sums import RoutingSums, load_shares, statistics
 from moejax.sharding import constrain
 from moejax.train.directory.metrics import module_name
 from moejax.train.guard import Guard, new_guard

@@ -19,7 +19,7 @@ from moejax.fit.stored_structure import flops_by, with_structure
 from moejax.fit.sweeps.leverages import leverages
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
-from moejax.laws.catalogue import DENSE_6B, MOE_MINI
+from moejax.laws.catalogue import find
 from moejax.laws.conventions import FLOPS
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
@@ -282,7 +282,7 @@ def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
 
 
 def test_a_table_of_ours_gives_the_papers_compute_and_structure_by_its_stored_architectures():
-    shapes = [MOE_MINI.architecture, DENSE_6B.architecture]
+    shapes = [find(name).architecture for name in ("moe-mini", "dense-6.1b")]
     config = json.dumps({"recipe": {"loss": {"balance": 0.001}}})
     stored = {"architecture": [json.dumps(dump(shape)) for shape in shapes], "config": config}
     table = pd.DataFrame({"tokens": [1e12, 1e11], "sequence_length": 4096, **stored})

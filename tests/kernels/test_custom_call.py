@@ -23,16 +23,14 @@ from moejax.kernels import cpu  # noqa: E402
 from moejax.kernels.cpu import compiled  # noqa: E402
 from moejax.kernels.cpu import custom_call as calls  # noqa: E402
 from moejax.kernels.cpu.custom_call import (  # noqa: E402
-    add,
-    address_of,
     argument,
     custom_call,
     floats2,
     kernel,
-    load,
     result,
     sched_yield,
 )
+from moejax.kernels.cpu.memory import add, address_of, load  # noqa: E402
 
 MOST_PARTS = 1000
 COUNTS = (ctypes.c_int64 * MOST_PARTS)()

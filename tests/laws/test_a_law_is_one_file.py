@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 
 
 @law

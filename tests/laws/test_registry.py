@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law_draws import any_design, any_law
 
 import moejax.laws
 from moejax.float64 import float64
@@ -20,14 +21,10 @@ from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws import design as designs
 from moejax.laws import law as laws
 from moejax.laws.design import Design, design_from
-from moejax.laws.entry import PROVENANCE
+from moejax.laws.law import PROVENANCE
 from moejax.laws.predict import predict
 
 SETS = [(name, constants) for name, sets in PUBLISHED.items() for constants in sets]
-
-COEFFICIENT = {"+": st.floats(0.05, 1.5), "-": st.floats(-1.5, -0.05), "any": st.floats(-1.0, 1.0)}
-POWERS = {"size": 2, "sparsity": 3, "interaction": 1}
-"""Coefficients of the IsoFLOP surface that are tuples, with a length for each."""
 
 
 def test_the_benchmark_of_laws_asks_every_law_what_it_reads():
@@ -36,40 +33,6 @@ def test_the_benchmark_of_laws_asks_every_law_what_it_reads():
     points = benchmark["designs"](jax.random.key(0))
     for name in LAWS:
         assert jax.eval_shape(jax.vmap(benchmark["example"](name)), points)
-
-
-@st.composite
-def any_law(draw, name):
-    cls = LAWS[name]
-    values = {}
-    for f in dataclasses.fields(cls):
-        if f.metadata.get("static"):
-            continue
-        value = COEFFICIENT[f.metadata["sign"]]
-        powers = POWERS.get(f.name) if name == "isoflop_surface" else None
-        values[f.name] = draw(st.tuples(*[value] * powers) if powers else value)
-    return cls(**values)
-
-
-@st.composite
-def any_design(draw):
-    active = draw(st.floats(1e7, 1e11))
-    top_k = draw(st.integers(1, 16))
-    return Design(
-        params_total=active * draw(st.floats(1.0, 64.0)),
-        params_active=active,
-        params_embedding=active * draw(st.floats(0.0, 0.5)),
-        tokens=draw(st.floats(1e9, 1e13)),
-        unique_tokens=draw(st.floats(1e8, 1e13)),
-        flops=draw(st.floats(1e18, 1e26)),
-        num_experts=top_k * draw(st.integers(1, 64)),
-        top_k=top_k,
-        num_shared_experts=draw(st.integers(0, 4)),
-        model_dim=draw(st.integers(256, 8192)),
-        num_layers=draw(st.integers(4, 80)),
-        expert_hidden=draw(st.integers(128, 8192)),
-        columns={"loss": draw(st.floats(0.5, 6.0))},
-    )
 
 
 def test_every_law_of_the_package_is_registered():
@@ -113,9 +76,9 @@ def test_a_published_set_is_a_law_with_a_source_a_provenance_and_a_range_in_word
 
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=5)
-@given(st.data())
-def test_a_law_in_other_units_says_the_same(name, data):
-    law, design = data.draw(any_law(name)), data.draw(any_design())
+@given(st.randoms(), st.data())
+def test_a_law_in_other_units_says_the_same(name, chance, data):
+    law, design = any_law(LAWS[name], chance), any_design(chance)
     scales = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS} | {"loss": 3.0}
     with float64():
         law, design = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (law, design))
@@ -184,10 +147,10 @@ def test_a_constant_is_no_coefficient_but_has_a_unit():
 
 
 @pytest.mark.parametrize("name", LAWS)
-@given(data=st.data())
+@given(st.randoms(), st.data())
 @settings(max_examples=5)
-def test_a_law_says_which_of_its_inputs_is_missing(name, data):
-    law, design = data.draw(any_law(name)), data.draw(any_design())
+def test_a_law_says_which_of_its_inputs_is_missing(name, chance, data):
+    law, design = any_law(LAWS[name], chance), any_design(chance)
     missing = data.draw(st.sampled_from(law.inputs))
     lacking = design_from({field: value for field, value in designs.known(design).items() if field != missing})
     # As it stands, and traced.

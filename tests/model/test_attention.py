@@ -13,8 +13,7 @@ from known_architectures import DENSE
 
 from moejax.architecture import RopeScaling
 from moejax.kernels.attention import AttentionMask, reference
-from moejax.model.positions import alibi_slopes
-from moejax.model.rope import apply_rope, frequencies, score_scale
+from moejax.model.positions import alibi_slopes, apply_rope, frequencies, score_scale
 
 
 def looped(query, key, value, *, scale, window, segments, slopes, sinks):

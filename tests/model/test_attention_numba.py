@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_attention_tiled import with_gradients
+from test_attention_tiled import agrees
 
 pytest.importorskip("numba")
 
-from moejax.kernels.attention import AttentionMask, attention, reference
+from moejax.kernels.attention import AttentionMask, attention
 from moejax.kernels.cpu import custom_call
 from moejax.kernels.cpu.attention import attention as numba_attention
-from moejax.model.positions import alibi_slopes
 from moejax.sharding import MESH_AXES
 
 TILE = 32
@@ -32,39 +31,8 @@ TILE = 32
     seed=st.integers(0, 99),
 )
 @pytest.mark.matrix(1)
-def test_the_kernel_agrees_with_all_scores_at_once(length, heads, value_width, window, documents, biased, sunk, seed):
-    draw, (heads, groups) = np.random.default_rng(seed), heads
-    arrays = (
-        draw.normal(size=(2, length, heads, 4)),
-        draw.normal(size=(2, length, groups, 4)),
-        draw.normal(size=(2, length, groups, value_width)),
-        draw.normal(size=heads) if sunk else None,
-        draw.normal(size=(2, length, heads, value_width)),
-    )
-    segments = jnp.asarray(np.sort(draw.integers(1, 4, (2, length)), axis=1), jnp.int32) if documents else None
-    mask = AttentionMask(query_segments=segments, key_segments=segments, window=window)
-    options = {"scale": 0.7, "slopes": alibi_slopes(heads) if biased else None}
-    expected = with_gradients(reference, jnp.float32, arrays, mask, options)
-    found = with_gradients(numba_attention, jnp.float32, arrays, mask, options)
-    scale = max(1.0, max(np.abs(x).max() for x in jax.tree.leaves(expected)))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5 * scale), found, expected)
-
-
-def test_very_large_scores_stay_finite():
-    query, key, value = 300.0 * jax.random.normal(jax.random.key(0), (3, 1, TILE + 21, 2, 4))
-    out, back = jax.vjp(lambda *qkv: numba_attention(*qkv, AttentionMask(window=9), scale=1.0), query, key, value)
-    np.testing.assert_allclose(out, reference(query, key, value, AttentionMask(window=9), scale=1.0), atol=1e-2)
-    assert all(bool(jnp.isfinite(x).all()) for x in back(out))
-
-
-@pytest.mark.parametrize("backend", ["auto", "numba"])
-def test_tokens_after_a_cache_are_attended_as_if_all_came_at_once(backend):
-    query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 20, 2, 4))
-    whole, late = (
-        attention(query[:, start:], key, value, AttentionMask(start=start), scale=1.0, backend=backend)
-        for start in (0, 15)
-    )
-    np.testing.assert_allclose(late, whole[:, 15:], atol=1e-5)
+def test_the_kernel_agrees_with_all_scores_at_once(**case):
+    agrees(numba_attention, jnp.float32, 2e-5, **case)
 
 
 @pytest.mark.parametrize(("dtype", "kernels"), [(jnp.float32, 1), (jnp.bfloat16, 0)])

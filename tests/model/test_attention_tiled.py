@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_architectures import KNOWN
 
+from moejax.kernels import cpu
 from moejax.kernels.attention import AttentionMask, attention, reference
 from moejax.kernels.attention import tiled as attention_tiled
 from moejax.kernels.attention.tiled import tiled
+from moejax.kernels.table import load
 from moejax.model import transformer
 from moejax.model.positions import alibi_slopes
 from moejax.model.runtime import Runtime
@@ -37,6 +39,25 @@ def with_gradients(attend, dtype, arrays, mask, options):
     return jax.tree.map(lambda x: np.asarray(x, np.float32), found)
 
 
+def agrees(attend, dtype, tolerance, length, heads, value_width, window, documents, biased, sunk, seed):
+    """Compare a kernel with the reference: outputs and gradients at a random point."""
+    draw, (heads, groups) = np.random.default_rng(seed), heads
+    arrays = (
+        draw.normal(size=(2, length, heads, 4)),
+        draw.normal(size=(2, length, groups, 4)),
+        draw.normal(size=(2, length, groups, value_width)),
+        draw.normal(size=heads) if sunk else None,
+        draw.normal(size=(2, length, heads, value_width)),
+    )
+    segments = jnp.asarray(np.sort(draw.integers(1, 4, (2, length)), axis=1), jnp.int32) if documents else None
+    mask = AttentionMask(query_segments=segments, key_segments=segments, window=window)
+    options = {"scale": 0.7, "slopes": alibi_slopes(heads) if biased else None}
+    expected = with_gradients(reference, dtype, arrays, mask, options)
+    found = with_gradients(attend, dtype, arrays, mask, options)
+    scale = max(1.0, max(np.abs(x).max() for x in jax.tree.leaves(expected)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance * scale), found, expected)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 2e-5), (jnp.bfloat16, 6e-2)])
 @settings(max_examples=6)
 @given(
@@ -50,37 +71,27 @@ def with_gradients(attend, dtype, arrays, mask, options):
     seed=st.integers(0, 99),
 )
 @pytest.mark.matrix(1)
-def test_tiles_agree_with_all_scores_at_once(
-    dtype, tolerance, length, heads, value_width, window, documents, biased, sunk, seed
-):
-    draw, (heads, groups) = np.random.default_rng(seed), heads
-    arrays = (
-        draw.normal(size=(2, length, heads, 4)),
-        draw.normal(size=(2, length, groups, 4)),
-        draw.normal(size=(2, length, groups, value_width)),
-        draw.normal(size=heads) if sunk else None,
-        draw.normal(size=(2, length, heads, value_width)),
-    )
-    segments = jnp.asarray(np.sort(draw.integers(1, 4, (2, length)), axis=1), jnp.int32) if documents else None
-    mask = AttentionMask(query_segments=segments, key_segments=segments, window=window)
-    options = {"scale": 0.7, "slopes": alibi_slopes(heads) if biased else None}
-    expected = with_gradients(reference, dtype, arrays, mask, options)
-    found = with_gradients(tiled, dtype, arrays, mask, options)
-    scale = max(1.0, max(np.abs(x).max() for x in jax.tree.leaves(expected)))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance * scale), found, expected)
+def test_tiles_agree_with_all_scores_at_once(dtype, tolerance, **case):
+    agrees(tiled, dtype, tolerance, **case)
 
 
-def test_very_large_scores_stay_finite():
-    query, key, value = 300.0 * jax.random.normal(jax.random.key(0), (3, 1, 21, 2, 4))
-    out, back = jax.vjp(lambda *qkv: tiled(*qkv, AttentionMask(window=9), scale=1.0), query, key, value)
+BACKENDS = ["tiled", pytest.param("numba", marks=pytest.mark.skipif(not cpu.available(), reason="needs numba"))]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_very_large_scores_stay_finite(backend):
+    attend = load("attention", backend)
+    query, key, value = 300.0 * jax.random.normal(jax.random.key(0), (3, 1, 53, 2, 4))
+    out, back = jax.vjp(lambda *qkv: attend(*qkv, AttentionMask(window=9), scale=1.0), query, key, value)
     np.testing.assert_allclose(out, reference(query, key, value, AttentionMask(window=9), scale=1.0), atol=1e-2)
     assert all(bool(jnp.isfinite(x).all()) for x in back(out))
 
 
-def test_tokens_after_a_cache_are_attended_as_if_all_came_at_once():
+@pytest.mark.parametrize("backend", ["auto", *BACKENDS])
+def test_tokens_after_a_cache_are_attended_as_if_all_came_at_once(backend):
     query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 20, 2, 4))
     whole, late = (
-        attention(query[:, start:], key, value, AttentionMask(start=start), scale=1.0, backend="tiled")
+        attention(query[:, start:], key, value, AttentionMask(start=start), scale=1.0, backend=backend)
         for start in (0, 15)
     )
     np.testing.assert_allclose(late, whole[:, 15:], atol=1e-5)

@@ -11,7 +11,7 @@ from known_architectures import DENSE
 from moejax.architecture import RopeScaling
 from moejax.kernels.linear import project
 from moejax.kernels.rms_norm import rms_norm
-from moejax.model.rope import apply_rope, frequencies
+from moejax.model.positions import apply_rope, frequencies
 from moejax.sharding import MESH_AXES
 
 MAPS = {

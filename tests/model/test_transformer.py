@@ -18,11 +18,13 @@ from moejax.kernels.cpu import available
 from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.laws import accounting
 from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.memory import named_activations
 from moejax.model import transformer
 from moejax.model.loss import LossWeights, auxiliary, token_loss, weighted_losses
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
+from moejax.weights.parameters import flat
 
 
 @st.composite
@@ -79,6 +81,26 @@ def test_the_built_model_has_as_many_parameters_as_the_accounting_says(architect
     assert counts == (formula.total, formula.active, formula.vocabulary)
     modules, formula = transformer.count_mtp(architecture), accounting.mtp_params(architecture)
     assert modules == (formula.total, formula.active, 0)
+
+
+@settings(max_examples=25)
+@given(architectures())
+def test_products_that_named_activations_spare_are_those_of_the_built_models_matrices(architecture):
+    sizes = {name: array.size for name, array in flat(transformer.abstract_params(architecture))}
+
+    def products(*ends):
+        return 2 * sum(size for name, size in sizes.items() if name.endswith(ends))
+
+    spared = {name: one.flops for name, one in named_activations(architecture, 64).items()}
+    shared = products("shared.gate", "shared.up")
+    dense = products("feed_forward.gate", "feed_forward.up")
+    assert spared == {
+        "attn_qkv": products("attention.query", "attention.key", "attention.value"),
+        "attn_out": accounting.flops_per_token(architecture, 64).attention_scores_causal,
+        "moe_gate_up": products("gate_up") * architecture.top_k // max(architecture.num_experts, 1),
+        "ffn_gate_up": dense + shared,
+    }
+    assert tuple(spared) == SAVED_NAMES
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

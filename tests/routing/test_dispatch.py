@@ -26,8 +26,8 @@ from moejax.kernels import cpu
 from moejax.kernels.experts import clamped_swiglu, side_by_side
 from moejax.kernels.table import TABLE, load
 from moejax.routing import DISPATCHERS, ROUTERS
-from moejax.routing.capacity import limit_capacity
 from moejax.routing.dispatch import dense, grouped
+from moejax.routing.layout import limit_capacity
 
 
 def use(operation, name, patch):

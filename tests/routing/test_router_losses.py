@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from routing_draws import draw_logits, route
 
 from moejax.routing import ROUTERS
-from moejax.routing.capacity import expert_capacity, limit_capacity
-from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
-from moejax.routing.statistics import statistics
-from moejax.routing.sums import RoutingSums, routing_sums
+from moejax.routing.layout import expert_capacity, limit_capacity
+from moejax.routing.sums import (
+    RoutingSums,
+    balance_loss,
+    router_z_loss,
+    routing_sums,
+    sequence_balance_loss,
+    statistics,
+)
 
 TOKENS, EXPERTS = 48, 8
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from routing_draws import draw_logits
 
 from moejax.architecture import FOR_DEBUGGING, Architecture
-from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.routers import INPUT_NOISE, ROUTERS, group_limited, noisy_topk, router_options, update_bias
-from moejax.routing.sums import routing_sums
+from moejax.routing.sums import balance_loss, router_z_loss, routing_sums, sequence_balance_loss
 
 TOKENS, EXPERTS = 48, 8
 

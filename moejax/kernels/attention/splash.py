@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from moejax.errors import UserError
 from moejax.kernels.attention import AttentionMask, on_head_shards
 from moejax.kernels.saved_names import ATTN_OUT
+from moejax.kernels.table import Operand
 from moejax.platform import platform
 
 LANES = 128
@@ -24,7 +25,7 @@ COMPUTED = 512
 """Maximum number of keys per inner step of a block of queries."""
 
 
-def supports(*arrays: Any, slopes: Any = None, **options: Any) -> bool:
+def supports(*arrays: Operand | AttentionMask, slopes: Float[Any, " H"] | None = None, **options: Any) -> bool:
     """Return whether there is no ALiBi, which the kernel does not support."""
     return slopes is None
 
@@ -36,7 +37,7 @@ def splash(
     mask: AttentionMask,
     *,
     scale: float,
-    slopes: Any = None,
+    slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
     """Compute attention in one kernel that skips masked blocks, for queries and keys of the same tokens.

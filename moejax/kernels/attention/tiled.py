@@ -83,26 +83,23 @@ def tiled(
     return jnp.swapaxes(mixed.reshape(batch, heads, *mixed.shape[3:])[:, :, :length], 1, 2)
 
 
-def _padded(x: Any, tile: int, axis: int) -> jax.Array:
+def _padded(x: Array | np.ndarray, tile: int, axis: int) -> jax.Array:
     return jnp.pad(x, [(0, -size % tile if i == axis else 0) for i, size in enumerate(x.shape)])
 
 
-def _cut(rule: MaskSettings, x: Array, tile: Any, axis: int = -2) -> Array:
-    """Return one tile's tokens of an array."""
+def _cut(rule: MaskSettings, x: Array, tile: Array | int, axis: int = -2) -> Array:
     return lax.dynamic_slice_in_dim(x, tile * rule.tile, rule.tile, axis)
 
 
-def _paste(rule: MaskSettings, x: Array, part: Array, tile: Any) -> Array:
+def _paste(rule: MaskSettings, x: Array, part: Array, tile: Array | int) -> Array:
     return lax.dynamic_update_slice_in_dim(x, part.astype(x.dtype), tile * rule.tile, x.ndim - 2)
 
 
 def _product(equation: str, a: Array, b: Array) -> Array:
-    """Return a product of tiles in the inputs' type, summed in float32."""
     return jnp.einsum(equation, a, b.astype(a.dtype), preferred_element_type=F32)
 
 
-def _scores(rule: MaskSettings, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B G R t s"]:
-    """Return the scores of tile i of the queries with tile j of the keys."""
+def _scores(rule: MaskSettings, inputs: TiledInputs, i: Array | int, j: Array | int) -> Float[Array, "B G R t s"]:
     query, key = _cut(rule, inputs.query, i), _cut(rule, inputs.key, j)
     scores = _product("bgrtk,bgsk->bgrts", query, key) * rule.scale
     here = jnp.arange(rule.tile)
@@ -119,12 +116,12 @@ def _scores(rule: MaskSettings, inputs: TiledInputs, i: Any, j: Any) -> Float[Ar
     return jnp.where(seen, scores, MASK_VALUE)
 
 
-def _first_key_tile(rule: MaskSettings, i: Any) -> Any:
+def _first_key_tile(rule: MaskSettings, i: Array | int) -> Any:
     """Return the first tile of keys that tile i of the queries sees; the last is its own."""
     return jnp.maximum(i * rule.tile - rule.window + 1, 0) // rule.tile if rule.window else 0
 
 
-def _last_query_tile(rule: MaskSettings, j: Any, tiles: int) -> Any:
+def _last_query_tile(rule: MaskSettings, j: Array | int, tiles: int) -> Any:
     """Return the last tile of queries that sees tile j of the keys; the first is its own."""
     return (
         jnp.minimum((j * rule.tile + rule.tile + rule.window - 2) // rule.tile, tiles - 1) if rule.window else tiles - 1
@@ -140,8 +137,8 @@ def _forward(rule: MaskSettings, inputs: TiledInputs) -> tuple[Float[Array, "B G
     else:
         maximum, total = jnp.broadcast_to(inputs.sinks[..., None, None], row), jnp.ones(row, F32)
 
-    def of_queries(i: Any, results: tuple[Array, Array]) -> tuple[Array, Array]:
-        def of_keys(j: Any, running: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def of_queries(i: Array | int, results: tuple[Array, Array]) -> tuple[Array, Array]:
+        def of_keys(j: Array | int, running: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             maximum, total, mixed = running
             scores = _scores(rule, inputs, i, j)
             higher = jnp.maximum(maximum, scores.max(-1, keepdims=True))
@@ -166,11 +163,11 @@ def _backward(
     # Softmax gradient: dscore = weight * (dweight - weighted mean of dweight).
     mean = (dmixed.astype(F32) * mixed.astype(F32)).sum(-1, keepdims=True)
 
-    def of_keys(j: Any, gradients: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def of_keys(j: Array | int, gradients: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         dquery, dkey, dvalue = gradients
         key, value = _cut(rule, inputs.key, j), _cut(rule, inputs.value, j)
 
-        def of_queries(i: Any, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def of_queries(i: Array | int, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             dquery, dkey_here, dvalue_here = sums
             query, dmixed_here = _cut(rule, inputs.query, i), _cut(rule, dmixed, i)
             weights = jnp.exp(_scores(rule, inputs, i, j) - _cut(rule, logsumexp, i))

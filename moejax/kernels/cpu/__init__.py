@@ -2,8 +2,8 @@
 
 XLA computes such a part of a model as dozens of small programs, each of which reads and writes main memory. A kernel
 keeps a block of the data in a core's cache from beginning to end. ``custom_call.py`` connects XLA with the kernels and
-distributes their parts over XLA's threads. Kernels share ``product.py``, matrix products based on ``tile.py``, and
-``arithmetic.py``, exponentials. The other files contain the kernels, each named after its operation.
+distributes their parts over XLA's threads. Kernels share ``product.py``, matrix products based on ``tile.py``,
+``arithmetic.py``, exponentials, and ``memory.py``. The other files contain the kernels, each named after its operation.
 """
 
 from __future__ import annotations

@@ -34,8 +34,6 @@ def fill_vectors(typingctx) -> Any:
 @intrinsic
 @no_type_check
 def _of_bits(typingctx, bits) -> Any:
-    """Reinterpret 32 bits as a float32."""
-
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], FLOAT)
 

@@ -83,5 +83,4 @@ def _checked(folder: Path) -> Path:
 
 
 def _files(folder: Path) -> dict[Path, int]:
-    """Return numba's index and machine-code files, with their modification times."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("*/*.nb[ic]") if path.is_file()}

@@ -29,20 +29,28 @@ from typing import Any, no_type_check
 import jax
 import numba
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import binding
 from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from moejax.kernels.cpu import ffi_layout as ffi
 from moejax.kernels.cpu.compiled import FAST, compiled
+from moejax.kernels.cpu.memory import (
+    add,
+    address_of,
+    call,
+    call2,
+    load,
+    load32,
+    pointer,
+    room,
+    store,
+    store32,
+)
 
 HANDLER = types.intp(types.intp)
 """Signature of the handler: from the address of a call frame to that of an error, 0 for none."""
 PART = types.intp(types.intp, types.intp)
 """Signature of a kernel: from the address of a call frame and a part's index to 0."""
-
-INT64, INT32, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 
 # Offsets in bytes, as plain numbers, which numba compiles into the code.
 EXTENSION = ffi.CallFrame.extension_start.offset
@@ -89,108 +97,9 @@ binding.add_symbol("moejax_native_devices", ctypes.addressof(DEVICES))
 binding.add_symbol("moejax_native_cores", ctypes.addressof(CORES))
 
 
-def _address(builder: Any, value: Any, pointed: Any) -> Any:
-    return builder.inttoptr(value, pointed.as_pointer())
-
-
-def _memory(kind: Any, pointed: Any) -> tuple[Any, Any]:
-    """Return ``load(address)`` and ``store(address, value)`` for integers of a type."""
-
-    @no_type_check
-    def load(typingctx: Any, address: Any) -> Any:
-        def generate(context, builder, signature, arguments):
-            return builder.load(_address(builder, arguments[0], pointed))
-
-        return kind(types.intp), generate
-
-    @no_type_check
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def generate(context, builder, signature, arguments):
-            builder.store(arguments[1], _address(builder, arguments[0], pointed))
-            return context.get_dummy_value()
-
-        return types.void(types.intp, kind), generate
-
-    return intrinsic(load), intrinsic(store)
-
-
-load, store = _memory(types.intp, INT64)
-load32, store32 = _memory(types.int32, INT32)
-
-
-@intrinsic
-@no_type_check
-def add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the number at an address atomically, and return its previous value."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.atomic_rmw("add", _address(builder, arguments[0], INT64), arguments[1], "seq_cst")
-
-    return types.intp(types.intp, types.intp), generate
-
-
-@intrinsic(prefer_literal=True)
-@no_type_check
-def room(typingctx: Any, size: Any) -> Any:
-    """Stack-allocate ``size`` bytes, a constant, in the calling function, and return their address."""
-
-    def generate(context, builder, signature, arguments):
-        place = cgutils.alloca_once(builder, ir.ArrayType(BYTE, size.literal_value), zfill=True)
-        place.align = 8
-        return builder.ptrtoint(place, INT64)
-
-    return types.intp(size), generate
-
-
-@intrinsic
-@no_type_check
-def call(typingctx: Any, function: Any, argument: Any) -> Any:
-    """Call the function at an address with one number, and return its result."""
-
-    def generate(context, builder, signature, arguments):
-        pointed = ir.FunctionType(INT64, [INT64])
-        return builder.call(_address(builder, arguments[0], pointed), [arguments[1]])
-
-    return types.intp(types.intp, types.intp), generate
-
-
-@intrinsic
-@no_type_check
-def call2(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
-    """Call the function at an address with two numbers, and return its result."""
-
-    def generate(context, builder, signature, arguments):
-        pointed = ir.FunctionType(INT64, [INT64, INT64])
-        return builder.call(_address(builder, arguments[0], pointed), list(arguments[1:]))
-
-    return types.intp(types.intp, types.intp, types.intp), generate
-
-
 malloc = types.ExternalFunction("malloc", types.intp(types.intp))
 free = types.ExternalFunction("free", types.void(types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
-
-
-@intrinsic(prefer_literal=True)
-@no_type_check
-def address_of(typingctx: Any, name: Any) -> Any:
-    """Return the address that ``binding.add_symbol`` assigned to a name. It is not a constant, so the caller can be
-    cached on disk."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [INT64])
-        return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, name.literal_value), INT64)
-
-    return types.intp(name), generate
-
-
-@intrinsic
-@no_type_check
-def _pointer(typingctx: Any, address: Any) -> Any:
-    def generate(context, builder, signature, arguments):
-        return _address(builder, arguments[0], BYTE)
-
-    return types.voidptr(types.intp), generate
 
 
 @njit(inline="always")
@@ -215,7 +124,6 @@ def size(buffer: int, axis: int) -> int:
 
 
 def _array_of(dtype: Any, axes: int) -> Any:
-    """Return ``array(buffer)``: a buffer as a NumPy array of a type and number of axes."""
     shapes = (
         lambda buffer: (size(buffer, 0),),
         lambda buffer: (size(buffer, 0), size(buffer, 1)),
@@ -227,7 +135,7 @@ def _array_of(dtype: Any, axes: int) -> Any:
     @njit(inline="always")
     @no_type_check
     def array(buffer: int) -> Any:
-        return numba.carray(_pointer(load(buffer + BUFFER_DATA)), shape(buffer), dtype)
+        return numba.carray(pointer(load(buffer + BUFFER_DATA)), shape(buffer), dtype)
 
     return array
 
@@ -263,7 +171,6 @@ def leave(shared: int) -> int:
 @njit
 @no_type_check
 def _threads(frame: int) -> int:
-    """Return the number of XLA's threads for a call, at least 1."""
     arguments, count = room(NUM_THREADS_SIZE), room(8)
     store(arguments, NUM_THREADS_SIZE)
     store(arguments + NUM_THREADS_CONTEXT, load(frame + CONTEXT))

@@ -205,7 +205,6 @@ def _unpermute(rows: Float[Array, "R D"], layout: Layout) -> Float[Array, "N D"]
 def _outputs(
     x: Float[Array, "N D"], weight: Float[Array, " R"], layout: Layout, experts: Experts
 ) -> Float[Array, "N D"]:
-    """Return each token's sum of its rows' expert outputs, times the rows' weights."""
     return _outputs_and_save(x, weight, layout, experts)[0]
 
 

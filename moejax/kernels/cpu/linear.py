@@ -10,6 +10,7 @@ from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from moejax.kernels.cpu.custom_call import argument, custom_call, floats2, floats3, kernel, result
@@ -45,7 +46,7 @@ def supports(equation: str, x: Array, dy: Array) -> bool:
 
 
 def linear_gradient(
-    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
+    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
     """Compute ``jnp.einsum(equation, x, dy)``: each device sums over its own tokens, then devices are summed."""
     tokens = token_axes(equation)
@@ -58,7 +59,6 @@ def linear_gradient(
 
 
 def _matrix_gradient(x: Float[Array, "N D"], dy: Float[Array, "N F"]) -> Float[Array, "D F"]:
-    """Return x'·dy."""
     parts = min(-(-x.shape[0] // TOKENS), MOST_PARTS)
     sums = jax.ShapeDtypeStruct((parts, x.shape[1], dy.shape[1]), jnp.float32)
     partial_sums = custom_call(KERNEL, parts, sums, x, dy)

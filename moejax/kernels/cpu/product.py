@@ -15,6 +15,7 @@ from llvmlite import binding
 from numba import njit, types
 
 from moejax.kernels.cpu.compiled import compiled
+from moejax.kernels.cpu.memory import get, put, scratch
 from moejax.kernels.cpu.tile import (
     DEPTH,
     LANES,
@@ -25,9 +26,6 @@ from moejax.kernels.cpu.tile import (
     copy_vector,
     fetch,
     fetched,
-    get,
-    put,
-    scratch,
     tile,
     transpose_square,
 )
@@ -80,7 +78,6 @@ def fetch_row(address: int, length: int) -> None:
 @njit
 @no_type_check
 def _fetch_panel(b, stride, is_transposed, depth, width, part, parts) -> None:
-    """Prefetch one of ``parts`` parts of a panel's source."""
     rows, length = (width, depth) if is_transposed else (depth, width)
     for row in range(part * rows // parts, (part + 1) * rows // parts):
         fetch_row(b + 4 * row * stride, length)

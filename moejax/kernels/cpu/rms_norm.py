@@ -78,7 +78,6 @@ def rms_norm(x: Float[Array, "B T D"], weight: Float[Array, " D"], epsilon: floa
 
 @jax.custom_vjp
 def _normalise(x: Float[Array, "N D"], weight: Float[Array, " D"], epsilon: Float[Array, " 1"]) -> Float[Array, "N D"]:
-    """Divide each row by its root mean square and multiply by the weight."""
     return _save(x, weight, epsilon)[0]
 
 

@@ -15,6 +15,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from moejax.kernels.cpu.memory import BYTE, FLOAT, INT32, INT64
+
 
 class Registers(NamedTuple):
     """Allocation of a core's vector registers: all of them, for a tile's sums, one row of a panel and one factor."""
@@ -52,34 +54,33 @@ HEIGHTS = [TILE, *(height for height in (8, 4, 2, 1) if height < TILE)]
 WIDTHS = [1, VECTORS]
 """Available heights and widths (in vectors) of tiles: smaller tiles handle the rest of a matrix."""
 
-FLOAT, INT32, INT64, BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
 VECTOR, POINTER = ir.VectorType(FLOAT, LANES), FLOAT.as_pointer()
 TILE_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, INT64, POINTER, INT64, POINTER, INT64, INT64, POINTER])
 
 
-def _int(value: int) -> Any:
+def _int(value: int) -> ir.Constant:
     return ir.Constant(INT64, value)
 
 
-def _at(builder: Any, address: Any, index: Any) -> Any:
+def _at(builder: ir.IRBuilder, address: ir.Value, index: ir.Value | int) -> ir.Value:
     return builder.gep(address, [index if isinstance(index, ir.Value) else _int(index)])
 
 
-def _load(builder: Any, address: Any) -> Any:
+def _load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.load(builder.bitcast(address, VECTOR.as_pointer()), align=4)
 
 
-def _store(builder: Any, value: Any, address: Any) -> None:
+def _store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
     builder.store(value, builder.bitcast(address, VECTOR.as_pointer()), align=4)
 
 
-def _in_all_lanes(builder: Any, number: Any) -> Any:
+def _in_all_lanes(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(INT32, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
 
 
-def _prefetch(builder: Any, address: Any) -> None:
+def _prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), INT32, INT32, INT32])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     # Arguments: read (0); into the second-level cache (2 of 3), because the first-level cache is in use; data (1).
@@ -89,7 +90,7 @@ def _prefetch(builder: Any, address: Any) -> None:
 class _Loop:
     """An LLVM loop that carries values between iterations; afterwards ``values`` are their final values."""
 
-    def __init__(self, builder: Any, first: Any, last: Any, step: int, values: list[Any]) -> None:
+    def __init__(self, builder: ir.IRBuilder, first: ir.Value, last: ir.Value, step: int, values: list[Any]) -> None:
         self.builder, self.first, self.last, self.step, self.given = builder, first, last, step, [first, *values]
 
     def __enter__(self) -> _Loop:
@@ -116,7 +117,7 @@ class _Loop:
         del self.values[0]
 
 
-def _write_tile(function: Any, height: int, vectors: int, is_transposed: bool) -> None:
+def _write_tile(function: ir.Function, height: int, vectors: int, is_transposed: bool) -> None:
     """Generate c = a·panel, or c + a·panel if ``add``, for ``height`` rows of a and ``depth`` of its columns.
 
     The code also prefetches ``fetched(depth)`` numbers from ``ahead`` on.
@@ -155,7 +156,7 @@ def _write_tile(function: Any, height: int, vectors: int, is_transposed: bool) -
     builder.ret_void()
 
 
-def _tile_function(module: Any, height: int, vectors: int, is_transposed: bool) -> Any:
+def _tile_function(module: ir.Module, height: int, vectors: int, is_transposed: bool) -> ir.Function:
     name = f"moejax_tile_{height}_{vectors}{'_transposed' * is_transposed}"
     function = cgutils.get_or_insert_function(module, TILE_TYPE, name)
     if not function.blocks:
@@ -180,7 +181,7 @@ def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c
         a, panel, c, ahead = (builder.inttoptr(address, POINTER) for address in (a, panel, c, ahead))
         end = builder.append_basic_block()
 
-        def number(height: Any, vectors: Any, is_transposed: Any) -> Any:
+        def number(height: ir.Value, vectors: ir.Value, is_transposed: ir.Value) -> ir.Value:
             kind = builder.add(builder.mul(vectors, _int(2)), is_transposed)
             return builder.add(builder.mul(kind, _int(TILE + 1)), height)
 
@@ -239,29 +240,6 @@ def copy_vector(typingctx, source, target) -> Any:
 
 @intrinsic
 @no_type_check
-def get(typingctx, address) -> Any:
-    """Return the number at an address."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(builder.inttoptr(arguments[0], POINTER), align=4)
-
-    return types.float32(types.intp), generate
-
-
-@intrinsic
-@no_type_check
-def put(typingctx, address, value) -> Any:
-    """Write a number to an address."""
-
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], builder.inttoptr(arguments[0], POINTER), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.float32), generate
-
-
-@intrinsic
-@no_type_check
 def fetch(typingctx, address) -> Any:
     """Prefetch a cache line from memory without waiting."""
 
@@ -277,19 +255,3 @@ def fetch(typingctx, address) -> Any:
 def fetched(depth: int) -> int:
     """Return the number of numbers that a tile of this depth prefetches."""
     return depth // UNROLLED * FETCHED * LINE
-
-
-def scratch(numbers: int) -> Any:
-    """Return a function that stack-allocates this many numbers in its caller and returns their address."""
-
-    @no_type_check
-    def place(typingctx):
-        def generate(context, builder, signature, arguments):
-            with builder.goto_entry_block():  # `cgutils.alloca_once` would fill it with zeros.
-                numbers_there = builder.alloca(ir.ArrayType(FLOAT, numbers))
-            numbers_there.align = 64
-            return builder.ptrtoint(numbers_there, INT64)
-
-        return types.intp(), generate
-
-    return intrinsic(place)

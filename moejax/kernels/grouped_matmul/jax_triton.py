@@ -185,7 +185,6 @@ def _rows_by_matrices(
 
 
 def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """Multiply each group's rows, transposed, by its gradients: [G, D, F]."""
     (count, into), out_of, groups = x.shape, dy.shape[1], group_sizes.shape[0]
     tile = triton_tile(gpu_generation(), "matrices", count, groups, into, out_of, x.dtype.itemsize)
     stops = jnp.cumsum(group_sizes).astype(jnp.int32)

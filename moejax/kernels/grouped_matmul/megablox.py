@@ -29,7 +29,6 @@ WIDTH = 1024
 
 
 def _tiles(rows: int, groups: int, into: int, out_of: int) -> tuple[int, int, int]:
-    """Return a tile's rows, and its columns on both sides of a product."""
     return row_tile(rows, groups), tile_width(into), tile_width(out_of)
 
 

@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul.triton import row_tiles
 from moejax.kernels.quantization import Quantized, quantize
+from moejax.kernels.table import Operand
 from moejax.platform import gpu_generation
 
 HOPPER = 9
@@ -39,7 +40,7 @@ RESIDENT = 2
 accumulates. Each uses about 100 of its 228 kB."""
 
 
-def supports(rows: Any, matrices: Any, *, quantization: str) -> bool:
+def supports(rows: Operand, matrices: Operand, *, quantization: str) -> bool:
     """Return whether the program is for Hopper and float8, and tiles divide both widths."""
     return quantization == "fp8" and gpu_generation() == HOPPER and not any(w % INNER for w in matrices.shape[1:])
 
@@ -58,7 +59,7 @@ def in_8_bits(
     return product(*(quantize(one, -1, quantization) for one in (rows, matrices)), group_sizes)
 
 
-def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: Any) -> Array:
+def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: jnp.dtype) -> Array:
     from jax.experimental import pallas as pl
 
     plgpu: Any = importlib.import_module("jax.experimental.pallas.mosaic_gpu")

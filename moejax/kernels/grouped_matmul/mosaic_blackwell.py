@@ -8,8 +8,6 @@ Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -17,16 +15,13 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul.tiles import jax_tile
-from moejax.kernels.table import triton_backend
-from moejax.platform import gpu_generation
+from moejax.kernels.grouped_matmul.tiles import in_16_bits_on, jax_tile
+from moejax.kernels.table import Operand, triton_backend
 
 
-def supports(rows: Any, matrices: Any, *sizes: Any) -> bool:
+def supports(rows: Operand, matrices: Operand, *sizes: Operand) -> bool:
     """Return whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
-    if rows.dtype not in (jnp.bfloat16, jnp.float16) or rows.dtype != matrices.dtype:
-        return False
-    return gpu_generation() == 10 and jax_tile(10, rows.shape[0], *matrices.shape) is not None
+    return in_16_bits_on(10, rows, matrices) and jax_tile(10, rows.shape[0], *matrices.shape) is not None
 
 
 @sequential_vmap

@@ -9,7 +9,6 @@ Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +17,13 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul.tiles import JaxTile, jax_tile
-from moejax.platform import gpu_generation
+from moejax.kernels.grouped_matmul.tiles import JaxTile, in_16_bits_on, jax_tile
+from moejax.kernels.table import Operand
 
 
-def supports(rows: Any, matrices: Any, *sizes: Any) -> bool:
+def supports(rows: Operand, matrices: Operand, *sizes: Operand) -> bool:
     """Return whether the program is for Hopper, in 16 bits, and tiles divide both widths."""
-    if rows.dtype not in (jnp.bfloat16, jnp.float16) or rows.dtype != matrices.dtype:
-        return False
-    return gpu_generation() == 9 and jax_tile(9, rows.shape[0], *matrices.shape) is not None
+    return in_16_bits_on(9, rows, matrices) and jax_tile(9, rows.shape[0], *matrices.shape) is not None
 
 
 def _tile(rows: int, groups: int, into: int, out_of: int) -> JaxTile:
@@ -58,7 +55,6 @@ def _rows_by_matrices(
 
 
 def _matrices_gradient(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """Multiply each group's rows, transposed, by its gradients: [G, D, F]."""
     from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
 
     # The kernel masks rows of other groups by multiplying them by zero, which keeps NaN.

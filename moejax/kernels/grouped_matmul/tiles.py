@@ -15,6 +15,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
+from moejax.kernels.table import Operand
+from moejax.platform import gpu_generation
+
 
 class TritonTile(NamedTuple):
     """Tile sizes of a Triton kernel."""
@@ -170,6 +175,12 @@ def triton_tile(
     return tile._replace(
         rows=_fitting(tile.rows, sides[0]), columns=_fitting(tile.columns, sides[1]), inner=_fitting(length, inner)
     )
+
+
+def in_16_bits_on(generation: int, rows: Operand, matrices: Operand) -> bool:
+    """Return whether the program is for GPUs of a generation, and a product in 16 bits, as Mosaic kernels require."""
+    is_16_bits = rows.dtype in (jnp.bfloat16, jnp.float16) and rows.dtype == matrices.dtype
+    return is_16_bits and gpu_generation() == generation
 
 
 class JaxTile(NamedTuple):

@@ -8,24 +8,18 @@ here. On Hopper its kernel was slower than our Triton kernels in a training step
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import sequential_vmap
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul.tiles import MosaicTile, nearest
+from moejax.kernels.grouped_matmul.tiles import MosaicTile, in_16_bits_on, nearest
 from moejax.kernels.private_api import tokamax_gpu
-from moejax.kernels.table import triton_backend
-from moejax.platform import gpu_generation
+from moejax.kernels.table import Operand, triton_backend
 
 
-def supports(rows: Any, matrices: Any, *sizes: Any) -> bool:
+def supports(rows: Operand, matrices: Operand, *sizes: Operand) -> bool:
     """Return whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
-    if rows.dtype not in (jnp.bfloat16, jnp.float16) or rows.dtype != matrices.dtype:
-        return False
-    return gpu_generation() == 10 and not any(width % 64 for width in matrices.shape[1:])
+    return in_16_bits_on(10, rows, matrices) and not any(width % 64 for width in matrices.shape[1:])
 
 
 def _tile(part: str, rows: Array, matrices: Array) -> MosaicTile | None:

@@ -6,8 +6,6 @@ tests.
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax import Array
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
@@ -15,10 +13,11 @@ from jaxtyping import Float, Int
 from moejax.kernels.grouped_matmul.megablox import LANES, row_tile, tile_width, whole_tiles
 from moejax.kernels.private_api import tokamax_tpu
 from moejax.kernels.quantization import Quantized, quantize
+from moejax.kernels.table import Operand
 from moejax.platform import platform
 
 
-def supports(rows: Any, matrices: Any, **options: Any) -> bool:
+def supports(rows: Operand, matrices: Operand, **options: str) -> bool:
     """Return whether both widths are at least the number of lanes of a TPU, as the kernel requires."""
     return min(matrices.shape[1:]) >= LANES
 

@@ -181,7 +181,6 @@ def in_8_bits(
 
 
 def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """Multiply each group's rows, transposed, by its gradients: [G, D, F]."""
     from jax.experimental import pallas as pl
 
     (into, out_of), groups = (x.shape[1], dy.shape[1]), group_sizes.shape[0]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
-
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables
 from moejax.laws.dense.chinchilla import Chinchilla
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import LawEntry, Published, coefficient, law
 
 
 @law
@@ -67,8 +64,8 @@ def compute_optimal(law: Allocation, flops: Scalar) -> Claim:
         statement="M* = k_M C^p_M, D* = C / M*",
         source="Tian et al. 2025, Eq. 6 and Table 5",
         value={"flops_per_token": scale, "tokens": flops / scale},
-        objective=jax.tree_util.Partial(_loss, implied_loss(law)),
-        held=jax.tree_util.Partial(_flops),
+        objective=Partial(_loss, implied_loss(law)),
+        held=Partial(_flops),
     )
 
 

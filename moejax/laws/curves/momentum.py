@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, coefficient, law
 
 
 @law
@@ -37,7 +36,7 @@ class Momentum:
     )
 
     def __call__(self, design: Design) -> Any:
-        read: Any = design.columns
+        read = design.columns
         fallen = jnp.sum(read["drop"] * -jnp.expm1(-read["drop_steps"] / self.memory_steps), axis=-1)
         return self.irreducible + self.sum_scale * read["rate_sum"] ** -self.sum_exponent - self.drop_scale * fallen
 

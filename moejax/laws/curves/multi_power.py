@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 
 
 @law
@@ -42,7 +41,7 @@ class MultiPower:
     rate_exponent: Scalar = coefficient("exponent of the rate after a drop", symbol="gamma")
 
     def __call__(self, design: Design) -> Any:
-        read: Any = design.columns
+        read = design.columns
         # The logarithm keeps the digits of powers of 1 + x for small x.
         age = jnp.log1p(self.drop_speed * read["drop_rate"] ** -self.rate_exponent * read["drop_sum"])
         fallen = jnp.sum(read["drop"] * -jnp.expm1(-self.drop_exponent * age), axis=-1)

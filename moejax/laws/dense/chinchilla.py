@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables, law_at
 from moejax.laws.decision import SPLIT, DecisionRule, growth, optimum
 from moejax.laws.dense.loss_compute import LossCompute, flops_for_loss, least_flops
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, Law, LawEntry, Published, coefficient, law
 
 
 @law
@@ -143,18 +141,14 @@ def compute_optimal(law: Chinchilla, flops: Scalar) -> Claim:
         statement="N* = k (C/6)^(beta/(alpha+beta)), D* = C/(6 N*), k = (alpha A / (beta B))^(1/(alpha+beta))",
         source="Hoffmann et al. 2022, Eq. 4",
         value=optimal_split(law, flops),
-        objective=jax.tree_util.Partial(_loss, law),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(law_at, law, {}),
+        held=Partial(training_flops),
     )
 
 
 def training_flops(variables: Variables) -> dict[str, Any]:
     """Return the training FLOPs, 6·N·D."""
     return {"flops": FLOPS_PER_PARAM_AND_TOKEN * variables["params_active"] * variables["tokens"]}
-
-
-def _loss(law: Chinchilla, variables: Variables) -> Any:
-    return law(Design(params_active=variables["params_active"], tokens=variables["tokens"]))
 
 
 def dense_at_one(
@@ -168,12 +162,12 @@ def dense_at_one(
       slice_at: returns the law at one value.
     """
 
-    def leverage(law: Any, flops: float, **given: float) -> dict[str, Any]:
+    def leverage(law: Law, flops: float, **given: float) -> dict[str, Any]:
         """Return the FLOPs of the dense model per FLOP of the mixture at equal loss, each at its own best split."""
         loss = frontier(slice_at(law, given[experts]))(Design(flops=flops))
         return {"efficiency_leverage": flops_for_loss(frontier(slice_at(law, 1.0)), loss) / flops}
 
-    def unreached(law: Any, **given: float) -> str:
+    def unreached(law: Law, **given: float) -> str:
         return "under the fitted law no dense model reaches the loss of the mixture"
 
     return (

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.dense.chinchilla import Chinchilla, optimal_params
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, from_law, law
 
 
 @law
@@ -47,13 +46,7 @@ class DataConstrained:
     @property
     def unrepeated(self) -> Chinchilla:
         """Return the law for tokens without repetition."""
-        return Chinchilla(
-            irreducible=self.irreducible,
-            params_scale=self.params_scale,
-            params_exponent=self.params_exponent,
-            tokens_scale=self.tokens_scale,
-            tokens_exponent=self.tokens_exponent,
-        )
+        return from_law(Chinchilla, self)
 
     def effective(self, design: Design) -> Design:
         """Return the parameters and unrepeated tokens with the same loss under Chinchilla's law."""

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, Law, LawEntry, Published, coefficient, law
 
 
 @law
@@ -56,7 +55,7 @@ PUBLISHED = {
 def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ...] = ()) -> DecisionRule:
     """Return the decision for the minimum FLOPs that reach a loss, by the frontier ``frontier_of(law, **given)``."""
 
-    def reason(law: Any, loss: float, **quantities: float) -> str:
+    def reason(law: Law, loss: float, **quantities: float) -> str:
         least = float(frontier_of(law, **quantities).irreducible)
         return f"under the fitted law the loss stays above {least:.4g} whatever the FLOPs" if loss <= least else ""
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
-
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, law_at
 from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.dense import chinchilla
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, training_flops
 from moejax.laws.dense.loss_compute import LossCompute, least_flops
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 
 
 @law
@@ -73,18 +70,14 @@ def compute_optimal(law: OverTraining, flops: Scalar) -> Claim:
         statement="M* = (b/a)^(1/(2 eta)), N* = (C/(6 M*))^(1/2), D* = M* N*",
         source="Gadre et al. 2024, Section 3.2: from Eq. 4",
         value={"params_active": params, "tokens": ratio * params},
-        objective=jax.tree_util.Partial(_loss, law),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(law_at, law, {}),
+        held=Partial(training_flops),
     )
 
 
 def frontier(law: OverTraining) -> LossCompute:
     """Return the loss of the best split as a function of ``flops``."""
     return chinchilla.frontier(law.untied)
-
-
-def _loss(law: OverTraining, variables: Variables) -> Any:
-    return law(Design(params_active=variables["params_active"], tokens=variables["tokens"]))
 
 
 def _gadre(data: str, law: OverTraining, missed: str) -> Published:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, law_at
 from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, coefficient, from_law, law
 
 
 @law
@@ -39,13 +37,7 @@ class DenseToMoe:
 
     def at_experts(self, num_experts: Scalar) -> Chinchilla:
         """Return the law at one expert count."""
-        return Chinchilla(
-            irreducible=self.irreducible,
-            params_scale=self.params_scale * num_experts**-self.experts_exponent,
-            params_exponent=self.params_exponent,
-            tokens_scale=self.tokens_scale,
-            tokens_exponent=self.tokens_exponent,
-        )
+        return from_law(Chinchilla, self, params_scale=self.params_scale * num_experts**-self.experts_exponent)
 
     def __call__(self, design: Design) -> Any:
         experts = jnp.where(design.num_experts > 0, design.num_experts, 1)
@@ -58,13 +50,9 @@ def compute_optimal(law: DenseToMoe, flops: Scalar, num_experts: Scalar) -> Clai
         statement="Hoffmann's split with A E^-gamma for A",
         source="from the form of Wang et al. 2024",
         value=optimal_split(law.at_experts(num_experts), flops),
-        objective=jax.tree_util.Partial(_loss, law, num_experts),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(law_at, law, {"num_experts": num_experts}),
+        held=Partial(training_flops),
     )
-
-
-def _loss(law: DenseToMoe, num_experts: Scalar, variables: Variables) -> Any:
-    return law(Design(num_experts=num_experts, **variables))
 
 
 ENTRIES = (

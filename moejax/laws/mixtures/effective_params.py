@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
-
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables
 from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, from_law, law
 
 
 @law
@@ -71,13 +68,8 @@ PUBLISHED = {
 
 def dense_slice(law: EffectiveParams, expansion: Scalar) -> Chinchilla:
     """Return the law at one G: a dense law with A·G^(-gamma·alpha) in place of A."""
-    return Chinchilla(
-        irreducible=law.irreducible,
-        params_scale=law.params_scale * expansion ** -(law.expansion_exponent * law.params_exponent),
-        params_exponent=law.params_exponent,
-        tokens_scale=law.tokens_scale,
-        tokens_exponent=law.tokens_exponent,
-    )
+    scale = law.params_scale * expansion ** -(law.expansion_exponent * law.params_exponent)
+    return from_law(Chinchilla, law, params_scale=scale)
 
 
 def compute_optimal(law: EffectiveParams, flops: Scalar, expansion: Scalar) -> Claim:
@@ -91,8 +83,8 @@ def compute_optimal(law: EffectiveParams, flops: Scalar, expansion: Scalar) -> C
         statement="N_act* = k (C/6)^(beta/(alpha+beta)) G^(-gamma alpha/(alpha+beta)), D* = C/(6 N_act*)",
         source="chapter 002, 'The compute-optimal point with G held fixed', with the exponent of G put right",
         value=optimal_split(dense_slice(law, expansion), flops),
-        objective=jax.tree_util.Partial(_loss, law, expansion),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(_loss, law, expansion),
+        held=Partial(training_flops),
     )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from moejax.laws.claim import Claim, Variables, in_float64
+from moejax.laws.claim import Claim, Partial, in_float64, law_at
 from moejax.laws.dense.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, from_law, law
 from moejax.laws.mixtures.routed import saturate
 
 
@@ -52,8 +50,9 @@ class ExpertCount:
     def at_experts(self, num_experts: Scalar) -> Chinchilla:
         """Return the law at one expert count, which has Chinchilla's form (Table 4: m, mu, n, nu)."""
         experts = saturate(num_experts, self.experts_start, self.experts_maximum, 1)
-        return Chinchilla(
-            irreducible=self.irreducible,
+        return from_law(
+            Chinchilla,
+            self,
             params_scale=self.params_scale * experts**self.params_experts,
             params_exponent=-(self.params_exponent + self.params_coupling * jnp.log(experts)),
             tokens_scale=self.tokens_scale * experts**self.tokens_experts,
@@ -71,13 +70,9 @@ def compute_optimal(law: ExpertCount, flops: Scalar, num_experts: Scalar) -> Cla
         statement="Hoffmann's split with the scales and exponents of one expert count",
         source="Ludziejewski et al. 2025, Table 1",
         value=optimal_split(law.at_experts(num_experts), flops),
-        objective=jax.tree_util.Partial(_loss, law, num_experts),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(law_at, law, {"num_experts": num_experts, "top_k": 1.0}),
+        held=Partial(training_flops),
     )
-
-
-def _loss(law: ExpertCount, num_experts: Scalar, variables: Variables) -> Any:
-    return law(Design(num_experts=num_experts, top_k=1.0, **variables))
 
 
 PUBLISHED = {

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry
-from moejax.laws.law import LOSS, coefficient, coefficients, law
+from moejax.laws.law import LOSS, LawEntry, coefficient, from_law, law
 from moejax.laws.mixtures.five_factor import FiveFactor, best_active_experts, with_experts
 
 
@@ -98,7 +97,7 @@ class FourFactor:
     @property
     def as_five_factor(self) -> FiveFactor:
         """Return the equivalent five-factor law."""
-        return FiveFactor(**coefficients(self), shared_square=0.0, shared_slope=0.0)
+        return from_law(FiveFactor, self, shared_square=0.0, shared_slope=0.0)
 
     def __call__(self, design: Design) -> Any:
         return self.as_five_factor(design)
@@ -107,14 +106,12 @@ class FourFactor:
 def at_structure(law: FiveFactor, active_experts: Scalar, shared_share: Scalar) -> ThreeFactor:
     """Return Eq. 7 as implied by the joint law at one G and S: the structure changes a, c and h, and nothing else."""
     structure = law.structure(with_experts(active_experts, shared_share))
-    return ThreeFactor(
+    return from_law(
+        ThreeFactor,
+        law,
         total_scale=law.total_scale + structure,
-        params_exponent=law.params_exponent,
-        tokens_scale=law.tokens_scale,
-        tokens_exponent=law.tokens_exponent,
         active_scale=law.active_scale + law.active_coupling * structure,
         share_slope=law.share_coupling * structure,
-        irreducible=law.irreducible,
     )
 
 

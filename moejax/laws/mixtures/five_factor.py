@@ -8,16 +8,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from moejax.laws.claim import Claim, Variables, in_float64
+from moejax.laws.claim import Claim, Partial, Variables, in_float64
 from moejax.laws.decision import SPLIT, DecisionRule, optimum
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, frontier
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, from_law, law
 from moejax.laws.search import argmin_between
-
-Partial = jax.tree_util.Partial
 
 
 @law
@@ -124,7 +121,7 @@ PUBLISHED = {
 }
 
 
-def with_experts(active_experts: Scalar, shared_share: Scalar, **fields: Any) -> Design:
+def with_experts(active_experts: Scalar, shared_share: Scalar, **fields: Scalar | None) -> Design:
     """Return a design with real numbers G and S; counts exclude embeddings."""
     shared = active_experts * shared_share
     return Design(top_k=active_experts - shared, num_shared_experts=shared, **fields)
@@ -212,7 +209,7 @@ def _root_of_equation_31(
     return jnp.exp(argmin_between(loss, jnp.log(SMALLEST), jnp.log(LARGEST)))
 
 
-def loss_at_optimum(law: FiveFactor, params_active: Scalar, params_total: Scalar, structure: Any) -> Any:
+def loss_at_optimum(law: FiveFactor, params_active: Scalar, params_total: Scalar, structure: Scalar) -> Any:
     """Return L*(C) of Eq. 32, where ``params_active`` solves Eq. 31 for C."""
     alpha, beta = law.params_exponent, law.tokens_exponent
     return (
@@ -222,19 +219,14 @@ def loss_at_optimum(law: FiveFactor, params_active: Scalar, params_total: Scalar
     )
 
 
-def loss_compute_limit(law: FiveFactor, params_total: Scalar, structure: Any) -> LossCompute:
+def loss_compute_limit(law: FiveFactor, params_total: Scalar, structure: Scalar) -> LossCompute:
     """Return L*(C) as h goes to 0: C_0 + K·C^(-alpha·beta/(alpha+beta)), Eq. 33.
 
     The paper presents Eq. 33 as L*(C) at N = 1T. It is this limit, not a fit, and is below the exact loss of
     ``loss_at_optimum`` by 0.002 nats at C = 1e20 and by 0.039 at 1e26.
     """
-    split = Chinchilla(
-        irreducible=0.0,
-        params_scale=structure * law.active_coupling + law.active_scale,
-        params_exponent=law.params_exponent,
-        tokens_scale=law.tokens_scale,
-        tokens_exponent=law.tokens_exponent,
-    )
+    scale = structure * law.active_coupling + law.active_scale
+    split = from_law(Chinchilla, law, irreducible=0.0, params_scale=scale)
     # Zhao et al. count C = N_a·D, without the factor 6.
     at_six = frontier(split)
     return replace(
@@ -244,7 +236,7 @@ def loss_compute_limit(law: FiveFactor, params_total: Scalar, structure: Any) ->
     )
 
 
-def _floor(law: FiveFactor, params_total: Scalar, structure: Any) -> Any:
+def _floor(law: FiveFactor, params_total: Scalar, structure: Scalar) -> Any:
     return (structure + law.total_scale) * params_total**-law.params_exponent + law.irreducible
 
 
@@ -257,8 +249,8 @@ def _spent(variables: Variables) -> dict[str, Any]:
 
 
 def _at_structure(law: FiveFactor, design: Design, fixed: Variables, variables: Variables) -> Any:
-    sizes = {name: getattr(design, name) for name in ("params_total", "params_active", "params_embedding", "tokens")}
-    return law(with_experts(**fixed, **variables, **sizes))
+    varied = with_experts(**fixed, **variables)
+    return law(replace(design, top_k=varied.top_k, num_shared_experts=varied.num_shared_experts))
 
 
 def _at_share(
@@ -292,10 +284,7 @@ def efficient_active_share(
     shares = step * jnp.arange(1.0, round(1 / step) + 1)
 
     def loss(share: Scalar) -> Any:
-        active = share * params_total
-        return law(
-            with_experts(active_experts, shared_share, params_total=params_total, params_active=active, tokens=1e12)
-        )
+        return _at_share(law, params_total, active_experts, shared_share, {"active_share": share})
 
     stops = -jnp.diff(jax.vmap(loss)(shares)) < least_gain
     return jnp.where(stops.any(), shares[1:][jnp.argmax(stops)], jnp.nan)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
-
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables
 from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.dense.chinchilla import Chinchilla, optimal_split, training_flops
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, from_law, law
 
 
 @law
@@ -59,19 +56,13 @@ def compute_optimal(law: Granularity, flops: Scalar, granularity: Scalar, expans
     The cost of routing, which the paper adds (Eq. 10) and which alone limits G, is not included: finer is better here.
     """
     scale = law.granularity_scale * granularity**-law.granularity_exponent + law.params_scale
-    dense = Chinchilla(
-        irreducible=law.irreducible,
-        params_scale=scale * expansion**-law.params_exponent,
-        params_exponent=law.params_exponent,
-        tokens_scale=law.tokens_scale,
-        tokens_exponent=law.tokens_exponent,
-    )
+    dense = from_law(Chinchilla, law, params_scale=scale * expansion**-law.params_exponent)
     return Claim(
         statement="Hoffmann's split with A = (g G^-gamma + a) (N/N_act)^-alpha",
         source="from Krajewski et al. 2024, Eq. 9",
         value=optimal_split(dense, flops),
-        objective=jax.tree_util.Partial(_loss, law, granularity, expansion),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(_loss, law, granularity, expansion),
+        held=Partial(training_flops),
     )
 
 

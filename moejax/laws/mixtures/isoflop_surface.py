@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from moejax.errors import UserError
-from moejax.laws.claim import Claim, Variables, in_float64
+from moejax.laws.claim import Claim, Partial, Variables, in_float64
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry
-from moejax.laws.law import LOSS, coefficient, constant, law
+from moejax.laws.law import LOSS, LawEntry, coefficient, constant, law
 from moejax.laws.search import argmin_between
 
 
@@ -45,7 +44,7 @@ class IsoflopSurface:
         return sum(w * t for w, t in zip(weights, terms(design, degrees, self.params_unit), strict=True))
 
 
-def terms(design: Design, degrees: tuple[int, int, int], params_unit: Any = 1.0) -> list[Any]:
+def terms(design: Design, degrees: tuple[int, int, int], params_unit: Scalar = 1.0) -> list[Any]:
     """Return the regressors of the law's coefficients, in order; the last is 1."""
     size = jnp.log(design.params_total / params_unit)
     sparsity = -jnp.log(1 - design.sparsity)
@@ -54,7 +53,7 @@ def terms(design: Design, degrees: tuple[int, int, int], params_unit: Any = 1.0)
 
 
 def fit_surface(
-    designs: Design, losses: Any, degrees: tuple[int, int, int] = (2, 2, 2), params_unit: float = 1.0
+    designs: Design, losses: Array, degrees: tuple[int, int, int] = (2, 2, 2), params_unit: float = 1.0
 ) -> IsoflopSurface:
     """Fit the surface to runs of one budget by least squares; the law is linear in its coefficients."""
     matrix = jnp.stack(terms(designs, degrees, params_unit), axis=-1)
@@ -80,7 +79,7 @@ def optimal_params_total(law: IsoflopSurface, sparsity: Scalar) -> Claim:
         statement="N̂* = -(a_1 + c_1 Ŝ) / (2 (a_2 + c_2 Ŝ²))",
         source="from Abnar et al. 2025, Eq. 8",
         value={"params_total": law.params_unit * jnp.exp(vertex)},
-        objective=jax.tree_util.Partial(_at_sparsity, law, 1 - sparsity),
+        objective=Partial(_at_sparsity, law, 1 - sparsity),
     )
 
 
@@ -99,7 +98,7 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Scalar) -> Claim:
         statement="Ŝ* = -(b_1 + c_1 N̂) / (2 (b_2 + c_2 N̂²))",
         source="from Abnar et al. 2025, Eq. 8",
         value={"active_experts_share": jnp.exp(-vertex)},
-        objective=jax.tree_util.Partial(_at_size, law, params_total),
+        objective=Partial(_at_size, law, params_total),
     )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables
 from moejax.laws.decision import optimum
 from moejax.laws.dense.loss_compute import LossCompute, flops_for_loss
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import LawEntry, Published, coefficient, law
 from moejax.laws.mixtures.routed import saturate
 
 
@@ -83,7 +81,7 @@ def optimal_granularity(law: Leverage, activation_ratio: Scalar, flops: Scalar) 
         statement="G* = 2^(-beta / (2 gamma))",
         source="from Tian et al. 2025, Eq. 4",
         value={"granularity": 2 ** (-law.granularity_slope / (2 * law.granularity_square))},
-        objective=jax.tree_util.Partial(_inverse, law, activation_ratio, flops),
+        objective=Partial(_inverse, law, activation_ratio, flops),
         objective_name="inverse_efficiency_leverage",
     )
 

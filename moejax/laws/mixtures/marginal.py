@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
-import jax
-
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables, law_at
 from moejax.laws.decision import optimum
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, coefficient, from_law, law
 from moejax.laws.mixtures.fewer_factors import TwoFactor, at_structure
 from moejax.laws.mixtures.five_factor import FiveFactor
-
-Partial = jax.tree_util.Partial
 
 
 @law
@@ -83,7 +78,7 @@ def optimal_active(law: MarginalActive) -> Claim:
         statement="N_a* = (c gamma / h)^(1/(gamma+1))",
         source="from Zhao et al. 2025, Eq. 5",
         value={"params_active": (law.active_scale * law.active_exponent / law.active_slope) ** power},
-        objective=Partial(_at_active, law),
+        objective=Partial(law_at, law, {}),
     )
 
 
@@ -110,7 +105,7 @@ def optimal_shared(law: MarginalShared) -> Claim:
 def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
     """Return Eq. 5 as implied by the joint law around a design, for any N_a of the design."""
     three = at_structure(law, design.active_experts, design.shared_share)
-    sizes = TwoFactor(**{f.name: getattr(three, f.name) for f in fields(TwoFactor)})
+    sizes = from_law(TwoFactor, three)
     return MarginalActive(
         active_scale=three.active_scale,
         active_exponent=three.params_exponent,
@@ -125,10 +120,6 @@ def margin_of_shared(law: FiveFactor, design: Design) -> MarginalShared:
     square, slope = law.shared_square * coupling, law.shared_slope * coupling
     none = replace(design, top_k=design.active_experts, num_shared_experts=0.0)
     return MarginalShared(shared_square=square, shared_slope=slope, offset=law(none))
-
-
-def _at_active(law: MarginalActive, variables: Variables) -> Any:
-    return law(Design(params_active=variables["params_active"]))
 
 
 def _at_experts(law: MarginalExperts, variables: Variables) -> Any:

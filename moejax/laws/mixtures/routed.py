@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 
 
 def saturate(value: Scalar, start: Scalar, maximum: Scalar, least: Scalar) -> Any:
@@ -65,7 +64,7 @@ class Routed:
     def effective_params(self, params_active: Scalar, num_experts: Scalar) -> Any:
         """Return the parameters of the dense model (E = 1) with the same loss: the effective parameter count."""
 
-        def slope(experts: Any) -> Any:
+        def slope(experts: Scalar) -> Any:
             return self.params_slope + self.coupling * jnp.log10(experts)
 
         many, one = self.saturated_experts(num_experts), self.saturated_experts(1)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from moejax.laws.claim import Claim, Variables
+from moejax.laws.claim import Claim, Partial, Variables
 from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.dense.chinchilla import optimal_split, training_flops
 from moejax.laws.dense.data_constrained import DataConstrained
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 
 LEAST, LEAST_SCALE = 1e-8, 1e-12
 """Bounds of the released code for sparsity and decays, and for the factor Q, because powers of 0 have no slope."""
@@ -87,8 +85,8 @@ def compute_optimal(law: SparseRepeats, flops: Scalar, expansion: Scalar) -> Cla
         statement="N* = (Q A/B)^(1/(2 alpha)) (C/6)^(1/2), D* = C/(6 N*)",
         source="Wu et al. 2026, optimal_N and optimal_D of the released code",
         value=optimal_split(law.at_density(1 / expansion).unrepeated, flops),
-        objective=jax.tree_util.Partial(_loss, law, expansion),
-        held=jax.tree_util.Partial(training_flops),
+        objective=Partial(_loss, law, expansion),
+        held=Partial(training_flops),
     )
 
 

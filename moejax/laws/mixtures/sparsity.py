@@ -9,15 +9,12 @@ import jax.numpy as jnp
 
 from moejax.float64 import float64
 from moejax.laws.active_params import ActiveParams, Proportional, convention
-from moejax.laws.claim import Claim, Variables, in_float64
+from moejax.laws.claim import Claim, Partial, Variables, in_float64
 from moejax.laws.decision import DecisionRule
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 from moejax.laws.search import BISECTIONS, argmin_between
-
-Partial = jax.tree_util.Partial
 
 
 @law
@@ -126,7 +123,7 @@ def dense_threshold(law: Sparsity, flops: Scalar, active_of: ActiveParams) -> An
     def loss(log_total: Scalar, active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": active})
 
-    def halve(_: Any, bracket: Any) -> Any:
+    def halve(_: jax.Array, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         left, right = bracket
         middle = (left + right) / 2
         dense_is_best = jax.grad(loss, argnums=1)(middle, 1.0) < 0
@@ -195,8 +192,6 @@ def joint_optimum(law: Sparsity, flops: Scalar, active_of: ActiveParams, *, cap:
 
 @jax.jit
 def _losses_by_sparsity(law: Sparsity, flops: Scalar, active_of: ActiveParams, least: Scalar) -> tuple[Any, Any, Any]:
-    """Return shares of active experts from ``least`` to 1, with the best size and its loss at each."""
-
     def at(active: Scalar) -> tuple[Any, Any]:
         total = best_params_total(law, flops, 1 - active, active_of)
         return total, _loss(law, flops, active_of, {"params_total": total, "active_experts_share": active})
@@ -222,7 +217,6 @@ def _at_size(law: Sparsity, flops: Scalar, active_of: ActiveParams, params_total
 
 
 def _sizes(law: Sparsity, flops: Scalar, sparsity: Scalar) -> dict[str, Any]:
-    """Return the sizes at one sparsity by the default active-parameter convention."""
     active_of = convention()
     total = best_params_total(law, flops, sparsity, active_of)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active_of(total, sparsity))

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar, design_from
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import LawEntry, Published, coefficient, law
 
 
 @law
@@ -41,7 +40,7 @@ class AccuracyFromLoss:
         return {"accuracy": self.best_accuracy - self.lost_accuracy * lost}
 
 
-def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Any) -> Any:
+def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Scalar) -> Any:
     """Return the loss at which the law reaches an accuracy; NaN if there is no such loss above 0."""
     lost = jnp.asarray((law.best_accuracy - accuracy) / law.lost_accuracy)
     inside = (lost > 0) & (lost < 1)

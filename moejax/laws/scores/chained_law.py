@@ -19,7 +19,7 @@ from moejax.laws import DECISIONS
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar, design_from
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.law import LOSS, law
+from moejax.laws.law import LOSS, from_law, law
 
 
 class ChainedLaw:
@@ -30,16 +30,21 @@ class ChainedLaw:
     links: ClassVar[tuple[type, type]]
     """Law of the loss, and law of the score."""
     decides: ClassVar[tuple[DecisionRule, ...]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __call__(self, design: Design) -> Any:
+        """Return the score at one design."""
+        return self.score_law(design_from({"loss": self.loss_law(design)}))
 
     @property
     def loss_law(self) -> Any:
         """Return the law of the loss with its coefficients."""
-        return _part(self, self.links[0])
+        return from_law(self.links[0], self)
 
     @property
     def score_law(self) -> Any:
         """Return the law of the score with its coefficients."""
-        return _part(self, self.links[1])
+        return from_law(self.links[1], self)
 
     def score(self, loss: Scalar) -> Any:
         """Return the score at a loss."""
@@ -87,20 +92,12 @@ def chained_law(loss_law: type, score_law: type) -> type[ChainedLaw]:
         "outputs": outputs,
         "links": (loss_law, score_law),
         "decides": tuple(_through(rule, score_law) for rule in _rules(loss_law)),
-        "__call__": _call,
+        "__call__": ChainedLaw.__call__,
     }
     return law(type(f"{score_law.__name__} through {loss_law.__name__}", (ChainedLaw,), body | fields))
 
 
-def _call(self: Any, design: Design) -> Any:
-    return self.score_law(design_from({"loss": self.loss_law(design)}))
-
-
-def _part(chained: Any, cls: type) -> Any:
-    return cls(**{f.name: getattr(chained, f.name) for f in dataclasses.fields(cls)})
-
-
-def _copied(f: Any, units: bool = True) -> Any:
+def _copied(f: dataclasses.Field, units: bool = True) -> Any:
     """Copy the declaration of a coefficient. Units of the loss are dropped, because the chain does not read a loss."""
     metadata = dict(f.metadata) if units else {**f.metadata, "dimension": {}, "shift": {}}
     if f.default is dataclasses.MISSING:
@@ -120,17 +117,17 @@ def _through(rule: DecisionRule, score_law: type) -> DecisionRule:
     needed = next((one for one in _rules(score_law) if one.given == (output,) and "needed_loss" in one.gives), None)
     by_score = "loss" in rule.given and needed is not None
 
-    def for_loss(chained: Any, given: Mapping[str, float]) -> dict[str, Any]:
+    def for_loss(chained: ChainedLaw, given: Mapping[str, float]) -> dict[str, Any]:
         if not by_score or needed is None:
             return dict(given)
         rest = {name: value for name, value in given.items() if name != output}
         return rest | {"loss": needed.decide(chained.score_law, **{output: given[output]})["needed_loss"]}
 
-    def decide(chained: Any, **given: float) -> dict[str, Any]:
+    def decide(chained: ChainedLaw, **given: float) -> dict[str, Any]:
         decided = dict(rule.decide(chained.loss_law, **for_loss(chained, given)))
         return decided | ({best: chained.score(decided["optimal_loss"])} if "optimal_loss" in rule.gives else {})
 
-    def reason(chained: Any, **given: float) -> str:
+    def reason(chained: ChainedLaw, **given: float) -> str:
         wanted = for_loss(chained, given)
         if needed is not None and by_score and not float(wanted["loss"]) > 0:
             return needed.why_none(chained.score_law, given)

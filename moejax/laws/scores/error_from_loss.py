@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar
-from moejax.laws.entry import LawEntry, Published
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import LawEntry, Published, coefficient, law
 
 
 @law
@@ -35,7 +34,7 @@ class ErrorFromLoss:
         return {"error": self.chance_error - self.gain_scale * jnp.exp(-self.gain_rate * design.loss)}
 
 
-def loss_for_error(law: ErrorFromLoss, error: Any) -> Any:
+def loss_for_error(law: ErrorFromLoss, error: Scalar) -> Any:
     """Return the loss at which the law reaches an error; NaN if there is no such loss above 0."""
     gain = jnp.asarray(law.chance_error - error)
     inside = (gain > 0) & (gain < law.gain_scale)

@@ -21,9 +21,7 @@ from moejax.float64 import float64
 from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params, params_active_served
 from moejax.model import transformer
-from moejax.routing.losses import balance_loss
-from moejax.routing.statistics import statistics
-from moejax.routing.sums import RoutingSums
+from moejax.routing.sums import RoutingSums, balance_loss, statistics
 from moejax.train.devices import Speed
 from moejax.train.directory.metrics import TRUNK, number
 from moejax.train.evaluation import Evaluated
