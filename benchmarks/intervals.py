@@ -47,7 +47,7 @@ from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.estimands import Estimand, coefficient_estimands, decision_estimands
 from moejax.fit.uncertainty.estimates import estimate
-from moejax.fit.uncertainty.intervals import keeps_sign
+from moejax.fit.uncertainty.uncertainty import keeps_sign
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design, design_from, known
 from moejax.laws.law import coefficients

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,12 +84,6 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
         deviation=_deviation(finite),
         undefined=float(1 - len(finite) / len(answers)),
     )
-
-
-def from_json(plain: Mapping[str, Any]) -> Interval:
-    """Restore an interval from plain data, in which non-finite numbers are null."""
-    ends = {one.name: plain[one.name] for one in fields(Interval)}
-    return Interval(**{name: math.nan if value is None else value for name, value in ends.items()})
 
 
 def _deviation(values: Float[np.ndarray, " values"]) -> float:

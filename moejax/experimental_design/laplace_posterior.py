@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from, sums_by_group, varies_within_a_group
-from moejax.fit.search.identify import slopes_of_log_loss
 from moejax.fit.search.objective import FitObjective, Squared, data_of
 from moejax.fit.uncertainty.derivatives import Functional
+from moejax.fit.uncertainty.undetermined import slopes_of_log_loss
 from moejax.float64 import float64
 from moejax.laws.design import Design, in_units, known, value_of
 

@@ -18,10 +18,9 @@ from moejax.experimental_design.posterior_modes import Noise, PosteriorModes, di
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import fit_law
-from moejax.fit.uncertainty.covariance import uncertainty
+from moejax.fit.uncertainty.covariance import VarianceComponents, uncertainty, variance_components
 from moejax.fit.uncertainty.derivatives import Functional
 from moejax.fit.uncertainty.estimands import above_0, coefficient_estimands
-from moejax.fit.uncertainty.variance_components import VarianceComponents, variance_components
 from moejax.laws import PUBLISHED
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design

@@ -86,7 +86,7 @@ function rangeOf(law, values) {
   return Number.isFinite(reach) ? [middle * Math.exp(-reach), middle * Math.exp(reach)] : null;
 }
 
-/** Degrees of freedom of one contrast's variance: moejax.fit.uncertainty.intervals.satterthwaite, held to it by a test. */
+/** Degrees of freedom of one contrast's variance: moejax.fit.uncertainty.uncertainty.satterthwaite, held to it by a test. */
 function satterthwaite(leverages, contrast) {
   const axes = contrast.length, dot = (a, b) => d3.sum(a, (one, i) => one * b[i]);
   const zeros = () => Array.from({ length: axes }, () => new Array(axes).fill(0));

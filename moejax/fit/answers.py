@@ -1,31 +1,107 @@
-"""Return answers to questions about a fit, the further entries of ``fit.json``."""
+"""Turn questions about a fit into estimands, and return their answers, the further entries of ``fit.json``."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from moejax.config import convert
-from moejax.fit.fit_result import FitResult
-from moejax.fit.questions import Asked
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult, restored
 from moejax.fit.selection.held_out_runs import TestedRuns
 from moejax.fit.selection.holdout import HeldOut, SplitErrors, pooled, split_errors
 from moejax.fit.selection.metrics import Metrics
 from moejax.fit.sweeps.ways_through_sweeps import Sweeps
 from moejax.fit.tables.read_runs import ReadRuns
-from moejax.fit.uncertainty.bootstrap import Bootstrap, ResampledCoefficients
-from moejax.fit.uncertainty.estimands import Estimand, Named
-from moejax.fit.uncertainty.estimates import Beyond, Estimate, beyond, beyond_each, estimate, reach
-from moejax.fit.uncertainty.influence import deciding
-from moejax.fit.uncertainty.prediction import RunPrediction, predict_run
+from moejax.fit.uncertainty.bootstrap import RESAMPLED, Bootstrap, ResampledCoefficients
+from moejax.fit.uncertainty.covariance import COVARIANCES
+from moejax.fit.uncertainty.derivatives import deciding
+from moejax.fit.uncertainty.estimands import (
+    Estimand,
+    Named,
+    coefficient_estimands,
+    decision_estimands,
+    find,
+    prediction_estimand,
+)
+from moejax.fit.uncertainty.estimates import (
+    Beyond,
+    Estimate,
+    RunPrediction,
+    beyond,
+    beyond_each,
+    estimate,
+    predict_run,
+    reach,
+)
 from moejax.fit.uncertainty.profile import profile
 from moejax.json_text import fields, finite
 from moejax.laws.design import value_of
+from moejax.laws.formula_law import FormulaLaw
+from moejax.laws.law import without_effect
 from moejax.quantities import format
 from moejax.run_table import DataFrame
 from moejax.wording import told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """Questions about a fitted law, with the kinds of its standard errors and resamples."""
+
+    decide: Sequence[Mapping[str, float]] = ()
+    """Given values of each decision."""
+    predict: Sequence[Mapping[str, float]] = ()
+    """Designs of runs to predict."""
+    profile: Sequence[str] = ()
+    influence: Sequence[str] = ()
+    covariance: str = "sandwich"
+    by: str = "group"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Estimands of the questions, validated before the fit."""
+
+    decisions: Sequence[Estimand]
+    predictions: Sequence[Estimand]
+    profiles: Sequence[Estimand]
+    influences: Sequence[Estimand]
+    covariance: str
+
+
+def asked_of(law: type, output: str, fixed: Sequence[str], questions: Questions) -> Asked:
+    """Return the estimands that questions name, for a fit of one of the law's outputs.
+
+    Raises:
+      UserError: a name is unknown, or the given values decide nothing; the message lists values that would.
+    """
+    if questions.by not in RESAMPLED:
+        raise UserError(f"--by {questions.by} is not known; choose {' or '.join(RESAMPLED)}.")
+    covariance = questions.covariance.replace("-", "_")
+    if covariance not in COVARIANCES:
+        raise UserError(f"--covariance {questions.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
+    decisions = decision_estimands(law)
+    for given in questions.decide:
+        decisions += decision_estimands(law, _given(given, law))
+    # Several options may request the same estimand if it needs fewer values than given.
+    decisions = list({one.title: one for one in decisions}.values())
+    predictions = [prediction_estimand(law, _given(given, law), output) for given in questions.predict]
+    held = (*fixed, *without_effect(law, output))
+    if wrong := [name for name in (*questions.profile, *questions.influence) if name in held]:
+        why = "is given" if wrong[0] in fixed else f"does not move the {output}, which is fitted"
+        raise UserError(f"{wrong[0]} {why}, so the runs do not determine it.")
+    known = [*coefficient_estimands(law, held), *decisions, *predictions]
+    profiles, influences = (
+        [one for name in names for one in find(name, known, law)] for names in (questions.profile, questions.influence)
+    )
+    return Asked(decisions, predictions, profiles, influences, covariance)
+
+
+def _given(given: Mapping[str, float], law: type) -> dict[str, float]:
+    """Return given values by the names of a design; names of a formula are those of its columns."""
+    columns = dict(law.formula.columns) if issubclass(law, FormulaLaw) else {}
+    return {columns.get(name, name): value for name, value in given.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +207,7 @@ class Answers:
           ValueError: an entry is missing or of another type; also ``LookupError``, ``TypeError`` or ``AttributeError``.
         """
         hints = {name: hint for name, hint in typing.get_type_hints(cls).items() if plain.get(name) is not None}
-        return cls(**{name: _restored(hint, plain[name], name) for name, hint in hints.items()})
-
-
-def _restored(hint: Any, value: Any, where: str) -> Any:
-    kind = typing.get_args(hint)[0]
-    read: Callable[[Any], Any] | None = getattr(kind, "from_json", None)
-    if read is None:
-        return convert(hint, value, where)
-    return tuple(map(read, value)) if typing.get_origin(hint) is tuple else read(value)
+        return cls(**{name: restored(hint, plain[name], name) for name, hint in hints.items()})
 
 
 def answer(

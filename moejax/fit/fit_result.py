@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import re
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,18 +20,25 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from moejax.config import build, convert, unknown
+from moejax.config import build, convert
 from moejax.errors import UserError
 from moejax.fit import latex
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.objective import PENALTIES, Huber, Penalty, outputs
 from moejax.fit.selection.metrics import Metrics, predict
 from moejax.fit.uncertainty import uncertainty as uncertainties
-from moejax.fit.uncertainty.alternatives import apart
-from moejax.fit.uncertainty.intervals import PredictionIntervals, Spread, ends, keeps_sign, left_by, share_ends
-from moejax.fit.uncertainty.noise import Outlier, outliers_in_words
-from moejax.fit.uncertainty.uncertainty import COVARIANCES, Drawn, Uncertainty
-from moejax.fit.uncertainty.undetermined import Probes, coefficients_along, how_to_determine, moves
+from moejax.fit.uncertainty.noise import Outlier, left_by, outliers_in_words
+from moejax.fit.uncertainty.uncertainty import (
+    COVARIANCES,
+    Drawn,
+    PredictionIntervals,
+    Spread,
+    Uncertainty,
+    ends,
+    keeps_sign,
+    share_ends,
+)
+from moejax.fit.uncertainty.undetermined import Probes, apart, coefficients_along, how_to_determine, moves
 from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
@@ -121,7 +129,7 @@ class FitResult:
     """Directions along which no prediction of a run changes, as steps of the coefficients
     (``undetermined.directions_of``)."""
     alternatives: tuple[Mapping[str, float], ...] = ()
-    """Coefficients of other local optima that fit the runs as well (``moejax.fit.uncertainty.alternatives``)."""
+    """Coefficients of other local optima that fit the runs as well (``moejax.fit.uncertainty.undetermined``)."""
     is_share: bool = False
     """True if the fitted output is a share of answers, between 0 and 1 in every run."""
     loss_scatter: float = 0.0
@@ -368,7 +376,10 @@ class FitResult:
         Raises:
           UserError: there is no such file, it holds something else, or its law is not one of moejax's.
         """
-        return load(path)
+        path = Path(path)
+        plain = read_plain(path)
+        with read_by_this_version(path):
+            return from_json(plain)
 
     @property
     def has_covariance(self) -> bool:
@@ -572,25 +583,13 @@ class FitResult:
         return f"Standard errors: {COVARIANCES[self.uncertainty.covariance]}{draws}."
 
 
-def load(path: str | Path) -> FitResult:
-    """Load a FitResult written by ``save``; its law is callable.
-
-    Raises:
-      UserError: there is no such file, it holds something else, or its law is not one of moejax's.
-    """
-    path = Path(path)
-    plain = read_plain(path)
-    with read_by_this_version(path):
-        return from_json(plain)
-
-
 def load_of_runs(path: str | Path) -> FitResult:
     """Load a fit of a law of runs; laws of loss curves need a schedule, which callers of this function do not have.
 
     Raises:
-      UserError: as ``load``, or the fit is of loss curves.
+      UserError: as ``FitResult.load``, or the fit is of loss curves.
     """
-    fit = load(path)
+    fit = FitResult.load(path)
     if type(fit.law) in CURVE_LAWS.values():
         raise UserError(
             f"{path} is a fit of loss curves and reads a schedule; ask it by moejax curves CURVES "
@@ -637,51 +636,59 @@ def read_by_this_version(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the types of the entries of a fit's file. Non-finite numbers are null there, and entries with a default
-    may be absent."""
-    old = {f.name for f in dataclasses.fields(FitResult) if f.default is not dataclasses.MISSING}
-    hints = {k: hint for k, hint in typing.get_type_hints(FitResult).items() if k in plain or k not in old}
-    hints |= {"uncertainty": Any} if "uncertainty" in hints else {}
-    named = {name: hint | None if hint is float else hint for name, hint in hints.items()}
-    metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
-    law: dict[str, Any] = {"coefficients": dict[str, float | None]}
-    if "loss_law" in plain.get("law", {}):
-        law |= {"loss_law": dict[str, Any], "score_law": dict[str, Any]}
-    elif "formula" in plain.get("law", {}):
-        law |= {"formula": str, "columns": dict[str, str], "signs": dict[str, str], "budget": str}
-    else:
-        law |= {"module": str, "class": str}
-    return {**named, "law": law, "penalty": {"name": str}, "metrics": metrics}
-
-
 _REMEDY = "fit again with moejax fit --out or FitResult.save, and change no coefficient by hand"
+
+
+def restored(hint: Any, plain: Any, where: str) -> Any:
+    """Convert plain data to a type, as ``moejax.config.convert`` does; a number that is null was not finite.
+
+    It becomes NaN. Dataclasses may restore themselves with a method ``from_json``; entries that they do not have are
+    ignored.
+
+    Raises:
+      UserError: a value has another type; a missing entry raises ``TypeError``.
+    """
+    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
+    if hint is float and plain is None:
+        return math.nan
+    if origin is types.UnionType and kinds[1:] == (type(None),):
+        return None if plain is None else restored(kinds[0], plain, where)
+    if origin is tuple and kinds[-1] is ...:
+        return tuple(restored(kinds[0], one, f"{where}[{i}]") for i, one in enumerate(convert(list, plain, where)))
+    if origin is Mapping:
+        return {name: restored(kinds[1], one, f"{where}.{name}") for name, one in convert(dict, plain, where).items()}
+    if hasattr(hint, "from_json"):
+        return hint.from_json(plain)
+    if not dataclasses.is_dataclass(hint):
+        return convert(hint, plain, where)
+    hints, entries = typing.get_type_hints(hint), convert(dict, plain, where)
+    known = {name: restored(hints[name], one, f"{where}.{name}") for name, one in entries.items() if name in hints}
+    return hint(**known)
 
 
 def from_json(plain: Mapping[str, Any]) -> FitResult:
     """Restore a FitResult from ``FitResult.to_json``.
 
     Raises:
-      UserError: an entry is missing or of another type, or the law is not one of moejax's.
+      UserError: an entry has another type, or the law is not one of moejax's; a missing entry raises ``LookupError`` or
+        ``TypeError``.
     """
-    entries = convert(_shape(plain), plain, "content")
-    law: Any = _law_of(entries["law"])
-    penalty = dict(entries["penalty"])
-    kind = penalty.pop("name")
-    if kind not in PENALTIES:
-        raise UserError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
-    fields = {f.name: entries[f.name] for f in dataclasses.fields(FitResult) if f.name in entries}
+    special = ("law", "penalty", "uncertainty")
+    hints = {name: hint for name, hint in typing.get_type_hints(FitResult).items() if name not in special}
+    fields = {name: restored(hint, plain[name], name) for name, hint in hints.items() if name in plain}
+    law, stored = _law_of(plain["law"]), restored(Mapping[str, float], plain["law"]["coefficients"], "coefficients")
     # Only coefficients without effect on the fitted output may be null; any other missing one is an error.
-    known = {name: one for name, one in entries["law"]["coefficients"].items() if one is not None}
-    absent = dict.fromkeys(without_effect(law, entries["output"]), math.nan)
-    fields |= {"law": law(**absent | known), "penalty": build(PENALTIES[kind], penalty, "penalty")}
-    fields["metrics"] = Metrics.from_json(entries["metrics"])
-    if fields.get("uncertainty") is not None:
-        fields["uncertainty"] = uncertainties.from_json(fields["uncertainty"], law.inputs)
-    hints = typing.get_type_hints(FitResult)
-    for key in (key for key, value in fields.items() if value is None and hints[key] is float):
-        fields[key] = math.inf if key in ("condition_number", "aicc", "bic") else math.nan
-    return FitResult(**fields)
+    without = dict.fromkeys(without_effect(law, fields["output"]), math.nan)
+    penalty = dict(plain["penalty"])
+    kind = PENALTIES[penalty.pop("name")]
+    # These three are infinite rather than undefined.
+    fields |= {name: math.inf for name in ("condition_number", "aicc", "bic") if plain[name] is None}
+    return FitResult(
+        **fields,
+        law=law(**without | {name: one for name, one in stored.items() if not math.isnan(one)}),
+        penalty=build(kind, penalty, "penalty"),
+        uncertainty=uncertainties.from_json(plain["uncertainty"], law.inputs) if plain.get("uncertainty") else None,
+    )
 
 
 def _named(cls: type) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from moejax.fit.selection.holdout import SplitErrors
 from moejax.fit.selection.metrics import Metrics
 from moejax.fit.sweeps.ways_through_sweeps import Sweeps, WayCoefficient
 from moejax.fit.uncertainty.bootstrap import ResampledCoefficients
-from moejax.fit.uncertainty.estimates import STANDARD, Estimate
+from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS, STANDARD, Estimate, RunPrediction
 from moejax.fit.uncertainty.extrapolation import sentences
-from moejax.fit.uncertainty.prediction import IF_THE_FORM_HOLDS, RunPrediction
 from moejax.interval import Interval, in_percent
 from moejax.laws.law import unit_of
 from moejax.quantities import format

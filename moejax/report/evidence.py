@@ -12,9 +12,8 @@ from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import ends
 from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.read_runs import ReadRuns
-from moejax.fit.uncertainty.derivatives import Functional
+from moejax.fit.uncertainty.derivatives import Functional, influence
 from moejax.fit.uncertainty.estimands import CoefficientOf
-from moejax.fit.uncertainty.influence import influence
 from moejax.fit.uncertainty.profile import curve
 from moejax.laws.design import value_of
 

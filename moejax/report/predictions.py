@@ -77,7 +77,7 @@ def ask_fit(file: str, design: Design) -> Answer:
     """Return the prediction of a fitted law with its interval."""
     # Reading a fit imports the fitting code, which published laws do not need.
     from moejax.fit.fit_result import load_of_runs
-    from moejax.fit.uncertainty.prediction import range_in_words, range_of
+    from moejax.fit.uncertainty.estimates import range_in_words, range_of
     from moejax.laws.formula_law import FormulaLaw
 
     fit = load_of_runs(file)

@@ -13,8 +13,8 @@ from moejax.cli.commands.fit import RECIPES
 from moejax.cli.options import check
 from moejax.cli.parser import parse_command
 from moejax.errors import UserError
-from moejax.fit.fit_result import load
-from moejax.fit.questions import Questions, asked_of
+from moejax.fit.answers import Questions, asked_of
+from moejax.fit.fit_result import FitResult
 from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
@@ -46,7 +46,7 @@ def test_a_table_of_any_words_is_fitted_and_written(table, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "50 of 60 rows meet 'seed < 50'" in shown.err
     assert "tokens_exponent" in shown.out
-    assert load(out / "fit.json").law.tokens_exponent == pytest.approx(0.2849, rel=0.2)
+    assert FitResult.load(out / "fit.json").law.tokens_exponent == pytest.approx(0.2849, rel=0.2)
     assert len((out / "predictions.csv").read_text().splitlines()) == 51
     tested = json.loads((out / "fit.json").read_text())["held_out_runs"]
     kept = pd.read_csv(out / "held_out.csv")
@@ -291,7 +291,7 @@ def test_an_interrupted_bootstrap_keeps_the_fit_and_goes_on_to_the_same_numbers(
     command.append(str(out))
     assert main(command) == 130
     assert "run the same command again" in capsys.readouterr().err
-    assert load(out / "fit.json").converged
+    assert FitResult.load(out / "fit.json").converged
     assert main(command) == 0
     assert blocks == [8, 16, 24]
     assert json.loads((out / "fit.json").read_text())["bootstrap"]["resamples"] == 24
@@ -329,7 +329,7 @@ def test_a_split_that_leaves_too_few_runs_keeps_the_fit_of_all(table, tmp_path, 
     out = tmp_path / "fit"
     assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--hold-out", "seed:4", "--out", str(out)]) == 2
     assert "With seed ≥ 4 held out" in capsys.readouterr().err
-    assert load(out / "fit.json").metrics.runs == 60
+    assert FitResult.load(out / "fit.json").metrics.runs == 60
 
 
 def test_rows_are_dropped_only_when_asked_and_named(table, tmp_path, capsys):
@@ -379,7 +379,7 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     for words in ("flops = 1e+24", "90% of such runs lie", "Profiles", "row ", "std err", "Outside the fitted runs"):
         assert words in page
     assert (tmp_path / "out" / "summary.txt").read_text() == page
-    assert load(tmp_path / "out" / "fit.json").converged
+    assert FitResult.load(tmp_path / "out" / "fit.json").converged
 
 
 def test_what_is_asked_at_one_place_by_two_options_is_answered_once():

@@ -8,7 +8,7 @@ import pytest
 from test_convert import SMALL, write
 
 from moejax.__main__ import main
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult
 from moejax.folder import atomic_write, only_writer
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
@@ -79,8 +79,8 @@ def test_what_was_there_is_kept_where_its_successor_finds_no_room(given, tmp_pat
     path = tmp_path / "fit.json"
     path.write_bytes((given[0] / "fit" / "fit.json").read_bytes())
     with full_disk(), pytest.raises(OSError, match="File too large"):
-        load(path).save(path)
-    assert load(path).law == load(given[0] / "fit" / "fit.json").law
+        FitResult.load(path).save(path)
+    assert FitResult.load(path).law == FitResult.load(given[0] / "fit" / "fit.json").law
 
 
 def test_a_fit_that_finds_no_room_leaves_the_files_of_the_one_before(given, tmp_path, capsys, monkeypatch):

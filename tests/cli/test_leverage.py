@@ -10,7 +10,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli.commands.leverage import LeverageCommand
 from moejax.cli.options import flag_of
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult
 from moejax.fit.uncertainty.estimands import decision_estimands, find
 from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute
@@ -81,7 +81,7 @@ def test_a_column_of_a_formula_has_a_leverage_with_an_interval(variants, tmp_pat
     words = ["leverage", "V=1", "V=0", "--law", f"{out}/fit.json", "--flops", "1e19"]
     assert main([*words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["leverage"]
-    worth = load(f"{out}/fit.json").conf_int().loc["g"]
+    worth = FitResult.load(f"{out}/fit.json").conf_int().loc["g"]
     assert np.log([row["low"], row["leverage"], row["high"]]) == pytest.approx(
         worth[["low", "value", "high"]], rel=1e-6
     )

@@ -18,9 +18,8 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.selection.metrics import predict
-from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.covariance import variance_components, with_uncertainty
 from moejax.fit.uncertainty.estimands import decision_estimands, find, prediction_estimand
-from moejax.fit.uncertainty.variance_components import variance_components
 from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

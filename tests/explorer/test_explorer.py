@@ -22,7 +22,7 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.fit.uncertainty.prediction import range_of
+from moejax.fit.uncertainty.estimates import range_of
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED, accounting
 from moejax.laws.catalogue import CATALOGUE

@@ -11,7 +11,7 @@ import moejax
 from moejax.__main__ import main
 from moejax.errors import UserError
 from moejax.fit.chain import chain, with_loss_design
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult
 from moejax.fit.search.starts import Sobol
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap
@@ -101,7 +101,7 @@ def test_the_variance_of_a_score_is_that_of_both_fits(fitted):
 
 
 def test_a_chained_fit_is_the_same_from_its_file(fitted, tmp_path):
-    again = load(fitted.save(tmp_path / "fit.json"))
+    again = FitResult.load(fitted.save(tmp_path / "fit.json"))
     assert type(again.law) is type(fitted.law)
     assert again.coefficients == fitted.coefficients
     pd.testing.assert_frame_equal(again.predict(LARGE), fitted.predict(LARGE))

@@ -22,7 +22,7 @@ from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.covariance import draws_at, with_uncertainty
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives, psi_and_stiffness
 from moejax.fit.uncertainty.estimands import decision_estimands
-from moejax.fit.uncertainty.intervals import alone, satterthwaite, stretch
+from moejax.fit.uncertainty.uncertainty import alone, satterthwaite, stretch
 from moejax.laws import LAWS, NOT_SEARCHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

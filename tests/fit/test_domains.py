@@ -10,7 +10,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.errors import UserError
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW, domain_laws, domains_of
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.read_runs import read_runs
@@ -102,7 +102,7 @@ def test_the_recipe_writes_a_law_per_domain_that_can_be_asked(tmp_path, capsys):
     command = ["fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--recipe", "domains", "--hold-out", "tokens"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     assert "chapter 002 says 0.02" in capsys.readouterr().out
-    assert load(tmp_path / "out" / "fits" / "math.json").law.tokens_exponent == pytest.approx(0.45, rel=0.01)
+    assert FitResult.load(tmp_path / "out" / "fits" / "math.json").law.tokens_exponent == pytest.approx(0.45, rel=0.01)
     assert (tmp_path / "out" / "figures" / "chapter-002-domains.png").is_file()
     assert main([*command, "--shares", "web=0.5,math=-1"]) == 2
     assert "--shares gives math a share of -1; it must be above 0" in capsys.readouterr().err

@@ -14,11 +14,11 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import tables
 from moejax.fit.uncertainty.bootstrap import bootstrap
+from moejax.fit.uncertainty.derivatives import deciding
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.uncertainty.estimates import Estimate, beyond, beyond_each, estimate, reach
 from moejax.fit.uncertainty.extrapolation import outside, sentences, where_decided
-from moejax.fit.uncertainty.influence import deciding
-from moejax.fit.uncertainty.intervals import share_ends
+from moejax.fit.uncertainty.uncertainty import share_ends
 from moejax.float64 import float64
 from moejax.laws import DECISIONS, LAWS, PUBLISHED
 from moejax.laws.claim import check

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_runs, sweep
 
-from moejax.fit.fit_result import from_json, load
+from moejax.fit.fit_result import FitResult, from_json
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.objective import FitObjective, Huber, Squared, data_of
@@ -103,7 +103,7 @@ def test_squared_errors_are_minimised_when_asked():
 
 
 def test_a_result_comes_back_from_its_file_as_a_law_that_can_be_called(tmp_path):
-    back = load(known_fit().save(tmp_path / "fit.json"))
+    back = FitResult.load(known_fit().save(tmp_path / "fit.json"))
     assert back == known_fit()
     np.testing.assert_array_equal(predict(back.law, known_runs()), predict(known_fit().law, known_runs()))
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_no_fit_is_a_sentence(tmp_path):
     path = tmp_path / "fit.json"
     path.write_text("[1]")
     with pytest.raises(ValueError, match="written by something else; fit again"):
-        load(path)
+        FitResult.load(path)
 
 
 def test_a_column_that_never_varies_is_named_as_undetermined():

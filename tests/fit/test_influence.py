@@ -14,8 +14,7 @@ from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.fit.uncertainty.derivatives import derivatives
-from moejax.fit.uncertainty.influence import influence
+from moejax.fit.uncertainty.derivatives import derivatives, influence
 from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla

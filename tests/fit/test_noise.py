@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from known_fit import known_fit, known_runs
 
-from moejax.fit.fit_result import from_json, load
+from moejax.fit.fit_result import FitResult, from_json
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
@@ -70,7 +70,7 @@ def test_a_spike_is_named_with_its_row_and_the_r_squared_that_counts_it(found):
 
 
 def test_a_fit_with_a_spike_comes_back_from_its_file(found, tmp_path):
-    assert load(found.save(tmp_path / "fit.json")).outliers == found.outliers
+    assert FitResult.load(found.save(tmp_path / "fit.json")).outliers == found.outliers
 
 
 def test_a_spike_does_not_undo_what_the_runs_determine(found):

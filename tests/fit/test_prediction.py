@@ -9,7 +9,7 @@ from known_fit import known_fit, known_resamples, known_runs, sweep
 
 import moejax as mj
 from moejax.fit.uncertainty.estimands import prediction_estimand
-from moejax.fit.uncertainty.prediction import predict_run
+from moejax.fit.uncertainty.estimates import predict_run
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 

@@ -14,7 +14,7 @@ import moejax
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Huber, Squared
 from moejax.fit.search.starts import HOFFMANN_GRID
-from moejax.fit.selection.diagnose import diagnose
+from moejax.fit.selection.comparison import diagnose
 from moejax.fit.selection.holdout import hold_out, largest
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap

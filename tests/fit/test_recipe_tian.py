@@ -11,7 +11,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.config import dump
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import Sobol
@@ -210,8 +210,8 @@ def test_the_command_writes_fits_tables_and_figures(tmp_path, capsys):
     tian_runs(noise=1e-4).to_csv(table, index=False)
     assert main(["fit", str(table), "--recipe", "tian", "--starts", "256", "--out", str(out)]) == 0
     assert capsys.readouterr().out == (out / "tian.txt").read_text()
-    assert load(out / "fit.json").law == load(out / "fits" / "leverage.json").law
-    assert isinstance(load(out / "fits" / "curve-dense.json").law, LossCompute)
+    assert FitResult.load(out / "fit.json").law == FitResult.load(out / "fits" / "leverage.json").law
+    assert isinstance(FitResult.load(out / "fits" / "curve-dense.json").law, LossCompute)
     found = {name: values.to_numpy() for name, values in pd.read_csv(out / "leverages.csv").items()}
     gaps = found["predicted_efficiency_leverage"] / found["measured_efficiency_leverage"] - 1
     assert np.median(np.abs(gaps)) < 0.02

@@ -9,7 +9,7 @@ import pytest
 from test_recovery import zhao_sweep
 
 from moejax.__main__ import main
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import runs_from
 from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.holdout import split_of
@@ -144,10 +144,10 @@ def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
     assert plain["hooks"] is None
     assert "No hooks of Eq. 7: The runs do not set a hook" in " ".join(page.split())
     assert plain["intervals"]["G*"]["low"] < plain["intervals"]["G*"]["high"]
-    assert load(_fit_alone(plain["nested"][-1]["fit"], tmp_path)).law.irreducible > 0
+    assert FitResult.load(_fit_alone(plain["nested"][-1]["fit"], tmp_path)).law.irreducible > 0
     for name, law in {"five_factor": FiveFactor, "two_factor": TwoFactor, "sparsity": Sparsity}.items():
-        assert type(load(out / "fits" / f"{name}.json").law) is law
-    assert load(out / "fit.json").law == load(out / "fits" / "five_factor.json").law
+        assert type(FitResult.load(out / "fits" / f"{name}.json").law) is law
+    assert FitResult.load(out / "fit.json").law == FitResult.load(out / "fits" / "five_factor.json").law
     predictions = pd.read_csv(out / "predicted_vs_actual.csv")
     assert set(predictions["law"]) == {*NESTED, *RIVALS}
     own = predictions[(predictions["law"] == "Eq. 11") & (predictions["role"] == "held out")]

@@ -11,7 +11,7 @@ from known_fit import known_fit, known_runs
 
 from moejax.__main__ import main
 from moejax.design.design import design
-from moejax.fit.fit_result import SCHEMA, from_json, load
+from moejax.fit.fit_result import SCHEMA, FitResult, from_json
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
@@ -20,8 +20,7 @@ from moejax.fit.selection import metrics
 from moejax.fit.uncertainty.covariance import draws_at, gauss_newton, with_uncertainty
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.estimands import decision_estimands
-from moejax.fit.uncertainty.estimates import estimate
-from moejax.fit.uncertainty.prediction import range_in_words, range_of
+from moejax.fit.uncertainty.estimates import estimate, range_in_words, range_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
@@ -115,7 +114,7 @@ def test_a_ratio_outside_the_runs_is_said_by_the_file_too():
 
 
 def test_a_fit_that_is_read_back_shows_errors_and_intervals(file):
-    fit = load(file)
+    fit = FitResult.load(file)
     text = render.text(fit.summary(level=0.8))
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     table = fit.conf_int(0.8)
@@ -185,7 +184,7 @@ def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
 def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
     write_json(tmp_path / "fit.json", stored_fit().to_json() | {"schema": SCHEMA - 1})
     with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, and this moejax reads {SCHEMA}; fit again"):
-        load(tmp_path / "fit.json")
+        FitResult.load(tmp_path / "fit.json")
 
 
 def test_intervals_of_coefficients_hold_the_fit():

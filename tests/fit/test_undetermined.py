@@ -20,10 +20,9 @@ from moejax.fit.tables.column_names import law_of_formula
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.covariance import COVARIANCES, with_uncertainty
+from moejax.fit.uncertainty.derivatives import deciding
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands
-from moejax.fit.uncertainty.estimates import estimate
-from moejax.fit.uncertainty.influence import deciding
-from moejax.fit.uncertainty.prediction import range_in_words, range_of
+from moejax.fit.uncertainty.estimates import estimate, range_in_words, range_of
 from moejax.fit.uncertainty.undetermined import how_to_determine
 from moejax.interval import Interval
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla

@@ -28,8 +28,8 @@ from moejax.wording import listed
 if TYPE_CHECKING:
     import numpy as np
 
+    from moejax.fit.answers import Questions
     from moejax.fit.fit_result import FitResult
-    from moejax.fit.questions import Questions
     from moejax.result import Result
 
 EXAMPLE = """\
@@ -150,8 +150,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         """Read runs, fit, resample, test on held-out runs, and print."""
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
-        from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer
-        from moejax.fit.questions import asked_of
+        from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer, asked_of
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
         from moejax.fit.summary import summary
@@ -210,7 +209,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
 
     def questions(self) -> Questions:
         """Return the questions about the fitted law."""
-        from moejax.fit.questions import Questions
+        from moejax.fit.answers import Questions
 
         return Questions(
             decide=[numbers(text.split(","), "--decide") for text in self.decide],
@@ -236,9 +235,8 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
 
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
-        from moejax.fit.answers import Answers, ReadAs, answer
+        from moejax.fit.answers import Answers, ReadAs, answer, asked_of
         from moejax.fit.chain import chain, with_loss_design
-        from moejax.fit.questions import asked_of
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
         from moejax.fit.summary import summary

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.tables.select import mapped, select
+from moejax.fit.tables.expression import mapped, select
 from moejax.laws.curves.schedule_sums import Points, sums_of_curve
 from moejax.laws.design import Design
 from moejax.run_sources import source as run_source

@@ -21,12 +21,11 @@ from moejax import __version__, minimise
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import SHARES, Runs
-from moejax.fit.search.identify import identify, slopes_of_log_loss
 from moejax.fit.search.objective import FitObjective, Huber, Penalty, data_of, law_at
 from moejax.fit.search.starts import Sobol, Starts, WarmStart
 from moejax.fit.selection.metrics import information_criteria, metrics, predict
-from moejax.fit.uncertainty.alternatives import alternatives
 from moejax.fit.uncertainty.noise import log_residuals, noise, outliers
+from moejax.fit.uncertainty.undetermined import alternatives, identify, slopes_of_log_loss
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.design import value_of

@@ -210,12 +210,6 @@ class SplitErrors:
     beyond: Mapping[str, float] | None = None
     """Factors by which held-out runs exceed the fitted ones; None in files of an older moejax."""
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> SplitErrors:
-        """Restore the errors from plain data."""
-        metrics = {name: Metrics.from_json(plain[name]) for name in ("errors", "fitted") if name in plain}
-        return cls(**{**plain, **metrics})
-
 
 def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
     """Return the errors of each split."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +31,6 @@ class Metrics:
     """Largest |predicted - measured| / measured."""
     huber: float = float("nan")
     """Mean Huber penalty (delta 0.001) of log loss per run: the default objective of a fit."""
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Metrics:
-        """Restore errors from plain data, in which NaN is null."""
-        known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in plain.items()}
-        return cls(**known)
 
     def rmse_of(self, output: str) -> float:
         """Return the RMSE by which fits to an output are compared."""

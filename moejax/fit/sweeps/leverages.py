@@ -20,7 +20,7 @@ from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import FitObjective, Squared
 from moejax.fit.search.starts import Sobol
 from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
-from moejax.fit.sweeps.swept_optimum import precision
+from moejax.fit.sweeps.settings import precision
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute

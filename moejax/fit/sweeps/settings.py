@@ -1,16 +1,29 @@
-"""Find sweeps over training settings in a table, and keep the best run of each."""
+"""Find sweeps over training settings in a table, and reduce each to its best run or to its optimum.
+
+The run of the lowest loss in a sweep (``best_by``) is on its grid. Its loss is biased low, as the minimum of several
+noisy losses. Near the optimum the loss is a quadratic in the logarithms of the settings; its minimum
+(``smooth_best_by``) uses every run around the best one.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Float
 
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.tables.column_names import our_name
+from moejax.float64 import float64
 from moejax.run_table import COLUMNS, DataFrame
 from moejax.wording import listed, some
 
@@ -138,3 +151,283 @@ def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: 
     if not at_ends:
         return ()
     return (f"The best is at the edge of the sweep of {some(at_ends)} groups; extend the sweep in that direction.",)
+
+
+NEAREST_VALUES = 3
+"""Number of values of a setting, on either side of the best run's, whose runs enter the quadratic."""
+NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
+"""Relative rise above the lowest loss up to which settings are near the optimum.
+
+A quadratic does not describe settings farther away, nor runs that diverged. The next larger value is used if no more
+settings remain than the quadratic has coefficients: on coarse grids, or if the noise exceeds a grid step's effect.
+"""
+FLATTEST = 1e-12
+"""Minimum rise of the quadratic over the tried settings, as a share of the loss; below it the quadratic is flat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptOptimum:
+    """The minimum of one quadratic."""
+
+    loss: float
+    settings: Float[np.ndarray, " settings"]
+    """Settings at the minimum."""
+    loss_standard_error: float
+    relative_standard_errors: Float[np.ndarray, " settings"]
+    """Standard errors of the logarithms of ``settings``."""
+
+
+def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs terms"]:
+    """Return the columns 1, every setting, and every product of two settings."""
+    count = x.shape[1]
+    pairs = [(i, j) for i in range(count) for j in range(i, count)]
+    return np.column_stack([np.ones(len(x)), x, *(x[:, i] * x[:, j] for i, j in pairs)])
+
+
+def _hessian(coefficients: Any, count: int) -> Any:
+    """Return the second derivatives of a quadratic, from its coefficients in the order of ``_monomials``."""
+    upper = jnp.zeros((count, count)).at[jnp.triu_indices(count)].set(coefficients[1 + count :])
+    return upper + upper.T
+
+
+def _minimum(coefficients: Any, count: int) -> Any:
+    """Return the stationary point of a quadratic, followed by its value there."""
+    slope = coefficients[1 : 1 + count]
+    at = -jnp.linalg.solve(_hessian(coefficients, count), slope)
+    return jnp.append(at, coefficients[0] + slope @ at / 2)
+
+
+@partial(jax.jit, static_argnums=1)
+def _minimum_and_jacobian(coefficients: Any, count: int) -> tuple[Any, Any]:
+    """Return the minimum and its derivatives in the quadratic's coefficients."""
+    return _minimum(coefficients, count), jax.jacobian(_minimum)(coefficients, count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quadratic:
+    """A least-squares quadratic of losses in logarithms of settings, centred at the best settings."""
+
+    coefficients: np.ndarray
+    inverse: np.ndarray
+    """Inverse of the normal matrix."""
+    residual: float
+    """Residual sum of squares."""
+    degrees_of_freedom: int
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    """Range of the tried settings (``low`` to ``high``), relative to ``middle``."""
+
+
+def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
+    """Return a mask of the runs near the best settings (few grid values away, little worse), and the best settings.
+
+    Seeds of the same settings are in or out together, by their mean: otherwise a single seed could be near by chance.
+    """
+    tried, number = np.unique(x, axis=0, return_inverse=True)
+    number = number.ravel()
+    means = np.bincount(number, losses) / np.bincount(number)
+    best, least = int(np.argmin(means)), _monomials(x[:1]).shape[1]
+    around = np.ones(len(tried), bool)
+    for values in tried.T:
+        ordered = np.unique(values)
+        around &= np.abs(np.searchsorted(ordered, values) - np.searchsorted(ordered, values[best])) <= NEAREST_VALUES
+    near = around
+    for share in NEAR_LOSS:
+        near = around & (means <= means[best] * (1 + share))
+        if near.sum() > least:
+            break
+    return near[number], tried[best]
+
+
+def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
+    """Return the quadratic of the runs near the best settings of a group, or the reason why there is none."""
+    near, middle = _near(x, losses)
+    around, own = x[near] - middle, losses[near]
+    terms = _monomials(around)
+    if len(own) < terms.shape[1] or np.linalg.matrix_rank(terms) < terms.shape[1]:
+        return "too few runs near the best"
+    # Columns are scaled to equal size, so that the rank and the inverse do not depend on a setting's range.
+    size = np.linalg.norm(terms, axis=0)
+    coefficients, *_ = np.linalg.lstsq(terms / size, own, rcond=None)
+    coefficients = coefficients / size
+    inverse = np.linalg.inv((terms / size).T @ (terms / size)) / np.outer(size, size)
+    return _Quadratic(
+        coefficients=coefficients,
+        inverse=inverse,
+        residual=float(np.sum((own - terms @ coefficients) ** 2)),
+        degrees_of_freedom=len(own) - terms.shape[1],
+        middle=middle,
+        low=around.min(axis=0),
+        high=around.max(axis=0),
+    )
+
+
+def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> SweptOptimum | str:
+    """Return the minimum of a quadratic or the reason why it has none; ``noise`` is the variance of one run's loss."""
+    count = len(quadratic.middle)
+    with float64():
+        hessian = np.asarray(_hessian(jnp.asarray(quadratic.coefficients), count))
+        width = quadratic.high - quadratic.low
+        if np.linalg.eigvalsh(hessian * np.outer(width, width)).min() <= FLATTEST * abs(quadratic.coefficients[0]):
+            return "no minimum"
+        minimum, jacobian = map(np.asarray, _minimum_and_jacobian(jnp.asarray(quadratic.coefficients), count))
+    outside = [
+        f"{name} {'below' if here < low else 'above'} what was tried"
+        for name, here, low, high in zip(names, minimum, quadratic.low, quadratic.high, strict=False)
+        if not low <= here <= high
+    ]
+    if outside:
+        return outside[0]
+    errors = np.sqrt(np.clip(np.diag(jacobian @ (noise * quadratic.inverse) @ jacobian.T), 0, None))
+    return SweptOptimum(
+        loss=float(minimum[-1]),
+        settings=np.exp(quadratic.middle + minimum[:-1]),
+        loss_standard_error=float(errors[-1]),
+        relative_standard_errors=errors[:-1],
+    )
+
+
+def standard_error_column(name: str) -> str:
+    """Return the column of the standard error of a loss, or of the logarithm of a setting."""
+    return f"{name}_standard_error"
+
+
+def smooth_best_by(
+    frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
+) -> tuple[Any, tuple[str, ...]]:
+    """Return one row per model, the minimum of a quadratic through the runs near its best, and notes.
+
+    The row is the best run's with the loss and settings of the minimum, and columns of their standard errors
+    (``standard_error_column``; of settings in logarithms). The noise is pooled over the residuals of all quadratics.
+    Runs of several seeds are runs of one sweep. Models whose quadratic has no minimum within the tried range are left
+    out, with a note.
+
+    Args:
+      inputs: columns that distinguish models.
+      settings: swept columns, all positive.
+
+    Raises:
+      UserError: a setting has values without a logarithm, no model remains, or no group has spare runs for the noise.
+    """
+    x = {name: _above_0(frame, name, named) for name in settings}
+    logs = np.log(np.column_stack(list(x.values())))
+    losses = run_table.numbers(frame[loss], where=named).to_numpy(np.float64)
+    known = np.isfinite(losses)
+    groups = frame.groupby(list(inputs), sort=False, dropna=False).indices.values()
+    quadratics, best, refused = [], [], Counter[str]()
+    for rows in (rows[known[rows]] for rows in groups):
+        if not len(rows):
+            continue
+        quadratic = _quadratic(logs[rows], losses[rows])
+        if isinstance(quadratic, str):
+            refused[quadratic] += 1
+            continue
+        quadratics.append(quadratic)
+        best.append(rows[int(np.argmin(losses[rows]))])
+    spare = sum(quadratic.degrees_of_freedom for quadratic in quadratics)
+    if not spare:
+        terms = _monomials(np.zeros((1, len(settings)))).shape[1]
+        raise UserError(
+            f"{named}: --smooth fits {terms} coefficients to the runs near the best of each {', '.join(inputs)}, and "
+            f"no sweep over {listed(settings)} has more of them than that ({_reasons(refused)}); leave --smooth out to "
+            f"keep the best run of each."
+        )
+    noise = sum(quadratic.residual for quadratic in quadratics) / spare
+    kept, optima = [], []
+    for row, quadratic in zip(best, quadratics, strict=True):
+        optimum = _optimum(quadratic, noise, settings)
+        if isinstance(optimum, str):
+            refused[optimum] += 1
+        else:
+            kept.append(row)
+            optima.append(optimum)
+    if not optima:
+        raise UserError(
+            f"{named}: no sweep over {listed(settings)} has a minimum within what was tried ({_reasons(refused)}); "
+            f"leave --smooth out to keep the best run of each."
+        )
+    order = np.argsort(kept)
+    optima = [optima[index] for index in order]
+    table = frame.iloc[[kept[index] for index in order]].copy()
+    table[loss] = [optimum.loss for optimum in optima]
+    table[standard_error_column(loss)] = [optimum.loss_standard_error for optimum in optima]
+    for index, name in enumerate(settings):
+        for column, factor in _proportional(frame, x[name], {*inputs, loss}).items():
+            table[column] = [optimum.settings[index] * factor for optimum in optima]
+            table[standard_error_column(column)] = [optimum.relative_standard_errors[index] for optimum in optima]
+    return table, _notes(table, len(frame), loss, settings, inputs, math.sqrt(noise), refused)
+
+
+def _above_0(frame: Any, name: str, named: str) -> np.ndarray:
+    values = run_table.numbers(frame[name], where=named).to_numpy(np.float64)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise UserError(
+            f"{named}: --smooth takes logarithms of {name}, and not all of its values are numbers above 0; leave "
+            f"those rows out with --where, or leave {name} out of --best-by."
+        )
+    return values
+
+
+def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> bool:
+    """Return whether a column is one of the settings, in any unit."""
+    if target in settings:
+        return True
+    numeric = [name for name in settings if frame[name].dtype.kind in "iuf" and (frame[name] > 0).all()]
+    return any(target in _proportional(frame, _above_0(frame, name, named), set()) for name in numeric)
+
+
+def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:
+    """Return the columns proportional to a setting, with the factor: such as a batch in sequences and in tokens."""
+    factors = {}
+    for column in map(str, frame.columns):
+        if column in but or frame[column].dtype.kind not in "iuf":
+            continue
+        ratio = frame[column].to_numpy(np.float64) / values
+        if ratio[0] != 0 and np.allclose(ratio, ratio[0], rtol=1e-9, atol=0):
+            factors[column] = float(ratio[0])
+    return factors
+
+
+def _reasons(refused: Counter[str]) -> str:
+    return some([f"{why}: {count}" for why, count in refused.most_common()])
+
+
+def _notes(
+    table: Any,
+    runs: int,
+    loss: str,
+    settings: Sequence[str],
+    inputs: Sequence[str],
+    noise: float,
+    refused: Counter[str],
+) -> tuple[str, ...]:
+    def middle(name: str) -> str:
+        return f"{float(table[standard_error_column(name)].median()):.2g}"
+
+    said = [
+        f"{runs} rows are {len(table)} sweeps over {listed(settings)} of equal {', '.join(inputs)}: each is the "
+        f"minimum of a quadratic in their logarithms through the runs near its best, which scatter by {noise:.2g} of "
+        f"{loss}. "
+        f"Median standard error of {loss}: {middle(loss)}; of the logarithm of "
+        f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. They are columns, such as "
+        f"{standard_error_column(settings[0])}."
+    ]
+    if refused:
+        said.append(
+            f"Dropped: {sum(refused.values())} of {len(table) + sum(refused.values())} sweeps, which have no minimum "
+            f"within what was tried ({_reasons(refused)})."
+        )
+    return tuple(said)
+
+
+def precision(standard_errors: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+    """Return weights with mean 1 for losses of unequal standard errors; a measured loss has a standard error of 0.
+
+    A law has an error at every model that more runs do not reduce. Its variance is estimated as the median of the
+    positive variances, and added to each (a random effect, as in DerSimonian and Laird 1986).
+    """
+    variances = np.square(standard_errors)
+    unsure = variances > 0
+    weights = 1 / (variances + np.median(variances[unsure])) if unsure.any() else np.ones(len(variances))
+    return weights / weights.mean()

@@ -1,6 +1,6 @@
 """Fit a law to the minima of sweeps, to the equally weighted minima, and to the best rows of the sweeps.
 
-The minimum of a quadratic (``swept_optimum``) and the best row of a sweep estimate the same optimum. If the law does
+The minimum of a quadratic (``smooth_best_by``) and the best row of a sweep estimate the same optimum. If the law does
 not hold everywhere, or a quadratic is biased, coefficients depend on the weights and the kind of optimum.
 """
 

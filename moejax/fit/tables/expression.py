@@ -2,7 +2,7 @@
 
 The arithmetic is that of formulas (``moejax.laws.formula``), with comparisons, ``and``, ``or``, ``not``, ``in``, quoted
 texts and the functions of ``FUNCTIONS``. There are no attributes, indices or other calls, so an expression can only
-read the table.
+read the table. ``mapped`` and ``select`` apply these options.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import operator
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.laws.formula import Name, Reader, Tree, computed
-from moejax.wording import some
+from moejax.run_table import DataFrame
+from moejax.wording import nearest, some, told
 
 FUNCTIONS = ("abs", "sqrt", "exp", "log", "log2", "log10", "round", "floor", "ceil")
 """Functions of one number, row by row; there are also ``min``, ``max`` and ``where``."""
@@ -271,3 +272,44 @@ class _Columns:
 
 def _is_column(value: Any) -> bool:
     return hasattr(value, "to_numpy")
+
+
+def mapped(frame: DataFrame, mapping: Mapping[str, str], named: str) -> DataFrame:
+    """Return the table with columns added, from its columns or arithmetic on them.
+
+    Raises:
+      UserError: a column cannot be computed.
+    """
+    computed = {}
+    for name, expression in mapping.items():
+        if expression in frame.columns:
+            computed[name] = frame[expression]
+            continue
+        try:
+            computed[name] = evaluate(expression, frame)
+        except ValueError as error:
+            near = nearest(expression, map(str, frame.columns))
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise UserError(
+                f"{named}: {name}={expression} cannot be computed: {told(error).rstrip('.')}.{hint}"
+            ) from error
+    return frame.assign(**computed)
+
+
+def select(frame: DataFrame, where: Sequence[str], named: str) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return the rows that meet all conditions, and notes with their number.
+
+    Raises:
+      UserError: a condition cannot be applied, or no row meets it.
+    """
+    notes = []
+    for text in where:
+        before = len(frame)
+        try:
+            frame = frame[condition(text, frame)]
+        except ValueError as error:
+            raise UserError(f"{named}: the condition {text!r} cannot be applied: {told(error).rstrip('.')}.") from error
+        notes.append(f"{len(frame)} of {before} rows meet {text!r}.")
+        if not len(frame):
+            raise UserError(f"{named}: no row meets {text!r}.")
+    return frame.copy(), tuple(notes)

@@ -13,7 +13,7 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.sweeps import settings
-from moejax.fit.sweeps.swept_optimum import is_setting, smooth_best_by
+from moejax.fit.sweeps.settings import is_setting, smooth_best_by
 from moejax.fit.tables.checks import ADVICE, DOUBTS, advice, check_rows, duplicates
 from moejax.fit.tables.column_names import (
     OUTPUTS,
@@ -26,9 +26,8 @@ from moejax.fit.tables.column_names import (
     with_our_names,
 )
 from moejax.fit.tables.dense_models import fill_dense_rows
-from moejax.fit.tables.groups import group_labels, training_notes
-from moejax.fit.tables.select import mapped, select
-from moejax.fit.tables.table import RunTable, naming_column, rows_in_words
+from moejax.fit.tables.expression import mapped, select
+from moejax.fit.tables.table import RunTable, group_labels, naming_column, rows_in_words, training_notes
 from moejax.fit.tables.units import check_units
 from moejax.fit.tables.weights import weights_of
 from moejax.float64 import float64
@@ -93,8 +92,8 @@ def read_runs(
         note, because rounded tables have them by chance.
       best_by: swept columns, such as a learning rate: of rows that differ only in them, the one of the lowest loss is
         kept.
-      smooth: instead of that run, use the minimum of a quadratic through the runs near it (``swept_optimum``), weighted
-        by its standard error if ``weight`` is not given.
+      smooth: instead of that run, use the minimum of a quadratic through the runs near it (``smooth_best_by``),
+        weighted by its standard error if ``weight`` is not given.
       trust_units: accept implausible or contradictory sizes, tokens and FLOPs, with a note; else they raise an error,
         like numbers in billions.
       also_told_apart_by: further Design fields, besides the inputs of ``law``, that distinguish runs if the table has

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.sweeps.swept_optimum import precision, standard_error_column
+from moejax.fit.sweeps.settings import precision, standard_error_column
 from moejax.fit.tables.table import Rows, RunTable, rows_in_words
 from moejax.run_table import DataFrame
 

@@ -20,12 +20,12 @@ from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.search.objective import data_of, laws_at
-from moejax.fit.uncertainty.intervals import Spread, left_by
+from moejax.fit.uncertainty.noise import left_by
+from moejax.fit.uncertainty.uncertainty import Spread
 from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import OPEN, UNKNOWN, Interval, interval
-from moejax.interval import from_json as interval_from_json
 from moejax.json_text import fields, finite
 from moejax.laws.law import coefficients
 from moejax.wording import counted
@@ -139,12 +139,6 @@ class ResampledCoefficients:
         every = {name: finite(one) | {"uninformative": one.uninformative} for name, one in self.coefficients.items()}
         few = {"few": self.few} if self.few else {}
         return {**fields(self, "coefficients", "few"), "coefficients": every, **few}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> ResampledCoefficients:
-        """Restore the intervals from ``to_json``."""
-        every = {name: interval_from_json(one) for name, one in plain["coefficients"].items()}
-        return cls(**{**plain, "coefficients": every})
 
 
 def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Float[np.ndarray, "count runs"]:

@@ -10,8 +10,6 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from moejax.fit.uncertainty.intervals import left_by
-
 CLIPPED = 2.5
 """Standard deviations at which a residual is clipped, so that an outlier adds a bounded amount to the noise."""
 CHANCE = 0.01
@@ -34,6 +32,12 @@ class Outlier:
     predicted: float
     deviations: float
     """Measured minus predicted log loss, in robust standard deviations of a run of its weight."""
+
+
+def left_by(count: int, free: int) -> int:
+    """Return the degrees of freedom that a fit of ``free`` coefficients leaves of ``count`` runs or draws,
+    at least 1."""
+    return max(count - free, 1)
 
 
 def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"], free: int) -> float:

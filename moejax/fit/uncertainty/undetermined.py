@@ -1,4 +1,9 @@
-"""Find directions of a law's coefficients that the runs do not determine; answers along them have no uncertainty."""
+"""Find what the runs do not determine: coefficients, their combinations, and other optima that fit as well.
+
+Answers along an undetermined direction have no uncertainty. Neither has an answer on which equally good laws differ: if
+all runs have 20 tokens per parameter, A/N^alpha + B/D^beta is a sum of two powers of the same size. Exchanging the two
+terms gives an equal fit, but other losses at any other ratio. The curvature at one optimum does not show the other.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,100 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from moejax.fit.search.objective import FitObjective, law_at
-from moejax.fit.uncertainty.alternatives import are_apart
+from moejax.fit.search.objective import FitObjective, law_at, slopes_of_residuals
+from moejax.fit.uncertainty.noise import left_by, noise
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.design import value_of
 from moejax.laws.law import coefficients
 from moejax.wording import command
+
+LIKELIHOOD_RATIO = 2.706
+"""Limit on twice the log-likelihood difference of a local optimum: the 90 % point of chi-squared with one degree."""
+EXACT = 1e-12
+"""Objectives below this share of a constant prediction's objective count as 0; they differ only by when a search stops.
+"""
+MOST = 6
+"""Maximum number of local optima that are kept; the most different ones are kept."""
+APART = 0.05
+"""Minimum distance of two local optima in some coefficient, in e-folds (in units for a coefficient of any sign)."""
+STANDARD_ERRORS = 3.0
+"""Standard errors beyond which an answer of another optimum lies outside what the fit's interval covers."""
+NEGLIGIBLE = 1e-3
+"""Relative difference that is ignored even if the standard error is smaller."""
+
+
+def alternatives(
+    objective: FitObjective,
+    data: Any,
+    point: Float[np.ndarray, " free"],
+    value: float,
+    ends: Float[np.ndarray, "ends free"],
+    values: Float[np.ndarray, " ends"],
+    runs: int,
+) -> tuple[dict[str, float], ...]:
+    """Return the coefficients of local optima that fit as well as the lowest, the most different ones first.
+
+    Args:
+      value: the objective at ``point``, in the unit of ``values``.
+      runs: number of runs with a positive weight.
+    """
+    with np.errstate(invalid="ignore"):
+        worse = left_by(runs, len(point)) * np.log(np.maximum(values, EXACT) / max(value, EXACT))
+    # Coordinates at a bound of the search, or of coefficients that are nearly 0, are arbitrary, so clip them.
+    near, others = (np.clip(at, -objective.widest, objective.widest) for at in (point, ends[worse <= LIKELIHOOD_RATIO]))
+    laws: list[dict[str, float]] = []
+    far = np.abs(others - near).max(axis=1, initial=0.0)
+    while len(laws) < MOST and len(far) and far.max() > APART:
+        chosen = int(far.argmax())
+        with float64():
+            law = law_at(objective, others[chosen], data)
+        own = {name: float(one) for name, one in coefficients(law).items()}
+        laws.append({name: one for name, one in own.items() if name not in objective.without_effect})
+        far = np.minimum(far, np.abs(others - others[chosen]).max(axis=1))
+    return tuple(laws)
+
+
+def laws_of(law: Any, others: Sequence[Mapping[str, float]]) -> Any:
+    """Return one law whose coefficients are arrays with an entry per alternative."""
+    each = {name: np.array([one.get(name, np.nan) for one in others], np.float64) for name in coefficients(law)}
+    return dataclasses.replace(law, **each)
+
+
+def apart(
+    law: Any,
+    others: Sequence[Mapping[str, float]],
+    functional: Any,
+    errors: Float[np.ndarray, " answers"] | None,
+    scatter: float = 0.0,
+) -> Bool[np.ndarray, " answers"]:
+    """Return whether equally good laws change each number of a functional (flattened) beyond its standard error.
+
+    Args:
+      errors: standard errors that ignore the other laws; None or NaN where unknown.
+      scatter: scatter of the runs around the law; the allowed relative difference of a number without a standard error.
+    """
+
+    def numbers(one: Any) -> Any:
+        return ravel_pytree(functional(one))[0]
+
+    with float64():
+        middle = np.asarray(numbers(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)))
+        answers = np.asarray(jax.jit(jax.vmap(numbers))(laws_of(law, others)))
+    known = np.full(middle.shape, np.nan) if errors is None else errors
+    return are_apart(middle, answers, np.where(np.isfinite(known), known, scatter * np.abs(middle)))
+
+
+def are_apart(
+    middle: Float[np.ndarray, " answers"],
+    answers: Float[np.ndarray, "others answers"],
+    errors: Float[np.ndarray, " answers"],
+) -> Any:
+    """Apply the rule of ``apart``; a number that another law does not define counts as different."""
+    reach = np.maximum(STANDARD_ERRORS * np.nan_to_num(errors), NEGLIGIBLE * np.abs(middle))
+    return ~(np.abs(answers - middle) <= reach).all(axis=0)
+
 
 FLAT = 1e-13
 """Share of the largest curvature below which a direction counts as flat."""
@@ -123,7 +215,7 @@ class Probes:
     law: Any
     directions: Sequence[Direction]
     alternatives: Sequence[Mapping[str, float]] = ()
-    """Coefficients of laws that fit equally well (``moejax.fit.uncertainty.alternatives``)."""
+    """Coefficients of laws that fit equally well (``moejax.fit.uncertainty.undetermined``)."""
 
     @property
     def laws(self) -> Any:
@@ -153,3 +245,87 @@ class Probes:
             still = np.abs(one - other) <= 2 * STEP * BENT * (np.abs(one) + np.abs(other)) / 2
             differs = are_apart(np.array([interval.middle]), others[:, None], np.array([interval.deviation]))
         return not bool(still.all()) or bool(differs.any())
+
+
+NO_EFFECT = 1e-7
+"""Change of log loss per e-fold (per unit, for a coefficient of any sign) below which a coefficient has no effect."""
+NOT_MOVED = 1e-9
+"""Distance from the starting point below which the search did not move a coefficient, so that it is unidentified."""
+PARTICIPATES = 0.3
+"""Component of a unit direction above which a coefficient is named as part of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identified:
+    """The conditioning and identifiability of a fit at its optimum."""
+
+    condition_number: float
+    """Condition number of J'WJ, with J the Jacobian of log loss in the coordinates of the search."""
+    unidentified: dict[str, str]
+    """Coefficients that the data do not determine, with the reason."""
+    sentences: tuple[str, ...]
+    """Directions that the table does not determine, as sentences."""
+    undetermined: tuple[dict[str, float], ...]
+    """Directions along which no prediction of a run changes (``undetermined.directions_of``)."""
+
+
+def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
+    """Return which coefficients the runs determine at an optimum reached from ``start``."""
+    with float64():
+        predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))
+    kept = np.asarray(weights) > 0
+    jacobian = np.sqrt(np.asarray(weights)[kept])[:, None] * slopes[kept]
+    unidentified = {}
+    for i, name in enumerate(objective.free):
+        if np.abs(slopes[kept, i]).max() < NO_EFFECT:
+            unidentified[name] = "no prediction depends on it where the search ended"
+        elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
+            unidentified[name] = "it is where the search started"
+    sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
+    flat = undetermined(sizes)
+    scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(objective.free))
+    # An e-fold along such a direction changes the predictions by less than the residual scatter. If several directions
+    # involve the same coefficients, the last and widest one is kept.
+    open_ones = {
+        _parts(objective, direction): np.inf if still else scatter / max(size, 1e-300)
+        for size, direction, still in zip(sizes, directions, flat, strict=True)
+        if size < scatter or still
+    }
+    sentences = [_in_words(parts, spread) for parts, spread in open_ones.items()]
+    if sentences or unidentified:
+        sentences += [
+            f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
+            for name in objective.law.inputs
+            if np.ptp(np.asarray(value_of(data["design"], name))[kept]) == 0
+        ]
+    # The singular value of a vanished coefficient may be 1e-200.
+    with np.errstate(over="ignore"):
+        condition = (
+            float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")
+        )
+    if len(jacobian) < len(objective.free):
+        sentences.append(f"{len(jacobian)} runs cannot set {len(objective.free)} coefficients.")
+    return Identified(
+        condition_number=condition,
+        unidentified=unidentified,
+        sentences=tuple(sentences),
+        undetermined=directions_of(objective, data, point, directions[flat]),
+    )
+
+
+def _parts(objective: FitObjective, direction: Any) -> tuple[str, ...]:
+    """Return the coefficients that take part in a direction."""
+    return tuple(name for name, share in zip(objective.free, direction, strict=True) if abs(share) > PARTICIPATES)
+
+
+def _in_words(parts: Sequence[str], spread: float) -> str:
+    width = f"to about a factor e^{spread:.3g}" if spread < 1e6 else "at all"
+    if len(parts) == 1:
+        return f"{parts[0]} is not determined {width} by this table."
+    return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be told apart by this table (not {width})."
+
+
+def slopes_of_log_loss(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
+    """Return the log prediction of every run, and its Jacobian in the coordinates."""
+    # With losses of 1, residuals equal log predictions, so one compiled program serves both.
+    return slopes_of_residuals(objective, "log", point, {**data, "loss": np.ones_like(data["loss"])})

@@ -11,8 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.fit.search.fit_law import Progress
-from moejax.fit.sweeps.isoflop_curves import SIZE_ENDS, Budget, IsoflopOptimum, best_sizes_by_curves, end, optimum_of
-from moejax.fit.sweeps.trends import Trend, trends_of
+from moejax.fit.sweeps.isoflop_curves import (
+    SIZE_ENDS,
+    Budget,
+    IsoflopOptimum,
+    Trend,
+    best_sizes_by_curves,
+    end,
+    optimum_of,
+    trends_of,
+)
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.json_text import finite

@@ -19,7 +19,7 @@ from moejax.fit.search.objective import Squared, outputs
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.extrapolation import where_decided
-from moejax.fit.uncertainty.intervals import keeps_sign
+from moejax.fit.uncertainty.uncertainty import keeps_sign
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws import called

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.fit.runs import Runs, budgets
-from moejax.fit.sweeps.trends import LEVEL, power_through
+from moejax.fit.sweeps.isoflop_curves import LEVEL, power_through
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws.budget.allocation import Allocation
