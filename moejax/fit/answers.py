@@ -45,20 +45,6 @@ from moejax.run_table import DataFrame
 from moejax.wording import told
 
 
-@dataclass(frozen=True, kw_only=True)
-class Questions:
-    """Questions about a fitted law, with the kinds of its standard errors and resamples."""
-
-    decide: Sequence[Mapping[str, float]] = ()
-    """Given values of each decision."""
-    predict: Sequence[Mapping[str, float]] = ()
-    """Designs of runs to predict."""
-    profile: Sequence[str] = ()
-    influence: Sequence[str] = ()
-    covariance: str = "sandwich"
-    by: str = "group"
-
-
 @dataclass(frozen=True)
 class Asked:
     """Estimands of the questions, validated before the fit."""
@@ -70,32 +56,45 @@ class Asked:
     covariance: str
 
 
-def asked_of(law: type, output: str, fixed: Sequence[str], questions: Questions) -> Asked:
+def asked_of(
+    law: type,
+    output: str,
+    fixed: Sequence[str],
+    *,
+    decide: Sequence[Mapping[str, float]] = (),
+    predict: Sequence[Mapping[str, float]] = (),
+    profile: Sequence[str] = (),
+    influence: Sequence[str] = (),
+    covariance: str = "sandwich",
+    by: str = "group",
+) -> Asked:
     """Return the estimands that questions name, for a fit of one of the law's outputs.
+
+    Args:
+      decide: given values of each decision.
+      predict: designs of runs to predict.
 
     Raises:
       UserError: a name is unknown, or the given values decide nothing; the message lists values that would.
     """
-    if questions.by not in RESAMPLED:
-        raise UserError(f"--by {questions.by} is not known; choose {' or '.join(RESAMPLED)}.")
-    covariance = questions.covariance.replace("-", "_")
-    if covariance not in COVARIANCES:
-        raise UserError(f"--covariance {questions.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
+    if by not in RESAMPLED:
+        raise UserError(f"--by {by} is not known; choose {' or '.join(RESAMPLED)}.")
+    kind = covariance.replace("-", "_")
+    if kind not in COVARIANCES:
+        raise UserError(f"--covariance {covariance} is not known; choose {' or '.join(COVARIANCES)}.")
     decisions = decision_estimands(law)
-    for given in questions.decide:
+    for given in decide:
         decisions += decision_estimands(law, _given(given, law))
     # Several options may request the same estimand if it needs fewer values than given.
     decisions = list({one.title: one for one in decisions}.values())
-    predictions = [prediction_estimand(law, _given(given, law), output) for given in questions.predict]
+    predictions = [prediction_estimand(law, _given(given, law), output) for given in predict]
     held = (*fixed, *without_effect(law, output))
-    if wrong := [name for name in (*questions.profile, *questions.influence) if name in held]:
+    if wrong := [name for name in (*profile, *influence) if name in held]:
         why = "is given" if wrong[0] in fixed else f"does not move the {output}, which is fitted"
         raise UserError(f"{wrong[0]} {why}, so the runs do not determine it.")
     known = [*coefficient_estimands(law, held), *decisions, *predictions]
-    profiles, influences = (
-        [one for name in names for one in find(name, known, law)] for names in (questions.profile, questions.influence)
-    )
-    return Asked(decisions, predictions, profiles, influences, covariance)
+    profiles, influences = ([one for name in names for one in find(name, known, law)] for names in (profile, influence))
+    return Asked(decisions, predictions, profiles, influences, kind)
 
 
 def _given(given: Mapping[str, float], law: type) -> dict[str, float]:
@@ -260,7 +259,6 @@ def _decisive(one: Estimand, fit: FitResult, read: ReadRuns) -> Decisive:
 
 
 def _in_words(fit: FitResult, read: ReadRuns, run: int) -> str:
-    """Return the sizes of a run that the law reads, and its loss."""
     sizes = {name: value_of(read.runs.design, name)[run] for name in type(fit.law).inputs}
     words = [f"{name} {format(float(size), 3)}" for name, size in sizes.items()]
     return ", ".join([*words, f"{fit.output} {read.runs.loss[run]:.4g}"])

@@ -88,7 +88,6 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _chained(runs: Any, law: Any, loss_law: Any, reading: dict[str, Any], options: dict[str, Any]) -> FitResult:
-    """Fit a score through the loss, from one table."""
     if isinstance(runs, ReadRuns | Runs):
         raise UserError(
             "A law of scores on a law of the loss reads a table twice, once for each; give the file or DataFrame."

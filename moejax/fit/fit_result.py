@@ -194,20 +194,13 @@ class FitResult:
             said.append("Only one start reached this optimum; add starts before believing it.")
         said += [f"{name} was not set by the data: {why}." for name, why in self.unidentified.items()]
         said += self._others_in_words()
-        along: tuple[str, ...] = ()
         named = " ".join([*said, *self.unidentified_directions])
+        said += [*outliers_in_words(self.outliers, self.output, self.metrics.r_squared), *self.unidentified_directions]
         if rest := [name for name in self.not_determined if not re.search(rf"\b{re.escape(name)}\b", named)]:
             lost = "is not determined either" if len(rest) == 1 else "are not determined either"
-            along = (f"{listed(rest)} cannot be told from what is not determined, and so {lost}.",)
-        far = outliers_in_words(self.outliers, self.output, self.metrics.r_squared)
-        return (
-            *said,
-            *far,
-            *self.unidentified_directions,
-            *along,
-            *filter(None, [self.remedy]),
-            *(() if self.uncertainty is None else self.uncertainty.warnings),
-        )
+            said.append(f"{listed(rest)} cannot be told from what is not determined, and so {lost}.")
+        said += filter(None, [self.remedy])
+        return (*said, *(() if self.uncertainty is None else self.uncertainty.warnings))
 
     @property
     def remedy(self) -> str:
@@ -269,7 +262,6 @@ class FitResult:
         return tuple(name for name in self.coefficients if name in moved or name in self._apart)
 
     def _others_in_words(self) -> list[str]:
-        """Return a warning that other laws fit as well, with their coefficients."""
         names = [name for name in self.coefficients if name in self._apart]
         if not names:
             return []
@@ -285,14 +277,10 @@ class FitResult:
 
     @functools.cached_property
     def _apart(self) -> frozenset[str]:
-        """Coefficients that differ between equally good laws."""
         if not self.alternatives:
             return frozenset()
 
-        def every(law: Any) -> Any:
-            return [*coefficients(law).values()]
-
-        different = zip(self.coefficients, self._differ(every), strict=True)
+        different = zip(self.coefficients, self._differ(_values), strict=True)
         return frozenset(name for name, one in different if one and name not in {*self.fixed, *self.without_effect})
 
     @property
@@ -525,7 +513,7 @@ class FitResult:
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         errors, low, high = np.full((3, len(self.coefficients)), math.nan)
         if self.has_covariance:
-            spread = self.spread(lambda law: [*coefficients(law).values()])
+            spread = self.spread(_values)
             spread = spread.without([NOT_DETERMINED * (name in self.without_error) for name in self.coefficients])
             errors, (low, high) = spread.errors, spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
         each = zip(self.coefficients.items(), np.stack([errors, low, high], axis=1).tolist(), strict=True)
@@ -556,31 +544,23 @@ class FitResult:
         return Table("Fit", (Column(""), Column("")), cells, key="fit")
 
     def _how_errors(self) -> list[str]:
-        """Return a note about the method of the standard errors, or why there are none."""
-        if self.uncertainty is None:
+        known, penalty = self.uncertainty, self.penalty
+        if known is None:
             return []
         if not self.converged:
             return ["Standard errors: none, as the search did not converge."]
-        if not self.uncertainty.axes:
+        if not known.axes:
             # A warning already gives the reason, except for files of an older moejax.
-            return [] if self.uncertainty.why_none else ["Standard errors: none, as these runs give no covariance."]
-        return [self._covariance_in_words(), *self._of_medians()]
-
-    def _of_medians(self) -> list[str]:
-        """Return a note if the penalty is linear in most residuals, with a more efficient option."""
-        penalty = self.penalty
-        if not (isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta):
-            return []
-        return [
-            f"Most residuals lie beyond Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}): this is "
-            f"nearly a regression of medians. If noise is normal, --delta {EFFICIENT * self.noise:.2g} or --penalty "
-            f"squared make errors a fifth smaller."
-        ]
-
-    def _covariance_in_words(self) -> str:
-        assert self.uncertainty is not None
-        draws = f", {counted(self.uncertainty.draw_count, self.uncertainty.by)}" if self.uncertainty.draw_count else ""
-        return f"Standard errors: {COVARIANCES[self.uncertainty.covariance]}{draws}."
+            return [] if known.why_none else ["Standard errors: none, as these runs give no covariance."]
+        draws = f", {counted(known.draw_count, known.by)}" if known.draw_count else ""
+        said = [f"Standard errors: {COVARIANCES[known.covariance]}{draws}."]
+        if isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta:
+            said.append(
+                f"Most residuals lie beyond Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}): this "
+                f"is nearly a regression of medians. If noise is normal, --delta {EFFICIENT * self.noise:.2g} or "
+                f"--penalty squared make errors a fifth smaller."
+            )
+        return said
 
 
 def load_of_runs(path: str | Path) -> FitResult:
@@ -691,6 +671,10 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     )
 
 
+def _values(law: Any) -> list[Any]:
+    return [*coefficients(law).values()]
+
+
 def _named(cls: type) -> dict[str, Any]:
     """Return a reference to a law's class: its module and name, its formula, or the two laws of a chain."""
     if issubclass(cls, ChainedLaw):
@@ -702,7 +686,6 @@ def _named(cls: type) -> dict[str, Any]:
 
 
 def _law_of(named: Mapping[str, Any]) -> type:
-    """Return the class for a reference from ``_named``."""
     if "loss_law" in named:
         return chained_law(_law_of(named["loss_law"]), _law_of(named["score_law"]))
     if "formula" in named:

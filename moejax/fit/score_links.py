@@ -142,7 +142,6 @@ def _fitted(law: type[FormulaLaw], runs: Runs, seed: int) -> FitResult:
 
 
 def _transfer(fit: FitResult, level: float) -> Interval | None:
-    """Return the transfer coefficient with its interval; None if the runs do not determine it."""
     if not fit.has_covariance:
         return None
     one = fit.conf_int(level).loc["transfer"]

@@ -94,7 +94,6 @@ FARTHEST = 12
 
 
 def _tested(tested: TestedRuns) -> Table:
-    """Return the held-out runs with the largest errors, and the number within their ranges."""
     several, coverage = tested.runs["split"].nunique() > 1, tested.coverage
     shown = tested.farthest(FARTHEST)
     columns = {
@@ -152,7 +151,6 @@ def _unfinished(unfinished: int, resamples: int) -> str:
 
 
 def _sweeps(sweeps: Sweeps) -> Table:
-    """Return the coefficients by every reduction of sweeps to one row each."""
     columns = (Column("coefficient"), *(Column(f"{name} ({way.runs})") for name, way in sweeps.ways.items()))
     each = [way.coefficients for way in sweeps.ways.values()]
     names = dict.fromkeys(name for one in each for name in one)
@@ -193,7 +191,6 @@ def _error(one: Estimate) -> float | str | None:
 
 
 def _reasons(answers: Sequence[Estimate | RunPrediction]) -> list[str]:
-    """Return a sentence for each reason why answers have no interval."""
     told: dict[tuple[str, str, str], list[str]] = {}
     for one in answers:
         if one.reason:

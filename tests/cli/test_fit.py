@@ -13,7 +13,7 @@ from moejax.cli.commands.fit import RECIPES
 from moejax.cli.options import check
 from moejax.cli.parser import parse_command
 from moejax.errors import UserError
-from moejax.fit.answers import Questions, asked_of
+from moejax.fit.answers import asked_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
@@ -385,8 +385,8 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
 def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
     from moejax.laws.mixtures.five_factor import FiveFactor
 
-    asked = Questions(decide=[{"params_total": 671e9}, {"flops": 1e24, "params_total": 671e9}], profile=["r_a*"])
-    found = asked_of(FiveFactor, "loss", (), asked)
+    decide = [{"params_total": 671e9}, {"flops": 1e24, "params_total": 671e9}]
+    found = asked_of(FiveFactor, "loss", (), decide=decide, profile=["r_a*"])
     assert [answer.symbol for answer in found.decisions] == ["G*", "S*", "r_a*", "N_a*", "D*", "L*"]
     assert len(found.profiles) == 1
 

@@ -10,7 +10,6 @@ from moejax.fit.search.fit_law import Search, fit_law
 from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.holdout import (
     SplitErrors,
-    each_group,
     folds,
     hold_out,
     largest,
@@ -55,10 +54,6 @@ def test_folds_hold_every_run_out_once_and_never_split_a_group():
     assert (np.sum([s.held_out for s in splits], axis=0) == 1).all()
     for split in splits:
         assert not set(known_runs().group[split.held_out]) & set(known_runs().group[~split.held_out])
-
-
-def test_every_group_is_held_out_once():
-    assert len(list(each_group(known_runs()))) == len(set(known_runs().group))
 
 
 def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fold_that_left_it_out():

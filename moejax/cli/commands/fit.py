@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from moejax.wording import listed
 if TYPE_CHECKING:
     import numpy as np
 
-    from moejax.fit.answers import Questions
+    from moejax.fit.answers import Asked
     from moejax.fit.fit_result import FitResult
     from moejax.result import Result
 
@@ -150,7 +150,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         """Read runs, fit, resample, test on held-out runs, and print."""
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
-        from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer, asked_of
+        from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
         from moejax.fit.summary import summary
@@ -165,7 +165,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         read = self.read(self.runs, law)
         options: dict[str, Any] = {**self.how(), "fixed": self.fixed}
         splits = self.splits(read, self.seed)
-        asked = asked_of(law, read.runs.output, tuple(self.fixed), self.questions())
+        asked = self.asked(law, read.runs.output, tuple(self.fixed))
         level, stopped, predicted = self.level, False, None
         with out_folder(self.out), progress() as show:
             result = fit_law(law, read.runs, progress=show, **options)
@@ -207,11 +207,14 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         self._show(summary(result, level, answers), has_held_out=predicted is not None)
         return STOPPED if stopped else 0
 
-    def questions(self) -> Questions:
+    def asked(self, law: type, output: str, fixed: Sequence[str] = ()) -> Asked:
         """Return the questions about the fitted law."""
-        from moejax.fit.answers import Questions
+        from moejax.fit.answers import asked_of
 
-        return Questions(
+        return asked_of(
+            law,
+            output,
+            fixed,
             decide=[numbers(text.split(","), "--decide") for text in self.decide],
             predict=[numbers(text.split(","), "--predict") for text in self.predict],
             profile=self.profile,
@@ -235,7 +238,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
 
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
-        from moejax.fit.answers import Answers, ReadAs, answer, asked_of
+        from moejax.fit.answers import Answers, ReadAs, answer
         from moejax.fit.chain import chain, with_loss_design
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
@@ -247,7 +250,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
 
         score_law, loss_law = self.law_for(self.runs), self._loss_law()
         law = chained_law(loss_law, score_law)
-        asked = asked_of(law, next(iter(law.outputs)), (), self.questions())
+        asked = self.asked(law, next(iter(law.outputs)))
         scores = self.read(self.runs, score_law)
         # If --loss names the score's column, the losses are in their usual one.
         of_losses = replace(self, loss="loss") if self.loss in score_law.outputs else self

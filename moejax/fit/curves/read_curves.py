@@ -199,7 +199,6 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
 
 
 def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
-    """Return name, location and rows of each table of a source."""
     if not isinstance(source, str | Path):
         return [("", "The table", source.reset_index(drop=True))]
     source = run_source.source(str(source))
@@ -377,7 +376,6 @@ def _sparse_rows(
 
 
 def _curve(rows: _Rows, warmup: int | None, notes: list[str]) -> LossCurve:
-    """Return the curve of some rows."""
     numbers = {column: _numbers(rows.cells[column]) for column in rows.cells if column != "run"}
     _check(rows, numbers)
     step, tokens_per_step = _steps(rows, numbers, notes)
@@ -410,7 +408,6 @@ def _numbers(column: Series) -> Float[np.ndarray, " rows"]:
 
 
 def _check(rows: _Rows, numbers: Mapping[str, np.ndarray]) -> None:
-    """Raise ``UserError`` for the first row with an invalid step, learning rate or loss."""
     place, index = rows.place, rows.cells.index + 1
     axis = "step" if "step" in numbers else "tokens"
     at, rate, loss = (numbers[name] for name in (axis, "lr", "loss"))
@@ -450,7 +447,6 @@ def _shown(cell: Any, number: float) -> str:
 
 
 def _steps(rows: _Rows, numbers: Mapping[str, np.ndarray], notes: list[str]) -> tuple[Int[np.ndarray, " rows"], float]:
-    """Return integer steps, and the tokens per step if known."""
     place = rows.place
     if "step" in numbers:
         step = numbers["step"]
@@ -472,7 +468,7 @@ def _steps(rows: _Rows, numbers: Mapping[str, np.ndarray], notes: list[str]) -> 
     return step.astype(np.int64), float(tokens)
 
 
-def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[str]) -> Any:
+def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None, notes: list[str]) -> Any:
     """Return the learning rate of every update, interpolated between the logged ones."""
     at = step - 1
     every = np.arange(int(step[-1]))

@@ -21,7 +21,7 @@ from moejax import __version__, minimise
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import SHARES, Runs
-from moejax.fit.search.objective import FitObjective, Huber, Penalty, data_of, law_at
+from moejax.fit.search.objective import Array, FitObjective, Huber, Penalty, data_of, law_at
 from moejax.fit.search.starts import Sobol, Starts, WarmStart
 from moejax.fit.selection.metrics import information_criteria, metrics, predict
 from moejax.fit.uncertainty.noise import log_residuals, noise, outliers
@@ -43,11 +43,11 @@ class Reparametrised:
 
     objective: FitObjective
 
-    def __call__(self, offset: Any, shared: Any, weights: Any) -> Any:
+    def __call__(self, offset: Array, shared: Mapping[str, Any], weights: Array) -> Any:
         return self.objective(shared["start"] + shared["rotation"] @ offset, shared["data"], weights)
 
 
-def unchanged(data: Any, free: int) -> dict[str, Any]:
+def unchanged(data: Mapping[str, Any], free: int) -> dict[str, Any]:
     """Return the data with which ``Reparametrised`` equals its objective in the original coordinates."""
     return {"start": np.zeros(free), "rotation": np.eye(free), "data": data}
 
@@ -55,7 +55,7 @@ def unchanged(data: Any, free: int) -> dict[str, Any]:
 def minimise_reparametrised(
     objective: FitObjective,
     start: Float[np.ndarray, " free"],
-    data: Any,
+    data: Mapping[str, Any],
     base: Float[np.ndarray, " runs"],
     weights: Float[np.ndarray, "lanes runs"],
     *,
@@ -190,7 +190,7 @@ def objective_of(result: FitResult) -> FitObjective:
 
 
 def _search(
-    objective: FitObjective, data: Any, runs: Runs, points: np.ndarray, search: Search, progress: Progress
+    objective: FitObjective, data: Mapping[str, Any], runs: Runs, points: np.ndarray, search: Search, progress: Progress
 ) -> tuple[minimise.Lanes, np.ndarray]:
     """Return the polished lanes, and the starting point of each."""
     began = points
@@ -213,8 +213,8 @@ def _search(
 
 def _descend(
     objective: FitObjective,
-    data: Any,
-    weights: Any,
+    data: Mapping[str, Any],
+    weights: np.ndarray,
     points: np.ndarray,
     iterations: int,
     search: Search,
@@ -236,12 +236,12 @@ def _descend(
 
 def _result(
     objective: FitObjective,
-    data: Any,
+    data: Mapping[str, Any],
     runs: Runs,
     fixed: dict[str, float],
     seed: int,
     lanes: minimise.Lanes,
-    start: Any,
+    start: np.ndarray,
     ended: minimise.Minimum,
     count: int,
 ) -> FitResult:
@@ -372,7 +372,7 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
         )
 
 
-def _no_start(objective: FitObjective, data: Any, runs: Runs, point: np.ndarray) -> str:
+def _no_start(objective: FitObjective, data: Mapping[str, Any], runs: Runs, point: np.ndarray) -> str:
     """Return the message that explains why no start has a finite objective."""
     with float64():
         wrong = np.flatnonzero(~np.isfinite(np.asarray(objective.penalties(point, data))))

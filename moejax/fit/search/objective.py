@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.laws import design as designs
 from moejax.laws import law as laws
+
+Array = jax.Array | np.ndarray
 
 RESIDUALS: dict[str, Callable[[Any, Any], Any]] = {
     "log": lambda predicted, observed: jnp.log(predicted) - jnp.log(observed),
@@ -159,7 +161,7 @@ class FitObjective:
         """Mask of the logarithmic coordinates: those of coefficients of one sign."""
         return np.array([self.signs[name] != "any" for name in self.free])
 
-    def near_zero(self, points: Any) -> Any:
+    def near_zero(self, points: Array) -> Any:
         """Return a mask of the coordinates (last axis) whose coefficients of one sign are nearly 0."""
         return self.logarithmic & (np.asarray(_bounded(points, self.widest)) < np.log(NEAR_ZERO))
 
@@ -171,7 +173,7 @@ class FitObjective:
         }
         return np.array([WIDEST_SIZE if name in sizes else WIDEST for name in self.free])
 
-    def at_an_end(self, points: Any) -> Any:
+    def at_an_end(self, points: Array) -> Any:
         """Return a mask of the coordinates (last axis) at a bound of the search, where the objective is flat."""
         return self.logarithmic & (np.abs(points) > AT_AN_END * self.widest)
 
@@ -183,7 +185,7 @@ class FitObjective:
         """Return the unit of a coefficient: the typical output for the scale of a term, else 1."""
         return data["typical"] if name in self._scales else 1.0
 
-    def centred(self, point: Any, data: Mapping[str, Any]) -> Any:
+    def centred(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the law at a point, for designs measured in the data's units."""
         free = {
             name: INWARD[self.signs[name]](point[i], self.widest[i]) * self._size(name, data)
@@ -195,7 +197,7 @@ class FitObjective:
         # Fixed values are in plain units, in which a fixed scale does not depend on the free exponents.
         return laws.in_units(dataclasses.replace(_plain(law, data), **data["fixed"]), data["units"])
 
-    def law_at(self, point: Any, data: Mapping[str, Any]) -> Any:
+    def law_at(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the law at a point, in its own parameterisation."""
         plain = _plain(self.centred(point, data), data)
         # A fixed coefficient of another output cannot be converted to units without the other coefficients of its term.
@@ -209,15 +211,15 @@ class FitObjective:
         signs = tuple(self.signs[name] for name in self.free)
         return _coordinates(signs, [values[name] for name in self.free], sizes, self.widest)
 
-    def predicted(self, point: Any, data: Mapping[str, Any]) -> Any:
+    def predicted(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the law's prediction for every run at a point."""
         return outputs(self.centred(point, data), data["design"], self.output)
 
-    def penalties(self, point: Any, data: Mapping[str, Any]) -> Any:
+    def penalties(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the penalty of every run at a point."""
         return self.penalty(self.predicted(point, data), data["loss"])
 
-    def __call__(self, point: Any, data: Mapping[str, Any], weights: Any) -> Any:
+    def __call__(self, point: Array, data: Mapping[str, Any], weights: Array) -> Any:
         # A run of weight 0 is held out. Its prediction may have no logarithm, and must not make the objective NaN.
         kept = weights > 0
         predicted = jnp.where(kept, self.predicted(point, data), data["typical"])
@@ -226,14 +228,16 @@ class FitObjective:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _coordinates(signs: tuple[str, ...], values: Any, sizes: Any, widest: Any) -> Any:
+def _coordinates(
+    signs: tuple[str, ...], values: Sequence[jax.Array], sizes: Sequence[jax.Array], widest: jax.Array
+) -> Any:
     """Return the coordinates of coefficients with these signs, each divided by its size."""
     each = zip(signs, values, sizes, widest, strict=True)
     return jnp.stack([OUTWARD[sign](jnp.asarray(value, float) / size, most) for sign, value, size, most in each])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def penalties_of(penalty: Penalty, predicted: Any, observed: Any) -> Any:
+def penalties_of(penalty: Penalty, predicted: jax.Array, observed: jax.Array) -> Any:
     """Return ``penalty(predicted, observed)``, compiled as one program."""
     return penalty(predicted, observed)
 
@@ -244,13 +248,13 @@ def _asked(law: Any, design: designs.Design) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def law_at(objective: FitObjective, point: Any, data: Mapping[str, Any]) -> Any:
+def law_at(objective: FitObjective, point: jax.Array, data: Mapping[str, Any]) -> Any:
     """Return ``objective.law_at``, compiled once for equal objectives and shapes."""
     return objective.law_at(point, data)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def laws_at(objective: FitObjective, points: Any, data: Mapping[str, Any]) -> Any:
+def laws_at(objective: FitObjective, points: jax.Array, data: Mapping[str, Any]) -> Any:
     """Return the laws at many points as one law with array leaves; fixed coefficients are the same in all."""
     stacked = jax.vmap(lambda point: objective.law_at(point, data))(points)
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(points),)), stacked)
@@ -263,10 +267,12 @@ def points_of(objective: FitObjective, stacked: Any, data: Mapping[str, Any]) ->
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def slopes_of_residuals(objective: FitObjective, residual: str, point: Any, data: Any) -> tuple[Any, Any]:
+def slopes_of_residuals(
+    objective: FitObjective, residual: str, point: jax.Array, data: Mapping[str, Any]
+) -> tuple[Any, Any]:
     """Return the residual of every run at a point, by a key of ``RESIDUALS``, and its coordinate derivatives."""
 
-    def residuals(at: Any) -> Any:
+    def residuals(at: jax.Array) -> Any:
         return RESIDUALS[residual](objective.predicted(at, data), data["loss"])
 
     return residuals(point), jax.jacfwd(residuals)(point)

@@ -51,9 +51,10 @@ def compare(
     splits, fixed = list(splits), dict(fixed or {})
     if not splits:
         raise UserError("Laws are compared by held-out runs; give at least one split.")
-    names = {name: {f.name for f in fields(law)} for name, law in laws.items()}
-    if unknown := [name for name in fixed if not any(name in known for known in names.values())]:
-        raise UserError(f"None of the laws has a coefficient {unknown[0]}; they have {_listed(names.values())}.")
+    names = {name: [f.name for f in fields(law)] for name, law in laws.items()}
+    known = dict.fromkeys(name for own in names.values() for name in own)
+    if unknown := [name for name in fixed if name not in known]:
+        raise UserError(f"None of the laws has a coefficient {unknown[0]}; they have {', '.join(known)}.")
     compared, left_out = [], {}
     for number, (name, law) in enumerate(laws.items()):
         if progress:
@@ -81,10 +82,6 @@ def compare(
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:
     """Return the named laws; without names, the laws that predict a loss."""
     return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
-
-
-def _listed(names: Iterable[Iterable[str]]) -> str:
-    return ", ".join(dict.fromkeys(name for known in names for name in known))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +124,7 @@ class Comparison:
         )
 
     def _pride(self) -> list[str]:
-        """Return a sentence about the law that fits best if its held-out errors are much larger than the best."""
+        # The law that fits best may miss held-out runs by far.
         proud = min(self.laws, key=lambda law: law.fit.metrics.rmse_of(law.fit.output))
         tested = not any(split.left_open for split in proud.held_out)
         if proud.rmse <= AS_GOOD * self.laws[0].rmse or not tested:
@@ -141,7 +138,6 @@ class Comparison:
         ]
 
     def _luck(self) -> list[str]:
-        """Return a sentence about laws whose predictions of held-out runs the remaining runs do not determine."""
         untested = [law.name for law in self.laws if any(split.left_open for split in law.held_out)]
         if not untested:
             return []

@@ -23,6 +23,7 @@ from moejax.fit.uncertainty.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.float64 import float64
 from moejax.laws.design import FIELDS, Design
 from moejax.quantities import parse
+from moejax.run_table import Series
 from moejax.wording import counted, did_you_mean, told
 
 
@@ -350,7 +351,7 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
     return _full(name, run_table.numbers(read.frame[name], where="The table")).to_numpy(np.float64)
 
 
-def _full(name: str, values: Any) -> Any:
+def _full(name: str, values: Series) -> Any:
     """Return a column, or raise UserError if it has empty cells, which cannot be held out by value."""
     if empty := int(values.isna().sum()):
         raise UserError(

@@ -110,7 +110,6 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
 
 
 def _fault(budget: Budget) -> str:
-    """Return the reason why a budget does not support a surface; empty if it does."""
     sizes = [len(np.unique(budget.size[budget.sparsity == level])) for level in budget.levels]
     if (enough := sum(count >= LEAST_SIZES for count in sizes)) < LEAST_SPARSITIES:
         known = f"{_count(len(budget.runs), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"

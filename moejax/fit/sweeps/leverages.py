@@ -198,7 +198,11 @@ def leverage_of(
     kept = [replace(one.runs, weight=weight) for one, weight in zip(losses, parts, strict=True)]
     (curve, one), (dense, other) = (_curve_of(family, seed, given) for family, given in zip(kept, held, strict=True))
     at = losses[0].runs.design.flops if flops is None else np.asarray(flops, float)
-    value, reach = _between(one, other, at, [one, other], level, _shared(losses, kept))
+    # The quadratics of a group share coefficients, and so noise.
+    spare = sum(each.degrees_of_freedom for each in losses)
+    noise = sum(each.residual for each in losses) / max(spare, 1)
+    shared = [noise * each.shared * np.outer(own.loss, own.loss) for each, own in zip(losses, kept, strict=True)]
+    value, reach = _between(one, other, at, [one, other], level, shared, spare)
     why = [
         curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),
         dense.unknown(lambda law: jnp.log(leverage_between(curve.law, law, at)), len(at)),
@@ -252,25 +256,6 @@ def _check_falls(name: str, runs: Runs) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shared:
-    """Noise shared by the quadratics of each group."""
-
-    covariances: tuple[np.ndarray, np.ndarray]
-    """Covariances of the losses that each curve is fitted to."""
-    degrees_of_freedom: int
-
-
-def _shared(losses: tuple[BudgetLosses, BudgetLosses], kept: Sequence[Runs]) -> _Shared | None:
-    degrees_of_freedom = sum(one.degrees_of_freedom for one in losses)
-    if not degrees_of_freedom:
-        return None
-    noise = sum(one.residual for one in losses) / degrees_of_freedom
-    pairs = zip(losses, kept, strict=True)
-    first, second = (noise * one.shared * np.outer(runs.loss, runs.loss) for one, runs in pairs)
-    return _Shared(covariances=(first, second), degrees_of_freedom=degrees_of_freedom)
-
-
 def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
     """Return a mask of the run of lowest loss of every group at every budget; dense runs are one group."""
     best: dict[tuple[float, float, int], int] = {}
@@ -287,7 +272,6 @@ def _curve_of(runs: Runs, seed: int, fixed: Mapping[str, float] | None = None) -
 
 
 def _spare(one: FitDerivatives) -> int:
-    """Return the residual degrees of freedom of a curve."""
     return max(int((one.weight > 0).sum()) - len(one.point), 0)
 
 
@@ -297,9 +281,14 @@ def _between(
     flops: np.ndarray,
     every: Sequence[FitDerivatives],
     level: float,
-    shared: _Shared | None = None,
+    shared: Sequence[np.ndarray] = (),
+    spare: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leverage at these FLOPs and half the interval width of its logarithm; NaN if undefined."""
+    """Return the leverage at these FLOPs and half the interval width of its logarithm; NaN if undefined.
+
+    Args:
+      shared: covariances of the losses that each curve is fitted to, of ``spare`` degrees of freedom.
+    """
     curves = (mixture, dense)
     with float64():
         points, data = tuple(one.point for one in curves), tuple(one.data for one in curves)
@@ -313,20 +302,24 @@ def _between(
     variance, together = np.zeros(len(flops)), np.zeros(len(flops))
     for number, (one, slope) in enumerate(zip(curves, slopes, strict=True)):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
-        if shared is not None:
+        if shared:
             # Derivative of the answers in each loss, by the implicit derivative of the optimum.
             moved = -slope @ one.solve((one.weight[:, None] * one.bends).T)
-            together += np.einsum("ar,rs,as->a", moved, shared.covariances[number], moved)
+            together += np.einsum("ar,rs,as->a", moved, shared[number], moved)
     variance, together = np.maximum(variance, 0.0), np.maximum(together, 0.0)
     # Welch-Satterthwaite degrees of freedom of a sum of two variances.
-    parts = variance**2 / max(sum(degrees_of_freedom), 1) + together**2 / (shared.degrees_of_freedom if shared else 1)
+    parts = variance**2 / max(sum(degrees_of_freedom), 1) + together**2 / max(spare, 1)
     freedom = (variance + together) ** 2 / np.maximum(parts, 1e-300)
     student = scipy.special.stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
     return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(variance + together), np.nan)
 
 
+Points = tuple[jax.Array, jax.Array]
+Data = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _log_leverage(objectives: tuple[FitObjective, FitObjective], points: Any, data: Any, flops: Any) -> Any:
+def _log_leverage(objectives: tuple[FitObjective, FitObjective], points: Points, data: Data, flops: jax.Array) -> Any:
     mixture, dense = (
         objective.law_at(point, one) for objective, point, one in zip(objectives, points, data, strict=True)
     )
@@ -334,5 +327,5 @@ def _log_leverage(objectives: tuple[FitObjective, FitObjective], points: Any, da
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes(objectives: tuple[FitObjective, FitObjective], points: Any, data: Any, flops: Any) -> Any:
+def _slopes(objectives: tuple[FitObjective, FitObjective], points: Points, data: Data, flops: jax.Array) -> Any:
     return jax.jacrev(lambda at: _log_leverage(objectives, at, data, flops))(points)

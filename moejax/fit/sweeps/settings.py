@@ -11,11 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
@@ -23,8 +20,7 @@ from jaxtyping import Bool, Float
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.tables.column_names import our_name
-from moejax.float64 import float64
-from moejax.run_table import COLUMNS, DataFrame
+from moejax.run_table import COLUMNS, DataFrame, Series
 from moejax.wording import listed, some
 
 SETTINGS = (
@@ -136,10 +132,9 @@ def resolution(frame: DataFrame, best: DataFrame, inputs: Sequence[str], setting
 
 
 def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
-    """Return a note if best rows are at the edge of the grid, where a better setting may be outside."""
     at_ends = []
     for name in settings:
-        values: Any = pd.to_numeric(frame[name], errors="coerce")
+        values: Series = pd.to_numeric(frame[name], errors="coerce")
         # Seeds have no order.
         if our_name(name) == "seed" or values.isna().any():
             continue
@@ -165,42 +160,10 @@ FLATTEST = 1e-12
 """Minimum rise of the quadratic over the tried settings, as a share of the loss; below it the quadratic is flat."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweptOptimum:
-    """The minimum of one quadratic."""
-
-    loss: float
-    settings: Float[np.ndarray, " settings"]
-    """Settings at the minimum."""
-    loss_standard_error: float
-    relative_standard_errors: Float[np.ndarray, " settings"]
-    """Standard errors of the logarithms of ``settings``."""
-
-
 def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs terms"]:
     """Return the columns 1, every setting, and every product of two settings."""
-    count = x.shape[1]
-    pairs = [(i, j) for i in range(count) for j in range(i, count)]
+    pairs = zip(*np.triu_indices(x.shape[1]), strict=True)
     return np.column_stack([np.ones(len(x)), x, *(x[:, i] * x[:, j] for i, j in pairs)])
-
-
-def _hessian(coefficients: Any, count: int) -> Any:
-    """Return the second derivatives of a quadratic, from its coefficients in the order of ``_monomials``."""
-    upper = jnp.zeros((count, count)).at[jnp.triu_indices(count)].set(coefficients[1 + count :])
-    return upper + upper.T
-
-
-def _minimum(coefficients: Any, count: int) -> Any:
-    """Return the stationary point of a quadratic, followed by its value there."""
-    slope = coefficients[1 : 1 + count]
-    at = -jnp.linalg.solve(_hessian(coefficients, count), slope)
-    return jnp.append(at, coefficients[0] + slope @ at / 2)
-
-
-@partial(jax.jit, static_argnums=1)
-def _minimum_and_jacobian(coefficients: Any, count: int) -> tuple[Any, Any]:
-    """Return the minimum and its derivatives in the quadratic's coefficients."""
-    return _minimum(coefficients, count), jax.jacobian(_minimum)(coefficients, count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,29 +226,31 @@ def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
     )
 
 
-def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> SweptOptimum | str:
-    """Return the minimum of a quadratic or the reason why it has none; ``noise`` is the variance of one run's loss."""
-    count = len(quadratic.middle)
-    with float64():
-        hessian = np.asarray(_hessian(jnp.asarray(quadratic.coefficients), count))
-        width = quadratic.high - quadratic.low
-        if np.linalg.eigvalsh(hessian * np.outer(width, width)).min() <= FLATTEST * abs(quadratic.coefficients[0]):
-            return "no minimum"
-        minimum, jacobian = map(np.asarray, _minimum_and_jacobian(jnp.asarray(quadratic.coefficients), count))
-    outside = [
-        f"{name} {'below' if here < low else 'above'} what was tried"
-        for name, here, low, high in zip(names, minimum, quadratic.low, quadratic.high, strict=False)
-        if not low <= here <= high
-    ]
-    if outside:
-        return outside[0]
-    errors = np.sqrt(np.clip(np.diag(jacobian @ (noise * quadratic.inverse) @ jacobian.T), 0, None))
-    return SweptOptimum(
-        loss=float(minimum[-1]),
-        settings=np.exp(quadratic.middle + minimum[:-1]),
-        loss_standard_error=float(errors[-1]),
-        relative_standard_errors=errors[:-1],
+def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | str:
+    """Return the minimum of a quadratic, or the reason why it has none; ``noise`` is the variance of one run's loss.
+
+    The minimum is the logarithms of the settings and the loss; standard errors are those of the same numbers.
+    """
+    coefficients, count = quadratic.coefficients, len(quadratic.middle)
+    pairs = np.triu_indices(count)
+    hessian = np.zeros((count, count))
+    hessian[pairs] = coefficients[1 + count :]
+    hessian += hessian.T
+    width = quadratic.high - quadratic.low
+    if np.linalg.eigvalsh(hessian * np.outer(width, width)).min() <= FLATTEST * abs(coefficients[0]):
+        return "no minimum"
+    at = -np.linalg.solve(hessian, coefficients[1 : 1 + count])
+    for name, here, low, high in zip(names, at, quadratic.low, quadratic.high, strict=True):
+        if not low <= here <= high:
+            return f"{name} {'below' if here < low else 'above'} what was tried"
+    # Derivatives in the coefficients: of the loss, the monomials; of the settings, by the implicit function theorem.
+    monomials, unit = _monomials(at[None])[0], np.eye(count)
+    slopes = np.column_stack(
+        [np.zeros(count), unit, *(unit[i] * at[j] + unit[j] * at[i] for i, j in zip(*pairs, strict=True))]
     )
+    jacobian = np.vstack([-np.linalg.solve(hessian, slopes), monomials])
+    errors = np.sqrt(np.clip(np.diag(jacobian @ (noise * quadratic.inverse) @ jacobian.T), 0, None))
+    return np.append(quadratic.middle + at, monomials @ coefficients), errors
 
 
 def standard_error_column(name: str) -> str:
@@ -294,7 +259,7 @@ def standard_error_column(name: str) -> str:
 
 
 def smooth_best_by(
-    frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
+    frame: DataFrame, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
 ) -> tuple[Any, tuple[str, ...]]:
     """Return one row per model, the minimum of a quadratic through the runs near its best, and notes.
 
@@ -334,32 +299,30 @@ def smooth_best_by(
             f"keep the best run of each."
         )
     noise = sum(quadratic.residual for quadratic in quadratics) / spare
-    kept, optima = [], []
+    minima: list[tuple[int, np.ndarray, np.ndarray]] = []
     for row, quadratic in zip(best, quadratics, strict=True):
         optimum = _optimum(quadratic, noise, settings)
         if isinstance(optimum, str):
             refused[optimum] += 1
         else:
-            kept.append(row)
-            optima.append(optimum)
-    if not optima:
+            minima.append((row, *optimum))
+    if not minima:
         raise UserError(
             f"{named}: no sweep over {listed(settings)} has a minimum within what was tried ({_reasons(refused)}); "
             f"leave --smooth out to keep the best run of each."
         )
-    order = np.argsort(kept)
-    optima = [optima[index] for index in order]
-    table = frame.iloc[[kept[index] for index in order]].copy()
-    table[loss] = [optimum.loss for optimum in optima]
-    table[standard_error_column(loss)] = [optimum.loss_standard_error for optimum in optima]
+    minima.sort(key=lambda one: one[0])
+    rows, values, errors = (np.array(part) for part in zip(*minima, strict=True))
+    table = frame.iloc[rows].copy()
+    table[loss], table[standard_error_column(loss)] = values[:, -1], errors[:, -1]
     for index, name in enumerate(settings):
         for column, factor in _proportional(frame, x[name], {*inputs, loss}).items():
-            table[column] = [optimum.settings[index] * factor for optimum in optima]
-            table[standard_error_column(column)] = [optimum.relative_standard_errors[index] for optimum in optima]
+            table[column] = np.exp(values[:, index]) * factor
+            table[standard_error_column(column)] = errors[:, index]
     return table, _notes(table, len(frame), loss, settings, inputs, math.sqrt(noise), refused)
 
 
-def _above_0(frame: Any, name: str, named: str) -> np.ndarray:
+def _above_0(frame: DataFrame, name: str, named: str) -> np.ndarray:
     values = run_table.numbers(frame[name], where=named).to_numpy(np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise UserError(
@@ -369,7 +332,7 @@ def _above_0(frame: Any, name: str, named: str) -> np.ndarray:
     return values
 
 
-def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> bool:
+def is_setting(frame: DataFrame, target: str, settings: Sequence[str], named: str) -> bool:
     """Return whether a column is one of the settings, in any unit."""
     if target in settings:
         return True
@@ -377,7 +340,7 @@ def is_setting(frame: Any, target: str, settings: Sequence[str], named: str) -> 
     return any(target in _proportional(frame, _above_0(frame, name, named), set()) for name in numeric)
 
 
-def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:
+def _proportional(frame: DataFrame, values: np.ndarray, but: set[str]) -> dict[str, float]:
     """Return the columns proportional to a setting, with the factor: such as a batch in sequences and in tokens."""
     factors = {}
     for column in map(str, frame.columns):
@@ -394,7 +357,7 @@ def _reasons(refused: Counter[str]) -> str:
 
 
 def _notes(
-    table: Any,
+    table: DataFrame,
     runs: int,
     loss: str,
     settings: Sequence[str],

@@ -77,7 +77,6 @@ def ways_through_sweeps(
 
 
 def _warnings(ways: Mapping[str, Way]) -> tuple[str, ...]:
-    """Return a warning per coefficient whose values by minima and by best rows are outside each other's interval."""
     minima, alike, best = (ways[name].coefficients for name in (MINIMA, ALIKE, BEST))
     said = []
     for name in minima:

@@ -138,7 +138,7 @@ def check_rows(table: RunTable, *, drop: bool) -> None:
         remedy = "Correct the rows, select others with --where, or pass --drop-invalid."
         raise UserError(f"{'; '.join(notes)}. {_total_of_dense_models(table)}{remedy}")
     if bad.all():
-        raise UserError(f"{'; '.join(notes)}. No row is left; correct the table.")
+        raise UserError(f"{'; '.join(notes) or f'{table.named} has no rows'}. No row is left; correct the table.")
     table.keep(~bad)
     table.dropped += [f"Dropped: {note}." for note in notes]
 
@@ -168,7 +168,7 @@ def duplicates(table: RunTable) -> Rows:
     return table.frame.duplicated([*names, *others]).to_numpy()
 
 
-def _where(table: RunTable, rows: Any) -> dict[str, Any]:
+def _where(table: RunTable, rows: Rows) -> dict[str, Any]:
     return {"rows": rows_in_words(table.frame.index[rows]), "count": int(rows.sum())}
 
 
@@ -201,7 +201,6 @@ def _replicated(table: RunTable) -> Iterator[Fault]:
 
 
 def _differing(table: RunTable) -> str:
-    """Return a phrase with the other columns that differ among rows of equal sizes; some may matter."""
     frame, sizes = table.frame, list(table.sizes)
     others = [name for name in frame.columns if name not in (*sizes, table.loss) and name not in MEASURED]
     alike = frame[frame.duplicated(sizes, keep=False)].groupby(sizes, sort=False)[others]

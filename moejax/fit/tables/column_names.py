@@ -27,7 +27,7 @@ from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law
 from moejax.laws.law import Sign
-from moejax.run_table import DataFrame
+from moejax.run_table import DataFrame, Series
 from moejax.wording import command, lies, listed, nearest, shown
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -106,7 +106,7 @@ COUNTED = ("params_active", "params_total", "params_embedding", "tokens", "uniqu
 class NamedTable:
     """A table with our names added."""
 
-    frame: Any
+    frame: DataFrame
     read_from: Mapping[str, str]
     """For every added column, the expression on the original columns that it is read from."""
     said: tuple[str, ...]
@@ -120,7 +120,9 @@ class NamedTable:
         return (*self.said, *self.undecided)
 
 
-def with_our_names(frame: Any, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()) -> NamedTable:
+def with_our_names(
+    frame: DataFrame, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()
+) -> NamedTable:
     """Add our column names for columns that the table has under other names; the original columns are kept.
 
     A name is added only if exactly one column matches it. Columns already under our name, columns that the user maps
@@ -192,16 +194,13 @@ def _meanings(column: str) -> list[tuple[str, float]]:
         return [("batch", 1.0)]
     if plain not in _BY_SYNONYM and "." in column:
         # Experiment trackers flatten nested settings: model.num_layers.
-        return _meanings(column.partition(".")[2]) or _itself(column.rpartition(".")[2])
+        last = column.rpartition(".")[2]
+        return _meanings(column.partition(".")[2]) or ([(last, 1.0)] if last in run_table.COLUMNS else [])
     if (name := _BY_SYNONYM.get(plain)) is not None:
         return [(name, 1.0)]
     stem, unit = _stem_and_unit(plain)
     name = _BY_SYNONYM.get(stem, stem)
     return [] if unit is None or name not in (*COUNTED, "one_size") else [(name, unit)]
-
-
-def _itself(name: str) -> list[tuple[str, float]]:
-    return [(name, 1.0)] if name in run_table.COLUMNS else []
 
 
 _LIKE = {
@@ -244,7 +243,7 @@ _BY_SYNONYM |= {name: name for name in run_table.COLUMNS}
 
 
 def _sign_of_experts(
-    frame: Any, read: Mapping[str, tuple[str, float]], mapping: Mapping[str, str]
+    frame: DataFrame, read: Mapping[str, tuple[str, float]], mapping: Mapping[str, str]
 ) -> ExpertSign | None:
     ours = frame.assign(**{name: frame[column] for name, (column, _) in read.items()})
     known = {}
@@ -278,7 +277,9 @@ def _which_size(column: str, unit: float, sign: ExpertSign) -> str:
     )
 
 
-def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dict[str, str], notes: list[str]) -> None:
+def _read_batch(
+    frame: DataFrame, column: str, added: dict[str, Any], expressions: dict[str, str], notes: list[str]
+) -> None:
     """Read a batch size as tokens, or as sequences if their length is known; otherwise add a note."""
     try:
         values = run_table.numbers(frame[column]).to_numpy(np.float64)
@@ -300,7 +301,7 @@ def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dic
         )
 
 
-def _times(series: Any, unit: float) -> Any:
+def _times(series: Series, unit: float) -> Any:
     """Convert a column to plain counts; non-numeric text is kept for the table checks to report.
 
     Cells that end in a unit of their own are not multiplied.
@@ -399,7 +400,7 @@ OUTPUTS = frozenset(output for law in LAWS.values() for output in law.outputs) -
 
 def law_of_formula(
     text: str,
-    frame: Any,
+    frame: DataFrame,
     *,
     mapping: Mapping[str, str] | None = None,
     loss: str = "loss",
@@ -467,7 +468,7 @@ def _columns(ours: NamedTable, mapping: Mapping[str, str], loss: str) -> dict[st
     return letters | columns
 
 
-def _differ(frame: Any) -> bool:
+def _differ(frame: DataFrame) -> bool:
     if not {"params_active", "params_total"} <= set(frame.columns):
         return False
     return not np.array_equal(frame["params_active"].to_numpy(), frame["params_total"].to_numpy())

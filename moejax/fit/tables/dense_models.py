@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from moejax import run_table
 from moejax.fit.tables.table import RunTable
+from moejax.run_table import Series
 from moejax.wording import listed
 
 MORE_THAN_DENSE = {
@@ -73,12 +74,12 @@ def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozens
     return None
 
 
-def _looks_active(words: frozenset[str], cells: Any) -> bool:
+def _looks_active(words: frozenset[str], cells: Series) -> bool:
     named = words & ACTIVE_WORDS and not words & EXPERT_WORDS
     return bool(named) and bool((_numbers(cells, if_text=np.nan) > 1).any())
 
 
-def _numbers(cells: Any, *, if_text: float) -> Float[np.ndarray, " rows"]:
+def _numbers(cells: Series, *, if_text: float) -> Float[np.ndarray, " rows"]:
     """Return a column's numbers, or ``if_text`` in every row if the column has non-numeric text."""
     try:
         return run_table.numbers(cells).to_numpy(np.float64)

@@ -145,7 +145,7 @@ class _Reader(Reader):
         return super().atom()
 
 
-def evaluate(expression: str, frame: Any) -> np.ndarray:
+def evaluate(expression: str, frame: DataFrame) -> np.ndarray:
     """Evaluate an expression and return one value per row of a table, as float64, bool or text.
 
     Args:
@@ -165,7 +165,7 @@ def evaluate(expression: str, frame: Any) -> np.ndarray:
         return np.broadcast_to(columns.plain(columns.value(tree)), len(frame))
 
 
-def condition(expression: str, frame: Any) -> np.ndarray:
+def condition(expression: str, frame: DataFrame) -> np.ndarray:
     """Return a bool for each row, True if the row meets a condition.
 
     Raises:
@@ -180,7 +180,7 @@ def condition(expression: str, frame: Any) -> np.ndarray:
 class _Columns:
     """An evaluator of trees on the columns of a table."""
 
-    def __init__(self, frame: Any):
+    def __init__(self, frame: DataFrame):
         self.frame = frame
         self.names = {str(column): column for column in frame.columns}
         # Some letters have two code points (µ and μ).

@@ -35,7 +35,7 @@ from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw, spent_in_rows
 from moejax.laws.predict import law_class
-from moejax.run_table import DataFrame
+from moejax.run_table import DataFrame, Series
 from moejax.wording import listed, nearest, shown
 
 
@@ -339,8 +339,7 @@ def _drop_duplicates(table: RunTable) -> None:
         table.keep(~again)
 
 
-def _runs(table: RunTable, known: Sequence[str], steps: Any, *, smooth: bool) -> Runs:
-    """Return the runs of a valid table: grouped, weighted and labelled."""
+def _runs(table: RunTable, known: Sequence[str], steps: Series, *, smooth: bool) -> Runs:
     design = design_from({name: table.values(name) for name in known})
     labels = group_labels(table, design)
     runs = runs_from(

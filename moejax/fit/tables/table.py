@@ -89,11 +89,11 @@ class RunTable:
     def values(self, column: str) -> Float[np.ndarray, " rows"]:
         return self.frame[column].to_numpy(np.float64)
 
-    def keep(self, rows: Any) -> None:
+    def keep(self, rows: Rows) -> None:
         """Keep only the rows of a mask."""
         self.frame = self.frame[np.asarray(rows)]
 
-    def called(self, rows: Any) -> str:
+    def called(self, rows: Rows) -> str:
         """Return rows by number, with the names of their runs if a column has them."""
         column = naming_column(self.frame)
         index = self.frame.index[np.asarray(rows)]

@@ -184,7 +184,6 @@ def _remedy(name: str, factor: float, sources: Mapping[str, Source], below: floa
 
 
 def _counted(values: Mapping[str, Values]) -> Values:
-    """Return FLOPs / (6 · active parameters · tokens)."""
     return values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * values["params_active"] * values["tokens"])
 
 

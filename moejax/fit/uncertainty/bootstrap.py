@@ -240,7 +240,6 @@ def bootstrap(
 
 
 def _read(kept: Path | None, key: str, free: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return points, values and iterations of this fit's resamples stored in a file."""
     if kept is not None and kept.is_file():
         try:
             with np.load(kept) as file:

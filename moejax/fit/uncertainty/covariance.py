@@ -64,7 +64,7 @@ class Draws:
         return steps.T @ steps
 
 
-def draws_at(at: FitDerivatives, labels: Any, hidden: Any = 0.0) -> Draws:
+def draws_at(at: FitDerivatives, labels: np.ndarray, hidden: float | np.ndarray = 0.0) -> Draws:
     """Return the cluster-robust covariance CR2 (Bell and McCaffrey 2002) of the fit, linearised at its optimum.
 
     The covariance is B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹. B is the expected Hessian and g a group's gradient, with
@@ -106,14 +106,14 @@ def draws_at(at: FitDerivatives, labels: Any, hidden: Any = 0.0) -> Draws:
     )
 
 
-def _rows_by_label(labels: Any, kept: Bool[np.ndarray, " runs"]) -> list[np.ndarray]:
+def _rows_by_label(labels: np.ndarray, kept: Bool[np.ndarray, " runs"]) -> list[np.ndarray]:
     """Return the indices of the kept rows of every label, in the order of labels."""
     rows = np.flatnonzero(kept)
     rows = rows[np.argsort(labels[rows], kind="stable")]
     return np.split(rows, np.flatnonzero(np.diff(labels[rows])) + 1)
 
 
-def gauss_newton(at: FitDerivatives, hidden: Any = 0.0) -> Matrix:
+def gauss_newton(at: FitDerivatives, hidden: float | np.ndarray = 0.0) -> Matrix:
     """Return B⁻¹ · dispersion, with B the expected Hessian; valid if residuals are independent and identically
     distributed.
 
@@ -213,7 +213,6 @@ def with_uncertainty(
 
 
 def _few_warnings(fit: FitResult, runs: Runs, known: Uncertainty) -> tuple[str, ...]:
-    """Return a warning if no more draws than coefficients give the sandwich."""
     said = too_few(fit, known.draw_count, known.by) if known.draw_count and not known.why_none else ""
     if not said:
         return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ class FitDerivatives:
     """The optimum of a fit, in the coordinates of the search, and its derivatives there."""
 
     objective: FitObjective
-    data: Any
+    data: Mapping[str, Any]
     weight: Float[np.ndarray, " runs"]
     point: Float[np.ndarray, " free"]
     jacobian: Float[np.ndarray, "runs free"]
@@ -178,15 +178,17 @@ def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes_of(penalty: Penalty, residuals: Any) -> Any:
+def _slopes_of(penalty: Penalty, residuals: jax.Array) -> Any:
     return jax.vmap(jax.vmap(jax.grad(penalty.of_residual)))(residuals)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _second_derivatives(objective: FitObjective, point: Any, data: Any, weights: Any) -> tuple[Any, Any, Any]:
+def _second_derivatives(
+    objective: FitObjective, point: jax.Array, data: Mapping[str, Any], weights: jax.Array
+) -> tuple[Any, Any, Any]:
     """Return ``FitDerivatives.hessian``, ``scores`` and ``bends``."""
 
-    def penalties(at: Any, loss: Any) -> Any:
+    def penalties(at: jax.Array, loss: jax.Array) -> Any:
         return objective.penalties(at, {**data, "loss": loss})
 
     ones = jnp.ones_like(data["loss"])
@@ -197,7 +199,7 @@ def _second_derivatives(objective: FitObjective, point: Any, data: Any, weights:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _slopes(objective: FitObjective, functional: Functional, point: Any, data: Any) -> Any:
+def _slopes(objective: FitObjective, functional: Functional, point: jax.Array, data: Mapping[str, Any]) -> Any:
     return jax.jacrev(lambda at: ravel_pytree(functional(objective.law_at(at, data)))[0])(point)
 
 

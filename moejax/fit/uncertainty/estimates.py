@@ -146,7 +146,6 @@ def _estimate(
 
 
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
-    """Return the reason why a law gives no valid number; empty if it does."""
     if np.isfinite(value) and result.is_share and estimand.answers(result.output) and not 0 < value < 1:
         return f"the law gives {value:.4g}, and a share of answers lies between 0 and 1"
     if np.isfinite(value):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ class _Walk:
     """Optimum in the profiled coordinate."""
     unit: float
     """Standard error in the profiled coordinate."""
-    back: Any
+    back: Callable[[float], float]
     limit: float
     deviation: float
 
@@ -227,7 +227,6 @@ class _Walk:
         return None
 
     def _equations(self, state: np.ndarray, target: float, stiffness: float = 0.0) -> tuple[Any, Any, Any]:
-        """Evaluate ``_lagrange`` at a point and a multiplier."""
         held = target, self.unit, stiffness
         with float64():
             parts = _lagrange(self.at.objective, self.functional, state, self.at.data, self.at.weight, held)
@@ -277,9 +276,9 @@ class _Logarithm:
 def _lagrange(
     objective: FitObjective,
     functional: Functional,
-    state: Any,
+    state: jax.Array,
     data: Mapping[str, Any],
-    weight: Any,
+    weight: jax.Array,
     target: tuple[Any, Any, Any],
 ) -> tuple[Any, Any, Any]:
     """Return the objective, and the Lagrange equations with their derivative, at a point and a multiplier.
@@ -288,15 +287,15 @@ def _lagrange(
     it (an augmented Lagrangian).
     """
 
-    def value(point: Any) -> Any:
+    def value(point: jax.Array) -> Any:
         return jnp.sum(weight * objective.penalties(point, data))
 
-    def lagrangian(both: Any) -> tuple[Any, Any]:
+    def lagrangian(both: jax.Array) -> tuple[Any, Any]:
         number, least = ravel_pytree(functional(objective.law_at(both[:-1], data)))[0][0], value(both[:-1])
         missed = (number - target[0]) / target[1]
         return least / data["scale"] + both[-1] * missed + 0.5 * target[2] * missed**2, least
 
-    def equations(both: Any) -> tuple[Any, tuple[Any, Any]]:
+    def equations(both: jax.Array) -> tuple[Any, tuple[Any, Any]]:
         slope, least = jax.grad(lagrangian, has_aux=True)(both)
         return slope, (least, slope)
 

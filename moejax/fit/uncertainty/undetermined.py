@@ -8,7 +8,7 @@ terms gives an equal fit, but other losses at any other ratio. The curvature at 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from moejax.fit.search.objective import FitObjective, law_at, slopes_of_residuals
+from moejax.fit.search.objective import Array, FitObjective, law_at, slopes_of_residuals
 from moejax.fit.uncertainty.noise import left_by, noise
 from moejax.float64 import float64
 from moejax.interval import Interval
@@ -43,7 +43,7 @@ NEGLIGIBLE = 1e-3
 
 def alternatives(
     objective: FitObjective,
-    data: Any,
+    data: Mapping[str, Any],
     point: Float[np.ndarray, " free"],
     value: float,
     ends: Float[np.ndarray, "ends free"],
@@ -81,7 +81,7 @@ def laws_of(law: Any, others: Sequence[Mapping[str, float]]) -> Any:
 def apart(
     law: Any,
     others: Sequence[Mapping[str, float]],
-    functional: Any,
+    functional: Callable[[Any], Any],
     errors: Float[np.ndarray, " answers"] | None,
     scatter: float = 0.0,
 ) -> Bool[np.ndarray, " answers"]:
@@ -129,7 +129,10 @@ def undetermined(sizes: Float[np.ndarray, " directions"]) -> Bool[np.ndarray, " 
 
 
 def directions_of(
-    objective: FitObjective, data: Any, point: Float[np.ndarray, " free"], flat: Float[np.ndarray, "directions free"]
+    objective: FitObjective,
+    data: Mapping[str, Any],
+    point: Float[np.ndarray, " free"],
+    flat: Float[np.ndarray, "directions free"],
 ) -> tuple[dict[str, float], ...]:
     """Return directions of the search coordinates as steps of the law's coefficients."""
     bounded = objective.logarithmic
@@ -269,7 +272,9 @@ class Identified:
     """Directions along which no prediction of a run changes (``undetermined.directions_of``)."""
 
 
-def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
+def identify(
+    objective: FitObjective, data: Mapping[str, Any], weights: np.ndarray, point: Array, start: np.ndarray | None
+) -> Identified:
     """Return which coefficients the runs determine at an optimum reached from ``start``."""
     with float64():
         predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))
@@ -313,8 +318,7 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
     )
 
 
-def _parts(objective: FitObjective, direction: Any) -> tuple[str, ...]:
-    """Return the coefficients that take part in a direction."""
+def _parts(objective: FitObjective, direction: np.ndarray) -> tuple[str, ...]:
     return tuple(name for name, share in zip(objective.free, direction, strict=True) if abs(share) > PARTICIPATES)
 
 
@@ -325,7 +329,7 @@ def _in_words(parts: Sequence[str], spread: float) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be told apart by this table (not {width})."
 
 
-def slopes_of_log_loss(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
+def slopes_of_log_loss(objective: FitObjective, point: Array, data: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the log prediction of every run, and its Jacobian in the coordinates."""
     # With losses of 1, residuals equal log predictions, so one compiled program serves both.
     return slopes_of_residuals(objective, "log", point, {**data, "loss": np.ones_like(data["loss"])})
