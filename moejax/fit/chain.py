@@ -33,7 +33,7 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
     cls = chained_law(type(loss_fit.law), type(score_fit.law))
     if loss_fit.uncertainty is None or score_fit.uncertainty is None:
         raise UserError(NO_COVARIANCE)
-    law = cls(
+    law: Any = cls(
         **{f.name: getattr(fit.law, f.name) for fit in (loss_fit, score_fit) for f in dataclasses.fields(fit.law)}
     )
     return dataclasses.replace(

@@ -23,6 +23,7 @@ from moejax.fit.selection.holdout import Split
 from moejax.fit.selection.metrics import Metrics, errors, predict
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
+from moejax.laws.law import Law
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame, numbers
 from moejax.wording import counted, listed, some
@@ -241,7 +242,7 @@ OFF = 1e-3
 
 
 def domain_laws(
-    law: Any,
+    law: Law | type,
     runs: Runs,
     held_out: Split,
     domains: Mapping[str, Domain],

@@ -45,7 +45,7 @@ from moejax.json_text import finite
 from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.design import Design, design_from, known, value_of
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.law import coefficients, require_inputs, without_effect
+from moejax.laws.law import Law, coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
 from moejax.laws.scores.chained_law import ChainedLaw, chained_law
 from moejax.result import NOT_DETERMINED, NOT_SET, OF_ANOTHER, Column, Result, Table, Written, percent
@@ -427,7 +427,7 @@ class FitResult:
         above = (predicted > 0) & ((predicted < 1) | (not self.is_share))
         middle = np.log(np.where(above, predicted, np.nan))
 
-        def log_loss(law: Any) -> Any:
+        def log_loss(law: Law) -> Any:
             return jnp.log(outputs(law, new.design, self.output))
 
         by_coefficients = (spread or self.spread)(log_loss)
@@ -637,8 +637,8 @@ def restored(hint: Any, plain: Any, where: str) -> Any:
         return tuple(restored(kinds[0], one, f"{where}[{i}]") for i, one in enumerate(convert(list, plain, where)))
     if origin is Mapping:
         return {name: restored(kinds[1], one, f"{where}.{name}") for name, one in convert(dict, plain, where).items()}
-    if hasattr(hint, "from_json"):
-        return hint.from_json(plain)
+    if (read := getattr(hint, "from_json", None)) is not None:
+        return read(plain)
     if not dataclasses.is_dataclass(hint):
         return convert(hint, plain, where)
     hints, entries = typing.get_type_hints(hint), convert(dict, plain, where)
@@ -671,7 +671,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     )
 
 
-def _values(law: Any) -> list[Any]:
+def _values(law: Law) -> list[Any]:
     return [*coefficients(law).values()]
 
 

@@ -24,6 +24,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart
 from moejax.float64 import float64
+from moejax.laws.law import Law
 from moejax.result import column
 
 LEAST_BRANCHES = 3
@@ -181,7 +182,7 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
     return AnnealedLosses(trunk=trunk, fit=fit, left_out=left_out)
 
 
-def branch_loss(law: Any, trunk: LossCurve, branch: Branch) -> float:
+def branch_loss(law: Law, trunk: LossCurve, branch: Branch) -> float:
     """Return the law's loss at a branch's end, shifted by the trunk's measured offset from the law at the branch point.
 
     A trunk's losses drift around the law for longer than annealing takes, and a branch starts from the trunk's current

@@ -24,6 +24,7 @@ from moejax.fit.uncertainty.extrapolation import outside
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
 from moejax.laws.curves.schedule_sums import reach_at
 from moejax.laws.design import Design
+from moejax.laws.law import Law
 from moejax.run_table import DataFrame
 from moejax.wording import did_you_mean
 
@@ -144,7 +145,7 @@ def predict_curve(
     )
 
 
-def losses_at(law: Any, rates: Any, steps: Any) -> Any:
+def losses_at(law: Law, rates: np.ndarray, steps: np.ndarray) -> Any:
     """Return the losses of a law after given updates of a schedule, as a function whose spread can be computed."""
     return outputs(law, Design(columns=columns_at(rates, steps)), "loss")
 

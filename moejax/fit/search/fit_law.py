@@ -29,6 +29,7 @@ from moejax.fit.uncertainty.undetermined import alternatives, identify, slopes_o
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.design import value_of
+from moejax.laws.law import Law
 from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.wording import counted, shown
 
@@ -112,7 +113,7 @@ EVERY_START = Search(screened=None, rounds=())
 
 
 def fit_law(
-    law: Any,
+    law: Law | type,
     runs: Runs,
     *,
     penalty: Penalty | None = None,

@@ -204,7 +204,7 @@ class FitObjective:
         given = {name: value for name, value in data["fixed"].items() if name in self.without_effect}
         return dataclasses.replace(plain, **given) if given else plain
 
-    def point_of(self, law: Any, data: Mapping[str, Any]) -> Any:
+    def point_of(self, law: laws.Law, data: Mapping[str, Any]) -> Any:
         """Return the coordinates of a law given in its own parameterisation."""
         values = laws.coefficients(laws.in_units(law, data["units"]))
         sizes = [self._size(name, data) for name in self.free]
@@ -243,7 +243,7 @@ def penalties_of(penalty: Penalty, predicted: jax.Array, observed: jax.Array) ->
 
 
 @jax.jit
-def _asked(law: Any, design: designs.Design) -> Any:
+def _asked(law: laws.Law, design: designs.Design) -> Any:
     return jax.vmap(law)(design)
 
 
@@ -278,7 +278,7 @@ def slopes_of_residuals(
     return residuals(point), jax.jacfwd(residuals)(point)
 
 
-def outputs(law: Any, design: designs.Design, output: str) -> Any:
+def outputs(law: laws.Law, design: designs.Design, output: str) -> Any:
     """Return one output of a law for a design of arrays."""
     predicted = jax.vmap(law)(design)
     return predicted[output] if isinstance(predicted, dict) else predicted
@@ -288,7 +288,7 @@ compiled_outputs = jax.jit(outputs, static_argnums=2)
 """Compiled ``outputs``."""
 
 
-def _plain(law: Any, data: Mapping[str, Any]) -> Any:
+def _plain(law: laws.Law, data: Mapping[str, Any]) -> Any:
     return laws.in_units(law, {kind: 1.0 / unit for kind, unit in data["units"].items()})
 
 

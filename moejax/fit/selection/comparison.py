@@ -24,7 +24,7 @@ from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelecti
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
-from moejax.laws.law import coefficients
+from moejax.laws.law import Law, coefficients
 from moejax.result import Column, Result, Table, percent
 from moejax.wording import listed, told
 
@@ -270,7 +270,7 @@ class Diagnosis:
         return tuple(said)
 
 
-def diagnose(law: Any, runs: Runs, *, penalty: Penalty | None = None, grid: Grid | None = None) -> Diagnosis:
+def diagnose(law: Law, runs: Runs, *, penalty: Penalty | None = None, grid: Grid | None = None) -> Diagnosis:
     """Compare a law with constants to the best fit to the same runs.
 
     Args:

@@ -22,6 +22,7 @@ from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.float64 import float64
 from moejax.laws.design import FIELDS, Design
+from moejax.laws.law import Law
 from moejax.quantities import parse
 from moejax.run_table import Series
 from moejax.wording import counted, did_you_mean, told
@@ -136,7 +137,7 @@ def each_group(runs: Runs) -> Iterator[Split]:
 
 
 def hold_out(
-    law: Any, runs: Runs, splits: Iterable[Split], *, progress: Progress | None = None, **options: Any
+    law: Law | type, runs: Runs, splits: Iterable[Split], *, progress: Progress | None = None, **options: Any
 ) -> list[HeldOut]:
     """Fit a law to the remaining runs of each split, with the options of ``fit_law``, and test it on the held-out runs.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,7 +10,7 @@ from jaxtyping import Float, Int
 from moejax.fit.runs import SHARES, Runs, sums_by_group
 from moejax.fit.search.objective import Huber, compiled_outputs, penalties_of
 from moejax.float64 import float64
-from moejax.laws.law import LOSS, unit_of
+from moejax.laws.law import LOSS, Law, unit_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +53,13 @@ def unit_of_errors(output: str) -> str:
     return f"log {output.replace('_', ' ')}" if by_factors(output) else unit_of(output)
 
 
-def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
+def predict(law: Law, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
     """Return the predictions of a law for all runs, in float64."""
     with float64():
         return np.asarray(compiled_outputs(law, runs.design, output), np.float64)
 
 
-def metrics(law: Any, runs: Runs, output: str = "loss") -> Metrics:
+def metrics(law: Law, runs: Runs, output: str = "loss") -> Metrics:
     """Return the errors of a law on the runs with positive weight."""
     kept = runs.weight > 0
     return errors(predict(law, runs, output)[kept], runs.loss[kept], runs.weight[kept])

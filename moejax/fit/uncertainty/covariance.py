@@ -31,7 +31,7 @@ from moejax.fit.uncertainty.uncertainty import (
 from moejax.fit.uncertainty.undetermined import FLAT, undetermined
 from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
-from moejax.laws.law import coefficients, is_power
+from moejax.laws.law import Law, coefficients, is_power
 from moejax.wording import command, counted, some
 
 Matrix = Float[np.ndarray, "free free"]
@@ -234,7 +234,7 @@ def _apart(by: str, several: bool) -> str:
     return "; if runs of a group are independent, name a column that tells them apart (--group COLUMN)"
 
 
-def _itself(law: Any) -> Any:
+def _itself(law: Law) -> Law:
     """Return the law itself; one shared function, so that its compiled derivatives serve every fit of an objective."""
     return law
 
@@ -339,7 +339,7 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
     )
 
 
-def _shares(law: Any, slopes: Mapping[str, np.ndarray], axes: Any) -> list[dict[str, float]]:
+def _shares(law: Law, slopes: Mapping[str, np.ndarray], axes: np.ndarray) -> list[dict[str, float]]:
     """Return the step of every fitted coefficient per unit of each axis, as a share of its value."""
     values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
     return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]

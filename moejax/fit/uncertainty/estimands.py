@@ -15,7 +15,7 @@ from moejax.laws import DECISIONS, called
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.law import require_inputs
+from moejax.laws.law import Law, require_inputs
 from moejax.laws.predict import check_design, check_scale
 from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.quantities import format
@@ -88,7 +88,7 @@ class CoefficientOf:
 
     name: str
 
-    def __call__(self, law: Any) -> Any:
+    def __call__(self, law: Law) -> Any:
         return getattr(law, self.name)
 
 
@@ -98,7 +98,7 @@ class SizeOf:
 
     functional: Functional
 
-    def __call__(self, law: Any) -> Any:
+    def __call__(self, law: Law) -> Any:
         return abs(self.functional(law))
 
 
@@ -142,7 +142,7 @@ def rules_of(law: type) -> tuple[DecisionRule, ...]:
     return law.decides if issubclass(law, (FormulaLaw, ChainedLaw)) else DECISIONS.get(law, ())
 
 
-def prediction_estimand(law: Any, given: Mapping[str, float], output: str | None = None) -> Estimand:
+def prediction_estimand(law: Law | type, given: Mapping[str, float], output: str | None = None) -> Estimand:
     """Return the estimand of a law's prediction for one run with the given quantities.
 
     Args:
@@ -217,11 +217,11 @@ def _estimand(rule: DecisionRule, name: str, given: Mapping[str, float]) -> Esti
     )
 
 
-def _decided(rule: DecisionRule, given: Iterable[tuple[str, float]], name: str, law: Any) -> Any:
+def _decided(rule: DecisionRule, given: Iterable[tuple[str, float]], name: str, law: Law) -> Any:
     return rule.decide(law, **dict(given))[name]
 
 
-def _predicted(design: Design, output: str, law: Any) -> Any:
+def _predicted(design: Design, output: str, law: Law) -> Any:
     outputs = law(design)
     return outputs[output] if isinstance(outputs, dict) else outputs
 

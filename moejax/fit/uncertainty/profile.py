@@ -22,6 +22,7 @@ from moejax.fit.uncertainty.derivatives import FitDerivatives, Functional, deriv
 from moejax.fit.uncertainty.undetermined import FLAT
 from moejax.float64 import float64
 from moejax.interval import Interval
+from moejax.laws.law import Law
 
 FARTHEST = 200.0
 """Standard errors from the optimum beyond which an interval is reported as open."""
@@ -268,7 +269,7 @@ class _Logarithm:
 
     functional: Functional
 
-    def __call__(self, law: Any) -> Any:
+    def __call__(self, law: Law) -> Any:
         return jnp.log(ravel_pytree(self.functional(law))[0][0])
 
 

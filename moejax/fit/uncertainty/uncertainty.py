@@ -32,12 +32,12 @@ from moejax.interval import Interval, check_level, interval
 from moejax.json_text import fields, finite
 from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.design import FIELDS, KINDS
-from moejax.laws.law import coefficients, in_units
+from moejax.laws.law import Law, coefficients, in_units
 
 Numbers = Float[np.ndarray, " answers"]
 
 
-def keeps_sign(law: Any) -> dict[str, bool]:
+def keeps_sign(law: Law | type) -> dict[str, bool]:
     """Return whether each coefficient of a law keeps its sign, by name; one declared ``any`` may be 0.
 
     Args:
@@ -253,7 +253,7 @@ class Uncertainty:
     dropped: tuple[str, ...] = ()
     """Rows of the table that were left out, with reasons."""
 
-    def spread(self, law: Any, functional: Callable[[Any], Any]) -> Spread:
+    def spread(self, law: Law, functional: Callable[[Any], Any]) -> Spread:
         """Return the standard errors of a flattened functional by the delta method; NaN without a covariance."""
         middle, contrasts = self._along_axes(law, lambda one: ravel_pytree(functional(one))[0])
         if not self.axes:
@@ -265,7 +265,7 @@ class Uncertainty:
         return Spread(middle=middle, errors=errors, degrees_of_freedom=self._degrees_of_freedom(contrasts))
 
     def _along_axes(
-        self, law: Any, numbers: Callable[[Any], Any]
+        self, law: Law, numbers: Callable[[Any], Any]
     ) -> tuple[Float[np.ndarray, " answers"], Float[np.ndarray, "answers axes"]]:
         """Return some numbers of a law, and their changes per unit of each axis, to first order."""
         with float64():
@@ -286,7 +286,7 @@ class Uncertainty:
             return np.full(len(contrasts), float(self.degrees_of_freedom))
         return satterthwaite([np.reshape(rows, (-1, len(self.axes))) for rows in self.leverages], contrasts)
 
-    def draws(self, law: Any, count: int, seed: int = 0) -> Drawn:
+    def draws(self, law: Law, count: int, seed: int = 0) -> Drawn:
         """Draw laws from the covariance.
 
         Coefficients are drawn in units of the middle of the fitted ranges, in which a law is nearly linear in its
@@ -328,7 +328,7 @@ class Uncertainty:
             laws = jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centred))
         return Drawn(laws=laws, steps=drawn, uncertainty=self)
 
-    def _units(self, law: Any) -> dict[str, float]:
+    def _units(self, law: Law) -> dict[str, float]:
         """Return the geometric middle of the fitted ranges of what a law reads, by kind of unit."""
         kinds = KINDS | {name: (name,) for name in self.ranges if name not in FIELDS}
         middles = {

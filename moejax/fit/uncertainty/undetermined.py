@@ -23,7 +23,7 @@ from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import value_of
-from moejax.laws.law import coefficients
+from moejax.laws.law import Law, coefficients
 from moejax.wording import command
 
 LIKELIHOOD_RATIO = 2.706
@@ -72,14 +72,14 @@ def alternatives(
     return tuple(laws)
 
 
-def laws_of(law: Any, others: Sequence[Mapping[str, float]]) -> Any:
+def laws_of(law: Law, others: Sequence[Mapping[str, float]]) -> Any:
     """Return one law whose coefficients are arrays with an entry per alternative."""
     each = {name: np.array([one.get(name, np.nan) for one in others], np.float64) for name in coefficients(law)}
     return dataclasses.replace(law, **each)
 
 
 def apart(
-    law: Any,
+    law: Law,
     others: Sequence[Mapping[str, float]],
     functional: Callable[[Any], Any],
     errors: Float[np.ndarray, " answers"] | None,
@@ -151,7 +151,7 @@ def directions_of(
     return tuple(directions)
 
 
-def moves(law: Any, directions: Sequence[Direction], functional: Any) -> Bool[np.ndarray, "answers directions"]:
+def moves(law: Law, directions: Sequence[Direction], functional: Any) -> Bool[np.ndarray, "answers directions"]:
     """Return whether each number of a flattened functional depends on each direction, to first order."""
 
     def numbers(one: Any) -> Any:
@@ -169,7 +169,7 @@ def moves(law: Any, directions: Sequence[Direction], functional: Any) -> Bool[np
     return np.abs(parts.sum(axis=2)) > MOVED * size
 
 
-def coefficients_along(law: Any, directions: Sequence[Direction]) -> list[tuple[str, ...]]:
+def coefficients_along(law: Law, directions: Sequence[Direction]) -> list[tuple[str, ...]]:
     """Return the coefficients that change along each direction."""
     values = {name: abs(float(value)) for name, value in coefficients(law).items()}
     return [
@@ -178,7 +178,7 @@ def coefficients_along(law: Any, directions: Sequence[Direction]) -> list[tuple[
     ]
 
 
-def how_to_determine(law: Any, names: Sequence[str]) -> str:
+def how_to_determine(law: Law, names: Sequence[str]) -> str:
     """Return advice for undetermined coefficients, with the option that fixes one of them; empty if there are none.
 
     The example is a coefficient without a unit, because a published value may hold here too. The irreducible loss of
@@ -215,7 +215,7 @@ class Probes:
     equally well, is not determined.
     """
 
-    law: Any
+    law: Law
     directions: Sequence[Direction]
     alternatives: Sequence[Mapping[str, float]] = ()
     """Coefficients of laws that fit equally well (``moejax.fit.uncertainty.undetermined``)."""
@@ -273,7 +273,7 @@ class Identified:
 
 
 def identify(
-    objective: FitObjective, data: Mapping[str, Any], weights: np.ndarray, point: Array, start: np.ndarray | None
+    objective: FitObjective, data: Mapping[str, Any], weights: np.ndarray, point: np.ndarray, start: np.ndarray | None
 ) -> Identified:
     """Return which coefficients the runs determine at an optimum reached from ``start``."""
     with float64():
