@@ -33,7 +33,6 @@ Sign = str
 class Law(Protocol):
     """A fitted or published scaling law."""
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     inputs: ClassVar[tuple[str, ...]]
     """Names of the Design fields that the law reads."""
     outputs: ClassVar[Mapping[str, str]]
