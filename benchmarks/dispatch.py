@@ -29,7 +29,7 @@ from moejax.kernels.experts import Experts, project_down, project_up
 from moejax.routing import DISPATCHERS
 from moejax.routing.layout import limit_capacity
 from moejax.routing.routing import Routing, token_choice
-from moejax.train.allocator import keep_memory
+from moejax.train.host import keep_memory
 
 
 class Size(NamedTuple):

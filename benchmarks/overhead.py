@@ -23,19 +23,17 @@ import jax
 from moejax.cli.config_file import load
 from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
-from moejax.train.allocator import keep_memory
-from moejax.train.devices import Speed
 from moejax.train.directory.attempts import AttemptRecorder
-from moejax.train.directory.loggers import TensorBoardLogger
-from moejax.train.directory.metrics import MetricsLog
+from moejax.train.directory.metrics import TensorBoardLogger
 from moejax.train.hooks import Profile
+from moejax.train.host import keep_memory
 from moejax.train.loop import Trainer
 from moejax.train.mesh import make_mesh
-from moejax.train.phases import Phase, phases
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import make_program
 from moejax.train.run import RunCheckpoints, TrainingRun
 from moejax.train.stopping import Stop
+from moejax.train.training import Phase, phases
 
 CONFIG = Path(__file__).parent.parent / "configs" / "studies" / "quickstart.py"
 
@@ -100,11 +98,10 @@ def main() -> None:
                     folder=out,
                     rows=[],
                     attempts=AttemptRecorder(out, metadata={"versions": {}}),
-                    metrics=MetricsLog(out / "metrics.jsonl", loggers=loggers),
-                    speed=Speed(training),
                     group=ProcessGroup(),
                     log=print,
                 )
+                run.metrics.loggers = loggers
                 profiler = Profile(None, out, print)
                 return Trainer([run], program, corpus, run.group, stop, profiler, lambda steps, line: None, print)
 

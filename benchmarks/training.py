@@ -35,7 +35,7 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**62),
     "MALLOC_TOP_PAD_": str(2**28),
 }
-"""For Hugging Face what ``moejax.train.allocator`` does for moejax."""
+"""For Hugging Face what ``moejax.train.host`` does for moejax."""
 
 
 class Size(NamedTuple):
@@ -88,7 +88,7 @@ SIZES = {
 
 def serve(name: str, devices: int) -> None:
     """One moejax contender: the program that ``moejax train`` runs, on random tokens."""
-    from moejax.train.allocator import keep_memory, release_memory
+    from moejax.train.host import keep_memory, release_memory
 
     keep_memory(devices)
     os.environ["JAX_PLATFORMS"] = "cpu"

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=295, help="of a whole training (default: the quickstart's)")
     options = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from moejax.train.allocator import keep_memory
+    from moejax.train.host import keep_memory
 
     keep_memory()
     print("size      N  compile: one, all  step of a run, ms: alone, at once  at once / alone: steps, training")
@@ -54,9 +54,8 @@ def measure(width: int, experts: int, runs: int, rounds: int) -> tuple[list[floa
     from moejax.architecture import Architecture
     from moejax.data.config import DataConfig
     from moejax.train.mesh import MeshShape, make_mesh
-    from moejax.train.phases import phases
     from moejax.train.program import make_program, vmap_program
-    from moejax.train.training import Recipe, Training
+    from moejax.train.training import Recipe, Training, phases
 
     shape: dict[str, Any] = {"num_heads": width // 16, "num_kv_heads": width // 32, "head_dim": 16}
     shape |= {"num_experts": experts, "top_k": 2, "expert_hidden": width} if experts else {"dense_hidden": 2 * width}

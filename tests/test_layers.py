@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent / "moejax"
 BASE = {
     "architecture",
     "callable_module",
+    "compilation_cache",
     "config",
     "errors",
     "float64",

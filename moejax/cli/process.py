@@ -90,7 +90,7 @@ def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optim
 def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
     """Keep compiled programs in the user's cache, so that the second fit of a table starts at once.
 
-    Each processor has its own folder (``moejax.train.directory.compilation_cache``). A program has about 20 KB, and a
+    Each processor has its own folder (``moejax.compilation_cache``). A program has about 20 KB, and a
     fit of a new law or table has about 16 programs. No program is kept if the folder is not writable, and the oldest
     are removed if there are many. ``JAX_COMPILATION_CACHE_DIR`` takes precedence, and
     ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps none.
@@ -98,8 +98,8 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
     # The import is local, since it would take a tenth of the time of --help.
+    from moejax.compilation_cache import pass_over_damage, processor_mark, remove_oldest
     from moejax.folder import user_cache
-    from moejax.train.directory.compilation_cache import pass_over_damage, processor_mark, remove_oldest
 
     try:
         folder = user_cache(environment) / "programs" / processor_mark()

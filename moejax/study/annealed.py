@@ -22,8 +22,7 @@ from moejax.folder import check_replaceable, noted, outputs_of, sha256
 from moejax.laws.accounting import flops_per_token
 from moejax.say import ProgressCallback
 from moejax.train.directory import metrics
-from moejax.train.phases import Phase, phases
-from moejax.train.training import Training
+from moejax.train.training import Phase, Training, phases
 from moejax.wording import counted, told
 
 PREDICT = "predict"

@@ -43,7 +43,7 @@ from moejax.study.storage import REMEDY, identity
 from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.directory.identity import TRAINING
 from moejax.train.directory.row_file import row_file
-from moejax.train.vmapped_runs import vmap_groups
+from moejax.train.training import vmap_groups
 from moejax.wording import command, counted, some, told
 
 ASKED = "downstream.json"

@@ -18,8 +18,7 @@ from moejax.laws.design import FIELDS
 from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, one_of, whole
 from moejax.study import annealed
 from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Recipe, Training
-from moejax.train.vmapped_runs import vmapped_runs
+from moejax.train.training import Recipe, Training, vmapped_runs
 from moejax.wording import listed
 
 HOLD_OUT = (*FIELDS, "sparsity")

@@ -14,9 +14,8 @@ from jaxtyping import Array, UInt32
 
 from moejax.data.corpus import Corpus
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
-from moejax.train.phases import Phase
 from moejax.train.step import Batch
-from moejax.train.training import Training
+from moejax.train.training import Phase, Training
 
 
 def read_batches(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from moejax.data.validation import Validation
+from moejax.model.transformer import Params
 from moejax.routing.sums import RoutingSums
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
 from moejax.train.program import Program
@@ -51,7 +51,7 @@ class Evaluated:
         return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}
 
 
-def evaluate(program: Program, params: Any, expert_bias: Any, validation: Validation) -> Evaluated:
+def evaluate(program: Program, params: Params, expert_bias: jax.Array | None, validation: Validation) -> Evaluated:
     """Evaluate a model on all rows; every process takes part.
 
     Losses do not depend on the batch of a step. Where tokens share the capacity of experts (a ``capacity_factor``, or
@@ -67,8 +67,8 @@ def evaluate(program: Program, params: Any, expert_bias: Any, validation: Valida
 
 def _measure(
     program: Program,
-    params: Any,
-    expert_bias: Any,
+    params: Params,
+    expert_bias: jax.Array | None,
     validation: Validation,
     rows: np.ndarray,
     nats: np.ndarray,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,9 +15,9 @@ import numpy as np
 
 from moejax.train.batches import batch_digest
 from moejax.train.evaluation import Evaluated
-from moejax.train.phases import Phase
 from moejax.train.run import TrainingRun
 from moejax.train.step import Batch, TrainState
+from moejax.train.training import Phase
 
 OnLog = Callable[[int, dict[str, Any]], None]
 """Callback for every logged step: receives the steps taken so far, over trunk and branches, and the line of the log."""
@@ -145,7 +145,7 @@ class DivergenceGuard:
         self.save(at)
         if len(self.runs) > 1:
             for number, why in diverged.items():
-                self.runs[number].mark_diverged(why)
+                self.runs[number].set_divergence(why)
         if len(self.runs) == 1 or all(run.diverged for run in self.runs):
             self.runs[0].group.abort(" ".join(run.diverged or diverged[n] for n, run in enumerate(self.runs)))
 
@@ -165,7 +165,7 @@ class Profile:
             self._recording = True
         return jax.profiler.StepTraceAnnotation("step", step_num=number) if self._recording else _NOTHING
 
-    def after(self, number: int, metrics: Any) -> None:
+    def after(self, number: int, metrics: Mapping[str, jax.Array]) -> None:
         """Stop recording after the last step, once the devices have finished it."""
         if self._recording and number >= self._last:
             jax.block_until_ready(metrics)

@@ -18,12 +18,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from moejax.compilation_cache import keep_programs, remove_damaged
 from moejax.data.corpus import Corpus
 from moejax.errors import UserError
-from moejax.train.allocator import release_memory
 from moejax.train.batches import read_batches
 from moejax.train.devices import without_mfu
-from moejax.train.directory.compilation_cache import keep_programs, remove_damaged
 from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hooks import (
@@ -38,16 +37,15 @@ from moejax.train.hooks import (
     WriteLog,
     is_due,
 )
+from moejax.train.host import decides_programs, fix_threads, release_memory
 from moejax.train.opening import PREPARING_SECONDS, open_data, open_runs, report_disk_errors, report_memory
-from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
-from moejax.train.rounding import decides_programs, fix_threads
 from moejax.train.run import RunCheckpoints, TrainingRun
 from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import HangWatch, Stop, Stopped
-from moejax.train.training import Recipe, Training
+from moejax.train.training import Phase, Recipe, Training, phases
 
 COMPILING_SECONDS = 2 * 3600.0
 """Timeout for processes that wait for one that still compiles. A step of a large model takes a quarter of an hour to
@@ -101,23 +99,25 @@ def train(
     fix_threads()
     group = ProcessGroup(wait_seconds)
     stop, log = stop or Stop(group.count), log if group.is_main else lambda text: None
-    data_folder = data_folder or folder / DATA
+    data_folder, programs = data_folder or folder / DATA, programs_folder or folder / "programs"
     opened = open_runs(
         [(training, folder), *beside], data_folder, group=group, accept_changes=accept_changes, began=began, log=log
     )
-    with opened as (runs, mesh), _kept_programs(programs_folder or folder / "programs", group):
-        unfinished = [run for run in runs if None in run.rows]
+    with opened as (runs, mesh):
+        group.run_on_main(lambda: remove_damaged(programs))
         if text := without_mfu():
             log(text)
         corpus = open_data(runs, data_folder, group, log)
         for run in runs:
             # A run that diverged in a vmapped training is tried again when it is trained alone.
-            run.forget_divergence() if len(runs) == 1 else run.recall_divergence()
+            run.set_divergence(None) if len(runs) == 1 else run.recall_divergence()
+        unfinished = [run for run in runs if None in run.rows]
         if all(run.diverged for run in unfinished):
             # All unfinished runs diverged, so nothing remains to train.
             progress(training.recipe.total_steps, {})
         else:
             with (
+                keep_programs(programs, writes=group.is_main, beside=decides_programs()),
                 jax.set_mesh(mesh),
                 report_disk_errors(runs[0].folder),
                 contextlib.closing(Profile(profile, runs[0].folder, log)) as profiler,
@@ -131,13 +131,6 @@ def train(
     if diverged:
         raise UserError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")
     return [row for run in runs for row in run.rows if row is not None]
-
-
-@contextlib.contextmanager
-def _kept_programs(programs: Path, group: ProcessGroup) -> Iterator[None]:
-    group.run_on_main(lambda: remove_damaged(programs))
-    with keep_programs(programs, writes=group.is_main, beside=decides_programs()):
-        yield
 
 
 @dataclass(frozen=True)
@@ -268,7 +261,7 @@ class Trainer:
         self.group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
         return self.program.stack(self.group.run_or_abort(states, wait_seconds=PREPARING_SECONDS))
 
-    def compile(self, start: int, end: int) -> dict[int, Any]:
+    def compile(self, start: int, end: int) -> dict[int, jax.stages.Compiled]:
         """Return the compiled step for every batch size, in sequences, of the steps after ``start`` up to ``end``."""
         recipe = self.recipe
         sizes = {tokens // recipe.data.sequence_length for tokens in recipe.batch_schedule.sizes(start, end)}
@@ -312,7 +305,7 @@ class Trainer:
         read = self.corpus.read(rows, decay_from)
         for run, evaluated in zip(self.runs, self.evaluate(state), strict=True):
             if evaluated is not None and run.rows[number] is None:
-                write = functools.partial(run.write_row, number, branch, evaluated, text, read)
+                write = functools.partial(run.write_row, number, evaluated, text, read)
                 run.rows[number] = self.group.run_on_main(write)
 
     def active(self) -> list[TrainingRun]:
@@ -335,7 +328,7 @@ def _save_now(checkpoints: RunCheckpoints, step: int, state: TrainState, watch: 
 
 
 def _phases_of(runs: Sequence[TrainingRun]) -> list[Phase]:
-    """Return trunk and branches; for several runs, with their stacked schedules."""
+    # The schedules of several runs are stacked.
     every = [[trunk, *branches] for trunk, branches in (phases(run.training) for run in runs)]
     if len(runs) == 1:
         return every[0]

@@ -12,28 +12,24 @@ import jax
 from jax.sharding import Mesh
 
 from moejax.config import dump
-from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus, tokenizer_of
+from moejax.data.corpus import Corpus, check_sources, open_corpus, tokenizer_of
 from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
-from moejax.stored import Damaged, Unreadable, read_json, write_json
-from moejax.train.devices import Speed
-from moejax.train.directory.attempts import FAILED, AttemptRecorder, changed_versions, read_attempts
-from moejax.train.directory.identity import CORPUS, INITIAL_WEIGHTS, RUNS, TRAINING, TrainingInputs, own, read_history
-from moejax.train.directory.loggers import open_loggers
-from moejax.train.directory.metrics import MetricsLog
+from moejax.stored import Damaged, Unreadable
+from moejax.train.directory.attempts import FAILED, AttemptRecorder
+from moejax.train.directory.identity import RUNS, TRAINING, own, read_history
+from moejax.train.directory.metrics import open_loggers
 from moejax.train.directory.row import versions
 from moejax.train.directory.row_file import check_row, read_row, row_file
+from moejax.train.host import of_all, unfixed
 from moejax.train.mesh import make_mesh
-from moejax.train.phases import phases
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
-from moejax.train.rounding import DETERMINISTIC, of_all, unfixed
 from moejax.train.run import TrainingRun
 from moejax.train.start import check_initial_weights
-from moejax.train.training import Training
-from moejax.train.vmapped_runs import shared_settings, vmapped_runs
-from moejax.wording import says, some, told
+from moejax.train.training import Training, phases, shared_settings, vmapped_runs
+from moejax.wording import says, told
 
 PREPARING_SECONDS = 24 * 3600.0
 """Timeout for processes that wait for the main process to tokenize a corpus or to read initial weights."""
@@ -78,13 +74,19 @@ def open_runs(
 
         group.run_on_main(claim)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-        here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
-        runs = [_run(one, place, locks.get(place), group, began, here, len(pairs), log) for one, place in pairs]
+        metadata = {
+            "processes": group.count,
+            "devices": jax.device_count(),
+            "device_kind": jax.devices()[0].device_kind,
+            "versions": {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)},
+            "vmapped_runs": len(pairs),
+        }
+        runs = [_run(one, place, locks.get(place), group, began, metadata, log) for one, place in pairs]
         unfinished = [run for run in runs if None in run.rows]
         if unfinished and (why := unfixed()):
             log(why)
         for run in unfinished:
-            log_rounding_changes(run.folder, here, log)
+            run.attempts.log_rounding_changes()
             opened.enter_context(run.attempts)
             if group.is_main:
                 its = run.training
@@ -102,15 +104,16 @@ def open_data(
       UserError: the corpus cannot be read, differs from the one at the start of the runs, or is too small.
     """
     first = runs[0].training
+    data = first.recipe.data
 
     def prepare() -> Corpus | None:
         if not group.is_main:
             return None
-        corpus = open_corpus(first.recipe.data, folder)
+        corpus = open_corpus(data, folder)
         for prepared in corpus.sets:
             prepared.check_content(folder)
         for run in runs:
-            run.inputs = _inputs(run.training, corpus.summary(), run.folder)
+            run.check_corpus(corpus.summary())
         return corpus
 
     def check(corpus: Corpus) -> None:
@@ -120,11 +123,11 @@ def open_data(
         corpus.validation()
 
     prepared = group.run_or_abort(prepare, wait_seconds=PREPARING_SECONDS)
-    corpus = group.run_or_abort(lambda: prepared or open_corpus(first.recipe.data, folder))
+    corpus = group.run_or_abort(lambda: prepared or open_corpus(data, folder))
     # Laying out rows of packed documents takes a second per million rows.
     group.run_or_abort(lambda: check(corpus), wait_seconds=PREPARING_SECONDS)
-    asked, there = first.recipe.data.validation_tokens, corpus.validation().tokens
-    if there + first.recipe.data.sequence_length <= asked:
+    asked, there = data.validation_tokens, corpus.validation().tokens
+    if there + data.sequence_length <= asked:
         log(f"data.validation_tokens is {asked:,}, and the held-out text has {there:,} in whole rows: these are used.")
     return corpus
 
@@ -159,26 +162,6 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
             f"set recipe.runtime.remat = 'full', or split the state over more devices (recipe.mesh.fsdp); moejax plan "
             f"states what a step needs."
         ) from error
-
-
-def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[str], None]) -> None:
-    """Log changes since a training's last attempt that affect rounding, and whether every start rounds differently."""
-    try:
-        before = read_attempts(folder)
-    except Unreadable:
-        raise
-    except Damaged:
-        # The recorder reports it.
-        return
-    changed = changed_versions(before, now)
-    why = [f"{name} was {old or 'not recorded'}, is {new or 'not recorded'}" for name, (old, new) in changed.items()]
-    if before and "no" in now.get("deterministic", ""):
-        why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
-    if why:
-        log(
-            f"{folder} resumes with the same numbers up to rounding, not bit for bit: "
-            f"{some(why, most=8, between='; ')}."
-        )
 
 
 def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup) -> Mesh:
@@ -235,26 +218,18 @@ def _run(
     lock: HeldLock | None,
     group: ProcessGroup,
     began: float | None,
-    here: Mapping[str, str],
-    count: int,
+    metadata: Mapping[str, Any],
     log: Callable[[str], None],
 ) -> TrainingRun:
     trunk, branches = phases(training)
-    metadata = {
-        "processes": group.count,
-        "devices": jax.device_count(),
-        "device_kind": jax.devices()[0].device_kind,
-        "versions": dict(here),
-        "vmapped_runs": count,
-        "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
-    }
+    steps = {phase.name: phase.end - phase.start for phase in (trunk, *branches)}
     return TrainingRun(
         training=training,
         folder=folder,
         rows=group.run_on_main(lambda: _known_rows(training, folder, log)),
-        attempts=AttemptRecorder(folder, writes=group.is_main, lock=lock, began=began, metadata=metadata, log=log),
-        metrics=MetricsLog(folder / "metrics.jsonl", writes=group.is_main, log=log),
-        speed=Speed(training),
+        attempts=AttemptRecorder(
+            folder, writes=group.is_main, lock=lock, began=began, metadata={**metadata, "phases": steps}, log=log
+        ),
         group=group,
         log=log,
         lock=lock,
@@ -262,7 +237,6 @@ def _run(
 
 
 def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) -> list[dict[str, Any] | None]:
-    """Return the existing rows by budget, None for missing and damaged ones."""
     rows: list[dict[str, Any] | None] = []
     for budget in training.recipe.budgets_tokens:
         row = None
@@ -276,33 +250,3 @@ def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) ->
             check_row(row, training, budget, folder, read_history(folder), folder / row_file(budget))
         rows.append(row)
     return rows
-
-
-def _inputs(training: Training, text: Summary, folder: Path) -> TrainingInputs:
-    """Return the inputs of a training, and record those that are not recorded yet.
-
-    Raises:
-      UserError: the text or its tokenizer differs from the start of the training.
-    """
-    path, weights, remedy = folder / CORPUS, folder / INITIAL_WEIGHTS, "bring back a copy, or remove it"
-    now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
-    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
-    if known["sha256"] != text.sha256:
-        raise UserError(
-            f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
-            f"{text.sha256[:12]}… (another Python?); continue with the original text, or start in another --out."
-        )
-    if known["tokenizer"] != text.tokenizer:
-        raise UserError(
-            f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
-            f"with {text.tokenizer[:12]}…; give the set that it was started with, or start again in another --out."
-        )
-    if not path.exists():
-        write_json(path, now)
-    if training.architecture.vocab_size < text.vocab_size:
-        raise UserError(
-            f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
-            f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
-        )
-    initial_weights = read_json(weights, {"sha256": str}, remedy=remedy)["sha256"] if weights.exists() else ""
-    return TrainingInputs(text.sha256, text.tokenizer, initial_weights)

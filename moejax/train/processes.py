@@ -1,4 +1,4 @@
-"""Coordinate the processes of one training: discovery, agreement and joint exit.
+"""Coordinate the processes of one training: start, discovery, agreement and joint exit.
 
 Agreement uses the coordination service of ``jax.distributed``, not the devices. Thus every wait has a time limit, and
 nothing needs to be compiled.
@@ -11,10 +11,15 @@ import itertools
 import json
 import math
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -23,10 +28,10 @@ import jax
 from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
-from moejax.errors import CoordinatedError, UserError
+from moejax.errors import OURS, CoordinatedError, UserError
 from moejax.folder import changes
 from moejax.say import say
-from moejax.wording import says
+from moejax.wording import says, told
 
 T = TypeVar("T")
 
@@ -41,6 +46,14 @@ HASHING_SECONDS = 6 * 3600.0
 
 HEARTBEAT_SECONDS = 60
 """Heartbeat timeout after which the other processes regard a process as dead and end."""
+
+AGAIN = os.EX_TEMPFAIL
+"""Exit status of an interrupted training that resumes at the next start."""
+
+GRACE_SECONDS = 15.0
+"""Time for the other processes to end after one has failed."""
+
+_POLL_SECONDS = 0.2
 
 _agreements = itertools.count()
 """Counter of agreements, which all processes make in the same order."""
@@ -76,7 +89,8 @@ class ProcessGroup:
         """
         if self.count == 1:
             return [value]
-        client, place, wait = self._client, self._begin(), wait_seconds or self._wait
+        place, wait = self._begin(), wait_seconds or self._wait
+        client: Any = distributed.global_state.client
         client.key_value_set(f"{place}/{self.index}", json.dumps(value))
         if not self.is_main:
             self._wait_for(f"{place}/0", 0, wait)
@@ -156,17 +170,13 @@ class ProcessGroup:
     def check_same(self, what: str, value: Any) -> None:
         """Abort if the processes were given different values, and name the differences."""
         values = self.all_gather(value)
-
-        def check() -> None:
-            for number, other in enumerate(values):
-                different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
-                if different:
-                    raise UserError(
-                        f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all "
-                        f"the same."
-                    )
-
-        self.run_or_abort(check)
+        for number, other in enumerate(values):
+            different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
+            if different:
+                self.abort(
+                    f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all "
+                    f"the same."
+                )
 
     @contextlib.contextmanager
     def leaving_together(self) -> Iterator[None]:
@@ -180,18 +190,12 @@ class ProcessGroup:
         # A process may still hash its part of the last checkpoint.
         self.barrier(wait_seconds=HASHING_SECONDS)
 
-    @property
-    def _client(self) -> Any:
-        """Return the client of the key-value store of a group of several."""
-        return distributed.global_state.client
-
     def _begin(self) -> str:
-        """Return the key prefix of the next agreement."""
         return f"moejax/{next(_agreements)}"
 
     def _wait_for(self, key: str, process: int, wait: float) -> str:
-        """Return the value that ``process`` writes at ``key``, waiting for it."""
-        client, waited = self._client, 0.0
+        client: Any = distributed.global_state.client
+        waited = 0.0
         while True:
             part = min(wait - waited, WAIT_SECONDS)
             try:
@@ -283,3 +287,97 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def run_here(words: Sequence[str], processes: int) -> int:
+    """Run ``moejax train WORDS`` in ``processes`` processes and return their status. Signals are forwarded to all of
+    them.
+    """
+    coordinator = f"127.0.0.1:{_free_port()}"
+    command = [sys.executable, "-m", "moejax", "train", *words, "--processes", str(processes)]
+    command += ["--coordinator", coordinator, "--parent", str(os.getpid()), "--process"]
+    started = [subprocess.Popen([*command, str(number)], start_new_session=True) for number in range(processes)]
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for process in started:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _wait(started)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(started: list[subprocess.Popen[bytes]]) -> int:
+    deadline = float("inf")
+    while any(process.poll() is None for process in started) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        if any(process.poll() for process in started):
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+    codes = [process.poll() for process in started]
+    killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
+    said = [code for code in codes if code is not None and code > 0]
+    if said:
+        return said[0]
+    if killed:
+        number, by = killed[0]
+        say(
+            f"moejax: process {number} of {len(started)} was killed by {signal.Signals(by).name}; the same "
+            f"command resumes from the newest checkpoint."
+        )
+        return AGAIN
+    return 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """Redirect output of libraries from stdout to stderr, such as Gloo's messages at each connection."""
+    sys.stdout.flush()
+    before, where = sys.stdout, os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with open(where, "w", encoding="utf-8", closefd=False) as sys.stdout:
+            yield
+    finally:
+        sys.stdout = before
+        os.dup2(where, 1)
+        os.close(where)
+
+
+@contextlib.contextmanager
+def ending_alone(group: ProcessGroup) -> Iterator[None]:
+    """End a process at once if it alone fails among several, since the others no longer respond."""
+    try:
+        yield
+    except CoordinatedError:
+        raise
+    except Exception as error:
+        if group.count == 1:
+            raise
+        who = f"process {group.index} of {group.count}"
+        if isinstance(error, JaxRuntimeError):
+            lost = f"{who} has lost the others ({says('JAX', error)})"
+            say(f"moejax: {lost}. The same command resumes from the newest checkpoint.")
+            status = AGAIN
+        elif isinstance(error, UserError):
+            say(f"moejax: {who}: {told(error)}")
+            status = 2
+        else:
+            traceback.print_exception(error)
+            say(f"moejax: {who}: {OURS}")
+            status = 1
+        sys.stderr.flush()
+        os._exit(status)

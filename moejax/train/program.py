@@ -24,11 +24,9 @@ from moejax.platform import platform
 from moejax.sharding import token_shards
 from moejax.train.devices import CHIP_OF_DEVICE, check_quantization, compiler_options
 from moejax.train.mesh import batch_sharding, param_shardings
-from moejax.train.phases import phases
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
-from moejax.train.training import Recipe, Training
-from moejax.train.vmapped_runs import shared_settings
+from moejax.train.training import Recipe, Training, phases, shared_settings
 
 MAX_STEPS_IN_FLIGHT = 8
 """Maximum number of launched, unfinished steps. With 32, XLA's CPU client waits for one step before it launches the
@@ -54,13 +52,13 @@ class Program:
     functions: Functions
     init: Callable[[int], TrainState]
     """Return a fresh state from a seed."""
-    step: Any
+    step: jax.stages.Wrapped
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state argument is donated."""
     batch: dict[str, jax.ShapeDtypeStruct]
     """Shapes of a global batch, the last one of a ramp."""
     schedule: Schedule
     """Shapes of a schedule."""
-    evaluate: Any
+    evaluate: jax.stages.Wrapped
     """Jitted ``Functions.evaluate``."""
     evaluation_batch: dict[str, jax.ShapeDtypeStruct]
     """Shapes of an ``evaluate`` batch."""
@@ -73,14 +71,14 @@ class Program:
     vmapped_runs: int = 0
     """Number of vmapped runs; 0 for a program of one run."""
 
-    def lowered_evaluation(self) -> Any:
+    def lowered_evaluation(self) -> jax.stages.Lowered:
         """Return ``evaluate`` lowered for one batch, but not compiled."""
         batch = self.evaluation_batch
         real = jax.ShapeDtypeStruct(batch["tokens"].shape[:1], np.bool_)
         return self.evaluate.lower(self.abstract.params, self.abstract.expert_bias, batch, real)
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
-    def compiled_step(self, sequences: int | None = None) -> Any:
+    def compiled_step(self, sequences: int | None = None) -> jax.stages.Compiled:
         """Return ``step`` compiled, without running it, for ``batch`` or for this number of sequences."""
         if sequences == self.batch["tokens"].shape[0]:
             return self.compiled_step()
@@ -172,7 +170,7 @@ class StepsInFlight:
 
     def __init__(
         self,
-        steps: Iterable[Any] = (),
+        steps: Iterable[jax.stages.Compiled] = (),
         watch: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self._launched: deque[Array] = deque()
@@ -198,9 +196,10 @@ class StepsInFlight:
             jax.block_until_ready(self._launched.popleft())
 
 
-def working_bytes(step: Any) -> int:
+def working_bytes(step: jax.stages.Compiled) -> int:
     """Return the working memory of a compiled program, in bytes."""
-    return step.memory_analysis().temp_size_in_bytes
+    memory = step.memory_analysis()
+    return 0 if memory is None else memory.temp_size_in_bytes
 
 
 @jax.jit
@@ -233,7 +232,6 @@ def _schedule_shapes(training: Training) -> Schedule:
 
 
 def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> TrainState:
-    """Return shardings of the state: optimizer moments like their parameters, everything else replicated."""
     replicated = NamedSharding(mesh, PartitionSpec())
     params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
     everywhere = jax.tree.map(lambda _: replicated, abstract)
@@ -243,9 +241,8 @@ def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> Tr
 
 
 def _beside_params(optimizer: Any, params: Any, shardings: Any, otherwise: NamedSharding) -> Any:
-    """Return shardings of an optimizer's state. An array is sharded like a parameter if its path ends with the
-    parameter's path and the shapes match. This does not depend on how an optimizer stores its moments: Muon has two
-    trees, each with a part of the parameters."""
+    # An array is sharded like a parameter if its path ends with the parameter's path and the shapes match. This holds
+    # however an optimizer stores its moments: Muon has two trees, each with a part of the parameters.
     placed = {
         path: (leaf.shape, sharding)
         for (path, leaf), sharding in zip(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,25 @@ from moejax.errors import UserError
 from moejax.folder import HeldLock
 from moejax.stored import read_json, write_json
 from moejax.train.devices import Speed, memory
-from moejax.train.directory.attempts import AttemptRecorder, goodput
+from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.checkpoint import CheckpointManager, NotRestored
 from moejax.train.directory.identity import (
+    CORPUS,
     DIVERGED,
     INITIAL_WEIGHTS,
-    TrainingInputs,
     check_trained,
     decisive_changes,
     read_history,
 )
 from moejax.train.directory.manifest import PHASE, STEP
 from moejax.train.directory.metrics import MetricsLog, module_name
-from moejax.train.directory.row import Measured, make_row
+from moejax.train.directory.row import make_row
 from moejax.train.directory.row_file import row_file
 from moejax.train.evaluation import Evaluated
-from moejax.train.phases import Phase
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.step import LAYERS, TrainState
-from moejax.train.training import Training
+from moejax.train.training import Phase, Training
 from moejax.wording import told
 
 
@@ -49,17 +48,19 @@ class TrainingRun:
     rows: list[dict[str, Any] | None]
     """Rows by budget; None for unfinished ones."""
     attempts: AttemptRecorder
-    metrics: MetricsLog
-    speed: Speed
     group: ProcessGroup
     log: Callable[[str], None]
-    inputs: TrainingInputs = field(default_factory=TrainingInputs)
-    """Inputs of the training, in the main process."""
     lock: HeldLock | None = None
     """Lock of the folder, in the process that writes to it."""
     diverged: str | None = None
     """Reason why this run was excluded from vmapped training; None if it was not. Only the main process reads the file:
     other machines may see an outdated copy of a shared folder."""
+    metrics: MetricsLog = field(init=False)
+    speed: Speed = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = MetricsLog(self.folder / "metrics.jsonl", writes=self.group.is_main, log=self.log)
+        self.speed = Speed(self.training)
 
     def recall_divergence(self) -> None:
         """Read whether this run was excluded earlier."""
@@ -70,15 +71,11 @@ class TrainingRun:
 
         self.diverged = self.group.run_on_main(read)
 
-    def mark_diverged(self, why: str) -> None:
-        """Exclude this run from now on."""
-        self.group.run_on_main(lambda: write_json(self.folder / DIVERGED, {"why": why}))
+    def set_divergence(self, why: str | None) -> None:
+        """Exclude this run from now on, or include it again if ``why`` is None."""
+        path = self.folder / DIVERGED
+        self.group.run_on_main(lambda: write_json(path, {"why": why}) if why else path.unlink(missing_ok=True))
         self.diverged = why
-
-    def forget_divergence(self) -> None:
-        """Clear the record, so that this run is tried again."""
-        self.group.run_on_main(lambda: (self.folder / DIVERGED).unlink(missing_ok=True))
-        self.diverged = None
 
     def check_lock(self) -> None:
         """Raise ``UserError`` if the folder has been replaced since this process began to write to it."""
@@ -144,38 +141,57 @@ class TrainingRun:
             f"them is saved; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
         )
 
+    def check_corpus(self, text: Summary) -> None:
+        """Record the text that the training reads; raise ``UserError`` if it or its tokenizer differs from that of an
+        earlier start."""
+        path, vocab_size = self.folder / CORPUS, self.training.architecture.vocab_size
+        now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
+        known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=_REMEDY) if path.exists() else now
+        if known["sha256"] != text.sha256:
+            raise UserError(
+                f"{self.folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
+                f"{text.sha256[:12]}… (another Python?); continue with the original text, or start in another --out."
+            )
+        if known["tokenizer"] != text.tokenizer:
+            raise UserError(
+                f"{self.folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} "
+                f"now comes with {text.tokenizer[:12]}…; give the set that it was started with, or start again in "
+                f"another --out."
+            )
+        if not path.exists():
+            write_json(path, now)
+        if vocab_size < text.vocab_size:
+            raise UserError(
+                f"vocab_size is {vocab_size}, but {text.source} has tokens up to {text.vocab_size - 1}; set vocab_size "
+                f"to at least {text.vocab_size}."
+            )
+
     def begin_with(self, weights: str) -> None:
-        """Record the SHA-256 of the initial weights; raise if it differs from an earlier start."""
-        source, known = self.training.recipe.initial_weights.source, self.inputs.initial_weights
-        if known and weights != known:
+        """Record the SHA-256 of the initial weights; raise ``UserError`` if it differs from an earlier start."""
+        source, path = self.training.recipe.initial_weights.source, self.folder / INITIAL_WEIGHTS
+        if not weights:
+            return
+        if not path.exists():
+            write_json(path, {"source": source, "sha256": weights})
+        elif read_json(path, {"sha256": str}, remedy=_REMEDY)["sha256"] != weights:
             raise UserError(
                 f"initial_weights.source {source} holds other weights than when {self.folder} was begun. Bring those "
                 f"back, or start again in another --out."
             )
-        if weights and not known:
-            write_json(self.folder / INITIAL_WEIGHTS, {"source": source, "sha256": weights})
-            self.inputs = replace(self.inputs, initial_weights=weights)
 
-    def write_row(
-        self, number: int, branch: Phase, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]
-    ) -> dict[str, Any]:
+    def write_row(self, number: int, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]) -> dict[str, Any]:
         """Write the row of a budget and return it."""
         budget = self.training.recipe.budgets_tokens[number]
-        measured = Measured(
-            evaluated,
-            self.metrics.lines(),
-            branch.name,
-            goodput(self.attempts.all()),
-            memory()["memory_peak_bytes"],
-            self.attempts.versions,
-        )
-        row = make_row(self.training, budget, text, read, measured)
+        row = make_row(self.training, budget, text, read, evaluated, self.metrics.lines(), self.attempts)
         if changed := decisive_changes(self.folder):
             mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
             row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
         self.check_lock()
         write_json(self.folder / row_file(budget), row)
         return row
+
+
+_REMEDY = "bring back a copy, or remove it"
 
 
 class RunCheckpoints:

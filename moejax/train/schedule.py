@@ -63,7 +63,6 @@ class Ramp:
         return self._of(self.rate, step)
 
     def _of(self, leaf: Any, step: Float[Array, ""]) -> Float[Array, ""]:
-        """Return a leaf's value for the stage that contains a step."""
         stage = jnp.searchsorted(self.first_step, step, side="right") - 1
         return jnp.asarray(leaf)[stage]
 

@@ -181,7 +181,6 @@ def _check_fit(training: Training, source: Architecture) -> None:
 
 @contextlib.contextmanager
 def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
-    """Yield architecture and block reader of a folder of weights, a training or a checkpoint."""
     if is_weights(path):
         architecture = read_architecture(path)
         with open_weights(path, architecture, verify=False) as file:

@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.loss import Whole, auxiliary, token_loss, weighted_losses
 from moejax.model.mtp import ahead, has_token_ahead
+from moejax.model.transformer import Params
 from moejax.pytree import pytree
 from moejax.routing.routers import update_bias
 from moejax.routing.sums import RoutingSums, load_shares, statistics
 from moejax.sharding import constrain
 from moejax.train.directory.metrics import module_name
-from moejax.train.guard import Guard, new_guard
-from moejax.train.optimizer import ParameterParts, make_optimizer
+from moejax.train.optimizer import Guard, ParameterParts, make_optimizer, new_guard
 from moejax.train.schedule import Schedule
 from moejax.train.training import Training
 
@@ -73,7 +74,7 @@ def make_functions(training: Training) -> Functions:
     )
 
 
-def init(training: Training, seed: Any) -> TrainState:
+def init(training: Training, seed: ArrayLike) -> TrainState:
     """Return a fresh state from a seed, 0 to 2^32 - 1."""
     architecture, recipe = training.architecture, training.recipe
     params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
@@ -121,7 +122,7 @@ def step(
 
 
 def evaluate(
-    training: Training, params: Any, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
+    training: Training, params: Params, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
 ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
     """Return the loss of each sequence of a batch, in nats, and the routing sums over sequences marked as real.
     Positions that are not predicted contribute 0."""
@@ -181,7 +182,7 @@ def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[.
     targets = [jnp.maximum(_predicted(batch, depth).sum(), 1).astype(jnp.float32) for depth in predictions]
     mtp_weight = _mtp_weight(training, state.step)
 
-    def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
+    def loss(params: Params, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
         output = _forward(training, params, state.expert_bias, part, key=key, mtp=True)
         hidden = (output.hidden, *output.mtp_hidden)
         aims = tuple(ahead(part["tokens"][:, 1:], depth) for depth in predictions)
@@ -220,7 +221,7 @@ def _loads_behind(
 
 def _forward(
     training: Training,
-    params: Any,
+    params: Params,
     expert_bias: Array | None,
     batch: Batch,
     *,
@@ -283,7 +284,7 @@ def _uniform_loads(architecture: Architecture) -> Float[Array, "routed_layers ex
     return jnp.full((len(architecture.routed_layers), architecture.num_experts), 1 / architecture.num_experts)
 
 
-def _update_ema(ema: Any, params: Any, decay: float) -> Any:
+def _update_ema(ema: Params | None, params: Params, decay: float) -> Params | None:
     if ema is None:
         return None
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
@@ -297,7 +298,6 @@ def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"
 
 
 def _inputs(batch: Batch) -> tuple[Int[Array, "sequences length"], Int[Array, "sequences length"] | None]:
-    """Return the input tokens and the segments of their documents."""
     segments = batch.get("segments")
     return batch["tokens"][:, :-1], None if segments is None else segments[:, :-1]
 

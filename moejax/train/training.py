@@ -1,12 +1,19 @@
-"""Define a training as one frozen value, which decides its numbers and is stored with its results."""
+"""Define a training as one frozen value, which decides its numbers and is stored with its results.
+
+A training consists of phases: the trunk that all budgets share, and the branch of each budget. Trainings that differ
+only in seed, learning rate and weight decay can be trained by one program (``jax.vmap``): these are arguments of its
+functions, and all other settings are compiled in. Each such run has its own folder, rows and checkpoints.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from moejax.architecture import Architecture
@@ -20,10 +27,10 @@ from moejax.model.runtime import Runtime
 from moejax.ranges import INT32, BelowOne, Copies, Scale, Seed, Steps, Tokens, whole
 from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.directory.identity import fingerprint
-from moejax.train.directory.loggers import LoggerConfig
-from moejax.train.guard import GuardConfig
+from moejax.train.directory.metrics import TRUNK, LoggerConfig, branch_name
 from moejax.train.mesh import MeshShape, check_fits
-from moejax.train.optimizer import OptimizerConfig
+from moejax.train.optimizer import GuardConfig, OptimizerConfig
+from moejax.train.schedule import Ramp, Schedule, WarmupStableDecay
 from moejax.wording import told
 
 
@@ -243,7 +250,7 @@ class Recipe:
 
 
 def _is_multiple(steps: int, every: int) -> bool:
-    """Return whether a period is a multiple of another one; 0 stands for never."""
+    # 0 stands for never.
     return steps > 0 and every > 0 and steps % every == 0
 
 
@@ -330,3 +337,102 @@ class Training:
         for stage in recipe.batch_schedule.stages():
             sequences = stage.batch_tokens // recipe.data.sequence_length
             check_fits(self.architecture, sequences, recipe.microbatches, mesh)
+
+
+def vmapped_runs(training: Training) -> list[Training]:
+    """Return the runs of a training, named by their differences; the training itself if it has no ``vmap`` axes."""
+    axes = training.vmap
+    if not axes:
+        return [training]
+    found, optimizer = [], training.recipe.optimizer
+    for seed, rate, decay in itertools.product(
+        axes.seeds or (training.seed,),
+        axes.learning_rates or (optimizer.learning_rate,),
+        axes.weight_decays or (optimizer.weight_decay,),
+    ):
+        own = [(axes.seeds, f"seed{seed}"), (axes.learning_rates, f"lr{rate}"), (axes.weight_decays, f"wd{decay}")]
+        name = "-".join([training.name, *(text for axis, text in own if axis)])
+        recipe = replace(training.recipe, optimizer=replace(optimizer, learning_rate=rate, weight_decay=decay))
+        found.append(replace(training, name=name, seed=seed, recipe=recipe, vmap=VmapAxes()))
+    return found
+
+
+def shared_settings(training: Training) -> Training:
+    """Return a training without its name and the settings in which vmapped runs may differ; equal results can be
+    vmapped."""
+    optimizer = replace(training.recipe.optimizer, learning_rate=1.0, weight_decay=0.0)
+    return replace(training, name="", seed=0, recipe=replace(training.recipe, optimizer=optimizer))
+
+
+def vmap_groups(trainings: Sequence[Training], most: int) -> list[list[Training]]:
+    """Group trainings that can be vmapped, at most ``most`` per group, in the order of the groups' first trainings."""
+    groups: dict[Training, list[list[Training]]] = {}
+    for training in trainings:
+        of_kind = groups.setdefault(shared_settings(training), [])
+        if not of_kind or len(of_kind[-1]) == most:
+            of_kind.append([])
+        of_kind[-1].append(training)
+    order = {training.name: number for number, training in enumerate(trainings)}
+    return sorted((group for of_kind in groups.values() for group in of_kind), key=lambda group: order[group[0].name])
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A trunk or a branch: consecutive steps under one schedule, with its own checkpoints."""
+
+    name: str
+    start: int
+    end: int
+    schedule: Schedule
+    steps_before: int
+    """Number of steps in the phases before this one."""
+
+    @property
+    def decay_start(self) -> int | None:
+        """Step of a branch after which its learning rate decays and ``data.decay_mixture`` is read; None for the
+        trunk."""
+        return None if self.name == TRUNK else self.start
+
+    def steps_done(self, step: int) -> int:
+        """Return the number of steps over trunk and branches after ``step`` of this phase."""
+        return self.steps_before + step - self.start
+
+
+def phases(training: Training) -> tuple[Phase, list[Phase]]:
+    """Return the trunk, and a branch per budget."""
+    recipe, optimizer = training.recipe, training.recipe.optimizer
+    last = recipe.batch_tokens
+
+    def schedule(decay_start: float, decay_steps: float) -> Schedule:
+        learning_rate = WarmupStableDecay(
+            peak=optimizer.learning_rate,
+            warmup_steps=recipe.tokens(recipe.warmup_steps) / last,
+            decay_start=decay_start,
+            decay_steps=decay_steps,
+            final_share=optimizer.final_share,
+            ramp=_ramp(recipe),
+            shape=optimizer.decay_shape,
+        )
+        return Schedule(learning_rate=learning_rate, weight_decay=float(optimizer.weight_decay))
+
+    trunk = Phase(TRUNK, 0, recipe.trunk_steps, schedule(math.inf, 1.0), 0)
+    branches, before = [], trunk.end
+    for budget in recipe.budgets_tokens:
+        start, end = recipe.decay_start(budget), recipe.steps(budget)
+        falls = schedule(recipe.tokens(start) / last, (recipe.tokens(end) - recipe.tokens(start)) / last)
+        branches.append(Phase(branch_name(budget), start, end, falls, before))
+        before += end - start
+    return trunk, branches
+
+
+def _ramp(recipe: Recipe) -> Ramp | None:
+    if not recipe.batch_ramp:
+        return None
+    stages, last = list(recipe.batch_schedule.stages()), recipe.batch_tokens
+    share = np.array([stage.batch_tokens / last for stage in stages], np.float32)
+    return Ramp(
+        first_step=np.array([stage.first_step for stage in stages], np.float32),
+        before=np.array([stage.tokens_before / last for stage in stages], np.float32),
+        share=share,
+        rate=share**recipe.optimizer.batch_exponent,
+    )

@@ -148,8 +148,7 @@ def test_a_single_training_is_launched_as_a_study_of_one(printed):
 def test_a_launched_training_has_the_numbers_it_would_have_here():
     from moejax.cli.config_file import load
     from moejax.study.study import Study, study_of
-    from moejax.train.training import Training
-    from moejax.train.vmapped_runs import vmapped_runs
+    from moejax.train.training import Training, vmapped_runs
 
     axes = ["--config.vmap.seeds=0,3", "--config.vmap.learning_rates=1e-3,2e-3"]
     for overrides in ([], axes):

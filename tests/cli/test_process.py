@@ -11,10 +11,10 @@ import pytest
 
 from moejax.cli.commands import predict
 from moejax.cli.process import check_flags, compile_quickly, keep_libtpu_quiet, keep_programs, take_gpu_memory
+from moejax.compilation_cache import MOST_PROGRAMS
 from moejax.errors import UserError
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
-from moejax.train.directory.compilation_cache import MOST_PROGRAMS
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from moejax.model.loss import LossWeights, token_loss
 from moejax.model.runtime import Runtime
 from moejax.sharding import MESH_AXES
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.phases import phases
 from moejax.train.program import make_program
-from moejax.train.training import DataConfig, Recipe, Training
+from moejax.train.training import DataConfig, Recipe, Training, phases
 
 LENGTH, DEPTH, WEIGHT = 12, 2, 0.3
 TOKENS = np.random.default_rng(0).integers(0, MIXTURE.vocab_size, (2, LENGTH + 1)).astype(np.int32)

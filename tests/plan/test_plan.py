@@ -30,9 +30,8 @@ from moejax.train.batch_schedule import RampStage
 from moejax.train.devices import Speed
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.phases import phases
 from moejax.train.program import make_program
-from moejax.train.training import Recipe, Training
+from moejax.train.training import Recipe, Training, phases
 
 SHAPES = [MeshShape(data=2, fsdp=2, expert=2), MeshShape(data=1, fsdp=2, expert=2, tensor=2)]
 

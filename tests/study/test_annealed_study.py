@@ -21,8 +21,7 @@ from moejax.study.annealed import TABLE, conclude_annealed, curve_of
 from moejax.study.run import train_study
 from moejax.study.study import Analysis, Study
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.phases import phases
-from moejax.train.training import Recipe
+from moejax.train.training import Recipe, phases
 
 LAW = Momentum(irreducible=1.5, sum_scale=0.5, sum_exponent=0.4, drop_scale=20.0, memory_steps=12.0)
 SHAPE = Architecture(

@@ -33,8 +33,6 @@ def place(tmp_path_factory):
 MESH = {
     "devices": (["mesh.data=3"], "does not fit 8 devices; the axes must multiply to 8 (use -1 on one axis to fill it)"),
     "a batch": (["batch_tokens=384"], "12 sequences, which 8 token shards (data x fsdp x expert) do not divide"),
-    "a microbatch": (["microbatches=2"], "A microbatch has 4 sequences, 8 in 2 parts, which 8 token shards"),
-    "experts": (["mesh.data=1", "mesh.expert=8"], "num_experts is 4, which mesh.expert = 8 does not divide"),
 }
 DATA = {
     "nothing there": (["data.source={place}/nowhere"], "There is no file or folder"),
@@ -73,8 +71,6 @@ DATA = {
 BUDGETS = {
     "of nothing": (["budgets_tokens=0"], "The budget of 0 tokens is fewer than two steps of 256; raise it"),
     "below nothing": (["budgets_tokens=-4096"], "budgets_tokens[0] is -4096; give a whole number from 0"),
-    "none": (["budgets_tokens=[]"], "budgets_tokens is empty; name at least one token budget"),
-    "of one batch": (["budgets_tokens=300"], "lower batch_tokens"),
 }
 ABSENT = {"nothing there", "a named mixture whose parts are not there", "an empty folder"}
 LEAVES_NO_FOLDER = {*MESH, *BUDGETS, *ABSENT}

@@ -11,7 +11,7 @@ from interrupted import lasting, logged, on_one_device, train_killed_at_every_lo
 from moejax.data.batches import batches
 from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.loop import train
-from moejax.train.phases import phases
+from moejax.train.training import phases
 
 RAMP = (RampStage(tokens=512, batch_tokens=64), RampStage(tokens=1024, batch_tokens=128))
 

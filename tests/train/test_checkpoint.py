@@ -141,9 +141,11 @@ def test_a_damaged_checkpoint_is_not_restored_and_a_verification_names_it(full, 
             saves.restore(3, here)
         state, _ = saves.restore(2, here)
         assert int(state.step) == 2
-        # It makes room for a new one of its step, and never takes the place of another.
-        for number in ("", "-2"):
-            assert saves.set_aside(3) == str(saved.parent / "damaged" / f"trunk-3{number}")
+        # It makes room for a new one of its step, and the copies of earlier ones are removed.
+        (saved.parent / "damaged" / "trunk-2").mkdir(parents=True)
+        for _ in range(2):
+            assert saves.set_aside(3) == str(saved.parent / "damaged" / "trunk-3")
+            assert [path.name for path in (saved.parent / "damaged").iterdir()] == ["trunk-3"]
             saves.save(3, state, METADATA)
             assert saves.steps() == [2, 3]
     # Reads that Orbax did not wait for fail as they are collected.
@@ -176,9 +178,23 @@ class Two(ProcessGroup):
 @pytest.mark.parametrize(
     ("other", "error", "sentence"),
     [
-        (["Orbax says: it is torn", "", False], NotRestored, "it is torn"),
-        (["trunk/3: Input/output error", "", True], CoordinatedError, "read now .*Input/output error.*nothing was mov"),
-        ([None, "seed has no array in it", False], CoordinatedError, "holds another state.*seed has no array in it"),
+        (["Orbax says: it is torn", "", "damaged"], NotRestored, "it is torn"),
+        (
+            ["trunk/3: Input/output error", "", "unreadable"],
+            CoordinatedError,
+            "read now .*output error.*was moved",
+        ),
+        # It may not see the file yet.
+        (
+            ["trunk/3/metadata is not there", "", "missing"],
+            CoordinatedError,
+            "read now .*is not there.*was moved",
+        ),
+        (
+            [None, "seed has no array in it", "damaged"],
+            CoordinatedError,
+            "another state.*seed has no array in it",
+        ),
     ],
 )
 def test_what_one_of_several_processes_cannot_restore_none_of_them_uses(full, saved, other, error, sentence):
@@ -213,7 +229,7 @@ def test_an_error_of_the_system_is_known_from_the_words_of_tensorstore(tmp_path,
     except ValueError as error:
         orbax = Exception("Encountered error while reading")
         orbax.__cause__ = error
-        assert checkpoint._is_unreadable(orbax) == unreadable
+        assert checkpoint._kind(orbax) == ("unreadable" if unreadable else "missing")
 
 
 def test_without_memory_a_checkpoint_is_not_taken_for_damaged(full, saved, monkeypatch):

@@ -105,12 +105,6 @@ def test_a_training_killed_within_its_branches_ends_the_same(annealed, trained, 
     assert logged(tmp_path / "out") == logged(folder)
 
 
-def test_a_folder_of_another_decay_is_refused(annealed, trained):
-    _, folder = trained(annealed())
-    with pytest.raises(ValueError, match=r"another run: recipe\.data\.decay_mixture\.fine was None, is 1\.0"):
-        train(annealed(fine=1.0), folder)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "sentence"),
     [

@@ -9,8 +9,7 @@ import pytest
 from interrupted import train_killed_at_every_log
 
 from moejax.train.directory import metrics
-from moejax.train.directory.loggers import LoggerConfig, TensorBoardLogger, WandbLogger, scalars
-from moejax.train.directory.metrics import MetricsLog
+from moejax.train.directory.metrics import LoggerConfig, MetricsLog, TensorBoardLogger, WandbLogger, scalars
 from moejax.train.mesh import MeshShape
 
 LINE = {"phase": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}

@@ -16,56 +16,13 @@ from moejax.model import parameter, transformer
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.sharding import MESH_AXES
 from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, param_shardings, place_rows
-from moejax.train.phases import phases
 from moejax.train.program import make_program
-
-SHAPES = [
-    pytest.param(MeshShape(data=8), marks=pytest.mark.slow),
-    pytest.param(MeshShape(data=2, fsdp=2, expert=2), marks=pytest.mark.slow),
-    MeshShape(data=1, expert=4, tensor=2),
-    pytest.param(MeshShape(data=1, fsdp=4, tensor=2), marks=pytest.mark.slow),
-]
-
+from moejax.train.training import phases
 
 LARGE = Architecture(
     vocab_size=512, model_dim=128, num_layers=2, num_heads=8, num_kv_heads=8, head_dim=16,
     num_experts=16, top_k=2, expert_hidden=512,
 )  # fmt: skip
-
-
-def three_steps(training, sizes):
-    count = int(np.prod(sizes))
-    mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:count])
-    program = make_program(training, mesh)
-    schedule = phases(training)[0].schedule
-    tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
-    with jax.set_mesh(mesh):
-        state = program.init(0)
-        for _ in range(3):
-            state, metrics = program.compiled_step()(
-                state, {"tokens": jax.device_put(tokens, batch_sharding(mesh))}, schedule
-            )
-        costs, sums = program.evaluate(state.params, state.expert_bias, {"tokens": tokens}, np.ones(8, bool))
-    return jax.tree.map(np.asarray, (state.params, metrics, costs, sums))
-
-
-@pytest.fixture(scope="module")
-def one_device():
-    cache = {}
-
-    def find(training):
-        return cache.setdefault(training.fingerprint(), three_steps(training, (1, 1, 1, 1)))
-
-    return find
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"data{s.data}-fsdp{s.fsdp}-expert{s.expert}-tensor{s.tensor}")
-@pytest.mark.slow
-def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape):
-    """Megatron-LM #3672, #3768, #5007, #5047; NeMo Automodel #1412."""
-    found, expected = three_steps(training, shape.sizes(8)), one_device(training)
-    for ours, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, reference, atol=2e-4, rtol=2e-4)
 
 
 ALONE = [

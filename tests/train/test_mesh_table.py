@@ -19,8 +19,8 @@ from moejax.routing import NOT_CAUSAL, ROUTERS
 from moejax.routing.communication import COMMUNICATION
 from moejax.sharding import MESH_AXES
 from moejax.train.mesh import batch_sharding
-from moejax.train.phases import phases
 from moejax.train.program import make_program
+from moejax.train.training import phases
 
 STEPS = 20
 ONE = (1, 1, 1, 1)
@@ -132,6 +132,7 @@ def check(training, one_device, router, mesh, communication):
 @pytest.mark.parametrize(("router", "mesh", "communication"), QUICK)
 @pytest.mark.matrix(1)
 def test_a_mesh_trains_as_one_device_does(training, one_device, router, mesh, communication):
+    """Megatron-LM #3672, #3768, #5007, #5047; NeMo Automodel #1412."""
     check(training, one_device, router, mesh, communication)
 
 

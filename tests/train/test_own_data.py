@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 
-import numpy as np
 import pytest
 
 from moejax.data.prepare import prepare
@@ -67,14 +66,3 @@ def test_a_shard_of_as_many_other_bytes_is_refused(on_set, tmp_path):
     shard.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{shard.name}; remove them and run moejax data prepare"):
         train(on_set, tmp_path / "run")
-
-
-def test_tokens_beyond_the_models_vocabulary_are_refused(on_set, tmp_path):
-    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 600, 30_000))
-    prepare(str(tmp_path / "a.npy"), tmp_path / "large", tokenizer="ids:600:7", validation_share=0.2)
-    data = dataclasses.replace(on_set.recipe.data, source=str(tmp_path / "large"))
-    large = dataclasses.replace(on_set, recipe=dataclasses.replace(on_set.recipe, data=data))
-    with pytest.raises(
-        ValueError, match=r"vocab_size is 257, but .* has tokens up to 599; set vocab_size to at least 600"
-    ):
-        train(large, tmp_path / "run")

@@ -17,11 +17,9 @@ from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
 from moejax.errors import CoordinatedError, UserError
-from moejax.train.devices import Speed
 from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.identity import DIVERGED
 from moejax.train.directory.manifest import verify
-from moejax.train.directory.metrics import MetricsLog
 from moejax.train.directory.status import read_status
 from moejax.train.processes import ProcessGroup
 from moejax.train.run import TrainingRun
@@ -284,8 +282,6 @@ def one_run(training, folder, group):
         folder=folder,
         rows=[None, None],
         attempts=AttemptRecorder(folder, writes=False, metadata={}),
-        metrics=MetricsLog(folder / "metrics.jsonl", writes=False),
-        speed=Speed(training),
         group=group,
         log=lambda text: None,
     )
@@ -293,15 +289,15 @@ def one_run(training, folder, group):
 
 def test_who_has_diverged_is_what_the_main_process_says_whatever_file_another_sees(training, tmp_path):
     main = one_run(training, tmp_path, ProcessGroup())
-    main.mark_diverged("at once")
+    main.set_divergence("at once")
     # The main process removes the file; another one still has it in its cache, and the other way round.
     other = one_run(training, tmp_path, Told(None, None, "too late"))
-    other.forget_divergence()
+    other.set_divergence(None)
     assert other.diverged is None
     other.recall_divergence()
     assert (tmp_path / DIVERGED).exists()
     assert other.diverged is None
-    main.forget_divergence()
+    main.set_divergence(None)
     other.recall_divergence()
     assert not (tmp_path / DIVERGED).exists()
     assert other.diverged == "too late"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.train.phases import phases
 from moejax.train.schedule import DECAYS, WarmupStableDecay
+from moejax.train.training import phases
 
 
 def schedule(**changes):

@@ -19,7 +19,7 @@ from moejax.report.trainings import routing_tables
 from moejax.stored import write_json
 from moejax.train.directory import metrics
 from moejax.train.directory.attempts import DONE, INTERRUPTED, RUNNING, WAITING
-from moejax.train.directory.loggers import scalars
+from moejax.train.directory.metrics import scalars
 from moejax.train.directory.status import read_status
 from moejax.train.loop import train
 

@@ -11,9 +11,9 @@ from jax.sharding import AxisType
 from moejax.model.loss import LossWeights
 from moejax.routing.routers import update_bias
 from moejax.sharding import MESH_AXES
-from moejax.train.guard import GuardConfig
-from moejax.train.phases import phases
+from moejax.train.optimizer import GuardConfig
 from moejax.train.program import make_program, vmap_program
+from moejax.train.training import phases
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
 

@@ -14,8 +14,7 @@ from moejax.train.directory.attempts import DONE, read_attempts
 from moejax.train.directory.checkpoint import CheckpointManager
 from moejax.train.loop import train
 from moejax.train.mesh import make_mesh
-from moejax.train.training import VmapAxes
-from moejax.train.vmapped_runs import vmap_groups, vmapped_runs
+from moejax.train.training import VmapAxes, vmap_groups, vmapped_runs
 
 AXES = VmapAxes(seeds=(0, 1), learning_rates=(1e-2, 3e-3))
 

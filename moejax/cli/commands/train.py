@@ -14,7 +14,7 @@ from moejax.cli.shared import ExportableOptions, Workers
 from moejax.errors import UserError
 from moejax.plan.parent_process import end_with
 from moejax.ranges import NumberRange, whole
-from moejax.train.allocator import computes_on_cpu, keep_memory
+from moejax.train.host import computes_on_cpu, keep_memory
 
 if TYPE_CHECKING:
     from moejax.train.processes import ProcessGroup
@@ -131,8 +131,7 @@ class TrainCommand(ExportableOptions, name="train"):
             keep_memory(self.cpu_devices or 1)
 
     def run(self) -> int:
-        from moejax.train.local_processes import ending_alone, own_stdout, run_here
-        from moejax.train.processes import ProcessGroup, init_distributed
+        from moejax.train.processes import ProcessGroup, ending_alone, init_distributed, own_stdout, run_here
 
         if self._starts_processes:
             assert self.processes is not None
@@ -151,7 +150,7 @@ class TrainCommand(ExportableOptions, name="train"):
     def _configure_cpu(self) -> None:
         import jax
 
-        from moejax.train.rounding import THREADS, fix_threads
+        from moejax.train.host import THREADS, fix_threads
 
         fix_threads(self.cpu_threads or THREADS)
         if self.cpu_devices:

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from moejax.config import dump
 from moejax.errors import UserError
 from moejax.folder import HeldLock, changes
 from moejax.stored import Damaged, Unreadable, parse_json, read_bytes, write_json
-from moejax.wording import told
+from moejax.train.host import DETERMINISTIC
+from moejax.wording import some, told
 
 ATTEMPTS = "attempts.json"
 
@@ -89,7 +91,7 @@ class AttemptRecorder:
         log: Callable[[str], None] = lambda text: None,
     ):
         self._path, self._writes, self._metadata = folder / ATTEMPTS, writes, dict(metadata)
-        self._lock = lock
+        self._lock, self._log = lock, log
         self._earlier: list[Attempt] = []
         try:
             self._earlier = read_attempts(folder) if writes else []
@@ -111,6 +113,22 @@ class AttemptRecorder:
     def versions(self) -> dict[str, str]:
         """Versions of this attempt."""
         return self._metadata["versions"]
+
+    def log_rounding_changes(self) -> None:
+        """Log changes since the last attempt that affect rounding, and whether every start rounds differently."""
+        now = self.versions
+        before = next((attempt.versions for attempt in reversed(self._earlier) if attempt.versions), now)
+        why = [
+            f"{name} was {a or 'not recorded'}, is {b or 'not recorded'}"
+            for name, (a, b) in changes(before, now).items()
+        ]
+        if self._earlier and "no" in now.get("deterministic", ""):
+            why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
+        if why:
+            self._log(
+                f"{self._path.parent} resumes with the same numbers up to rounding, not bit for bit: "
+                f"{some(why, most=8, between='; ')}."
+            )
 
     def enter(self, bucket: str) -> None:
         """Attribute time to ``bucket`` from now on."""
@@ -160,7 +178,9 @@ class AttemptRecorder:
         self.write()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.write(*_ending(error))
 
 
@@ -184,13 +204,6 @@ def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
 
 
 _REMEDY = "bring back a copy, or remove it"
-
-
-def changed_versions(attempts: Sequence[Attempt], now: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Return entries of ``Attempt.versions`` that changed since the last attempt that recorded them: old and new value,
-    None if absent."""
-    before = next((attempt.versions for attempt in reversed(attempts) if attempt.versions), dict(now))
-    return changes(before, dict(now))
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:
@@ -220,7 +233,6 @@ def work_place() -> str:
 
 
 def _ending(error: BaseException | None) -> tuple[str, str]:
-    """Return the state and reason of an attempt that ended with ``error``, or without one."""
     if error is None:
         return DONE, ""
     # ``Stopped`` is recognised by its signal, because its module needs JAX.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import itertools
 import math
-import os
 import re
 import shutil
 import threading
@@ -25,7 +23,7 @@ from etils import epath
 from jax.errors import JaxRuntimeError
 
 from moejax.errors import UserError, out_of_memory
-from moejax.stored import Unreadable
+from moejax.stored import Missing, Unreadable
 from moejax.train.directory.manifest import (
     DAMAGED,
     VALIDATION_LOSS,
@@ -140,9 +138,8 @@ class CheckpointManager:
           UserError: the checkpoint holds other arrays than a state of this program, or the system cannot read it now.
         """
         self.wait()
-        place, restored, failure, cause = self._folder / str(step), None, None, None
-        metadata: dict[str, Any] = {}
-        difference, is_unreadable = "", False
+        place, metadata, restored = self._folder / str(step), {}, None
+        failure, difference, cause = None, "", None
         try:
             metadata = read_metadata(place)
             difference = some(_differences(place / "state", program.abstract), most=4, between="; ")
@@ -155,11 +152,12 @@ class CheckpointManager:
             if out_of_memory(error):
                 raise
             failure, cause = str(error) if isinstance(error, UserError) else says("Orbax", error), error
-            is_unreadable = _is_unreadable(error)
         # One process may need much longer to read its part than another one.
-        told = self._group.all_gather([failure, difference, is_unreadable], wait_seconds=WRITING_SECONDS)
+        told = self._group.all_gather([failure, difference, _kind(cause)], wait_seconds=WRITING_SECONDS)
         failures = [str(text) for text, *_ in told if text]
-        if unreadable := [str(text) for text, _, is_unreadable in told if is_unreadable]:
+        # Another machine may not see a new file of a shared folder yet.
+        unknown = ("unreadable",) if told[0][0] else ("unreadable", "missing")
+        if unreadable := [str(text) for text, _, kind in told if kind in unknown]:
             self._group.abort(
                 f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), so "
                 f"it is not known whether it is damaged, and nothing was moved. Once the file system can be read, the "
@@ -181,14 +179,16 @@ class CheckpointManager:
         return cast(TrainState, restored), metadata
 
     def set_aside(self, step: int) -> str:
-        """Move a checkpoint that cannot be restored to ``checkpoints/damaged`` and return its new path."""
+        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, remove the copies of earlier ones from
+        there, and return its new path."""
 
         def move() -> str:
-            name, aside = f"{self._folder.name}-{step}", self._folder.parent / DAMAGED
+            phase, aside = self._folder.name, self._folder.parent / DAMAGED
             aside.mkdir(exist_ok=True)
-            free = (aside / (f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
-            place = next(place for place in free if not os.path.lexists(place))
-            return str((self._folder / str(step)).rename(place))
+            for copy in aside.glob(f"{phase}-*"):
+                if (number := copy.name.rpartition("-")[2]).isdecimal() and int(number) <= step:
+                    shutil.rmtree(copy)
+            return str((self._folder / str(step)).rename(aside / f"{phase}-{step}"))
 
         place = self._group.run_on_main(move)
         self._manager.reload()
@@ -221,7 +221,6 @@ class CheckpointManager:
                 self._manager.close()
 
     def _stop_hashing(self, all_but: int = 0) -> None:
-        """Stop hashing checkpoints, except the newest ``all_but``."""
         count = max(0, len(self._hashing) - all_but)
         stopped, self._hashing = self._hashing[:count], self._hashing[count:]
         for stop, _ in stopped:
@@ -230,7 +229,7 @@ class CheckpointManager:
             job.exception()
 
     def _remove_unfinished(self) -> None:
-        """Remove partial checkpoints: their process died before Orbax committed them or while removing them."""
+        # Their process died before Orbax committed them or while removing them.
         for place in self._folder.iterdir() if self._folder.exists() else ():
             if place.name.isdecimal() and not is_committed(place):
                 shutil.rmtree(place)
@@ -287,15 +286,19 @@ def _abstract(program: Program) -> TrainState:
     )
 
 
-def _is_unreadable(error: BaseException | None) -> bool:
-    """Return whether the system could not read a file that exists, which says nothing about the file's content."""
+def _kind(error: BaseException | None) -> str:
+    """Return ``unreadable`` if the system could not read a file that exists, which says nothing about the file's
+    content; ``missing`` if a file does not exist; otherwise ``damaged``."""
     if error is None:
-        return False
+        return "damaged"
     # Tensorstore states the number of the system's error.
-    number = error.errno if isinstance(error, OSError) else re.search(r"os_error_code='(\d+)'", str(error))
-    code = int(number[1]) if isinstance(number, re.Match) else number
-    is_system = code is not None and code not in (errno.ENOENT, errno.ENOTDIR)
-    return is_system or isinstance(error, Unreadable) or _is_unreadable(error.__cause__)
+    number = re.search(r"os_error_code='(\d+)'", str(error))
+    code = error.errno if isinstance(error, OSError) else int(number[1]) if number else None
+    if isinstance(error, Unreadable) or code not in (None, errno.ENOENT, errno.ENOTDIR):
+        return "unreadable"
+    if isinstance(error, Missing) or code is not None or "NOT_FOUND" in str(error):
+        return "missing"
+    return _kind(error.__cause__)
 
 
 @jax.jit
@@ -305,7 +308,6 @@ def _is_finite(state: TrainState) -> jax.Array:
 
 
 def _differences(saved: Path, state: TrainState) -> list[str]:
-    """List the differences between a saved state and a state with these shapes."""
     there, here = _shapes(ocp.StandardCheckpointHandler().metadata(saved).tree), _shapes(state)  # type: ignore[arg-type]
     return [
         f"{name} has {there.get(name, 'no array')} in it and {here.get(name, 'no array')} here"
@@ -315,7 +317,6 @@ def _differences(saved: Path, state: TrainState) -> list[str]:
 
 
 def _shapes(state: Any) -> dict[str, str]:
-    """Return the shapes of a state's or its metadata's arrays by dotted name."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): f"shape {tuple(leaf.shape)}" for path, leaf in leaves

@@ -7,14 +7,12 @@ change.
 
 from __future__ import annotations
 
-import copy
 import datetime
 import hashlib
 import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -92,16 +90,6 @@ class Settings(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class TrainingInputs:
-    """Inputs of a training other than its settings, by SHA-256, as far as they are known."""
-
-    corpus: str = ""
-    tokenizer: str = ""
-    initial_weights: str = ""
-    """Hash of the initial parameters, if they are another model's."""
-
-
 _ENTRY = {"at": str, "changes": dict[str, list]}
 
 
@@ -157,7 +145,7 @@ def own(
 
 
 def _tokens(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide the tokens of the prepared sets, from a training's plain data."""
+    # Those that decide the tokens of the prepared sets.
     data = training["recipe"]["data"]
     parts = {part["name"]: part["source"] for part in data["mixture"]}
     names = ("source", "named_mixture", "tokenizer", "text_field", "validation_share")
@@ -165,7 +153,6 @@ def _tokens(training: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_begun(folder: Path) -> bool:
-    """Return whether a training, or a run of one with ``vmap`` axes, logged or saved anything."""
     kept = ("metrics.jsonl", "branch-*.json", "checkpoints/*/*")
     return any(any(place.glob(name)) for place in (folder, *folder.glob(f"{RUNS}/*")) for name in kept)
 
@@ -190,7 +177,9 @@ def decisive_changes(folder: Path) -> list[dict[str, Any]]:
     return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
 
 
-def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Any, what: str) -> None:
+def check_trained(
+    folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Mapping[str, Any] | None, what: str
+) -> None:
     """Raise if a checkpoint or row was trained with other settings than the folder's.
 
     Args:
@@ -205,13 +194,9 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Set
     if then is None:
         return
     trained = dump(convert(type(now), then, f"The training in {what}"))
-    plain = as_read(now.as_json())
-    different = _decisive(changes(trained, plain))
-    for entry in reversed(history):
-        plain = _without(plain, entry["changes"])
-        if not _decisive(changes(trained, plain)):
-            return
-    if different:
+    accepted = tuple(path for entry in history for path in entry["changes"])
+    different = _decisive(changes(trained, as_read(now.as_json())))
+    if different := {path: pair for path, pair in different.items() if not _among(path, accepted)}:
         raise UserError(
             f"{what} in {folder} is of another training than {TRAINING} there says: {_shown(different)}. Bring back "
             f"the {TRAINING} that it was trained with, or remove what is not of this folder."
@@ -219,21 +204,7 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Set
 
 
 def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
-    """Return the settings, or changes of settings, that decide numbers."""
-    return {path: value for path, value in settings.items() if not _is_resumable(path)}
-
-
-def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings before a change."""
-    before = copy.deepcopy(dict(plain))
-    for path, (old, _) in changed.items():
-        *outer, name = path.split(".")
-        group = before
-        for part in outer:
-            inner = group.get(part)
-            group[part] = group = dict(inner) if isinstance(inner, dict) else {}
-        group[name] = old
-    return before
+    return {path: value for path, value in settings.items() if not _among(path, RESUMABLE) or _among(path, SEMANTIC)}
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
@@ -253,10 +224,6 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
             f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, or the same settings; or "
             f"continue from its checkpoints with --accept-changes."
         )
-
-
-def _is_resumable(path: str) -> bool:
-    return _among(path, RESUMABLE) and not _among(path, SEMANTIC)
 
 
 def _among(path: str, groups: tuple[str, ...]) -> bool:

@@ -193,12 +193,10 @@ def verify(folder: Path) -> Verified:
 
 
 def _writer(name: str, processes: int) -> int:
-    """Return the process that wrote a file: Orbax uses ``ocdbt.process_N`` and ``process_N``; all others are the
-    first's."""
+    # Orbax uses ``ocdbt.process_N`` and ``process_N``; all other files are the first's.
     numbers = [part.rpartition("process_")[2] for part in name.split("/") if "process_" in part]
     return int(numbers[0]) if numbers and numbers[0].isdecimal() and int(numbers[0]) < processes else 0
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the sorted names in a folder; none if it does not exist."""
     return sorted(os.listdir(folder)) if folder.is_dir() else []

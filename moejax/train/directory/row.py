@@ -7,7 +7,6 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -20,12 +19,14 @@ from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params, params_active_served
+from moejax.laws.design import Design
 from moejax.model import transformer
 from moejax.routing.sums import RoutingSums, balance_loss, statistics
-from moejax.train.devices import Speed
-from moejax.train.directory.metrics import TRUNK, number
+from moejax.train.devices import Speed, memory
+from moejax.train.directory.attempts import AttemptRecorder, goodput
+from moejax.train.directory.metrics import TRUNK, branch_name, number
 from moejax.train.evaluation import Evaluated
-from moejax.train.rounding import rounding
+from moejax.train.host import rounding
 from moejax.train.training import Training
 
 OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_peak_bytes")
@@ -39,22 +40,6 @@ MEASURED = (
 """Numeric columns that only a training provides, for a corpus of one source."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Measurements of one branch."""
-
-    evaluated: Evaluated
-    log: list[dict[str, Any]]
-    """Lines of the metrics file."""
-    branch: str
-    goodput: float | None
-    """Goodput of the training so far, see ``moejax.train.directory.attempts``."""
-    memory_peak_bytes: int
-    """Peak memory of the fullest device, see ``moejax.train.devices``."""
-    versions: dict[str, str]
-    """See ``moejax.train.directory.attempts.Attempt``."""
-
-
 _OF_ACCELERATORS = (
     *(f"jax-{kind}-{part}" for kind in ("cuda12", "cuda13", "rocm7") for part in ("plugin", "pjrt")),
     *(f"nvidia-{part}-cu{cuda}" for part in ("cudnn", "nccl") for cuda in (12, 13)),
@@ -66,29 +51,38 @@ _OF_ACCELERATORS = (
 
 
 def make_row(
-    training: Training, budget_tokens: int, text: Summary, read: Sequence[PartRead], measured: Measured
+    training: Training,
+    budget_tokens: int,
+    text: Summary,
+    read: Sequence[PartRead],
+    evaluated: Evaluated,
+    log: Sequence[Mapping[str, Any]],
+    attempts: AttemptRecorder,
 ) -> dict[str, Any]:
     """Return one row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
-    ``read`` lists what the branch has read of each set of the corpus.
+
+    Args:
+      read: what the branch has read of each set of the corpus.
+      log: lines of the metrics file.
 
     Raises:
       UserError: the loss is not finite, so there is no result.
     """
-    losses = measured.evaluated.losses()
+    losses = evaluated.losses()
     if not math.isfinite(losses["loss"] or 0.0):
         raise UserError(
             f"{training.name}: the validation loss at {budget_tokens:,} tokens is {losses['loss']}; lower "
             f"optimizer.learning_rate, in a new --out."
         )
     counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
-    start = training.recipe.decay_start(budget_tokens)
-    branch = [line for line in measured.log if line["phase"] == measured.branch]
+    branch, start = branch_name(budget_tokens), training.recipe.decay_start(budget_tokens)
     # Skipped steps have no finite loss.
-    last = [loss for line in branch[-3:] if math.isfinite(loss := number(line["loss"]))]
-    of_trunk = seconds_until(measured.log, TRUNK, start)
-    of_branch = seconds_until(measured.log, measured.branch, training.recipe.steps(budget_tokens), start=start)
+    last = [number(line["loss"]) for line in [line for line in log if line["phase"] == branch][-3:]]
+    last = [loss for loss in last if math.isfinite(loss)]
+    of_trunk = seconds_until(log, TRUNK, start)
+    of_branch = seconds_until(log, branch, training.recipe.steps(budget_tokens), start=start)
     seconds = None if of_trunk is None or of_branch is None else of_trunk + of_branch
-    routing = _routing(measured.evaluated.routing)
+    routing = _routing(evaluated.routing)
     row = known_columns(training, budget_tokens) | {
         "params_total": counts.total,
         "params_active": counts.active,
@@ -96,9 +90,9 @@ def make_row(
         "params_mtp": modules.total,
         "params_mtp_active": modules.active,
         "unique_tokens": unique_tokens(read),
-        "validation_tokens": measured.evaluated.validation.tokens,
+        "validation_tokens": evaluated.validation.tokens,
         **losses,
-        **measured.evaluated.shares(),
+        **evaluated.shares(),
         **({f"epochs_{part.name}": part.epochs for part in read} if training.recipe.data.parts else {}),
         "train_loss": float(np.mean(last)) if last else None,
         **routing,
@@ -109,13 +103,13 @@ def make_row(
         "tokens_per_second": speed.get("tokens_per_second"),
         "train_seconds": seconds,
         "mfu": speed.get("mfu"),
-        "goodput": measured.goodput,
-        "memory_peak_bytes": measured.memory_peak_bytes,
+        "goodput": goodput(attempts.all()),
+        "memory_peak_bytes": memory()["memory_peak_bytes"],
         "device": jax.devices()[0].device_kind,
         "num_devices": jax.device_count(),
         "unigram_entropy": text.unigram_entropy,
         "corpus": text.sha256,
-        "versions": json.dumps(measured.versions),
+        "versions": json.dumps(attempts.versions),
     }
 
 
@@ -186,8 +180,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
-    """Return the papers' shape variables; those about experts are None for a dense model."""
+def _conventions(design: Design, is_moe: bool) -> dict[str, float | None]:
+    # Those about experts are None for a dense model.
     everywhere = ("expansion", "granularity", "sparsity")
     of_experts = ("active_experts", "shared_share")
     return {name: float(getattr(design, name)) for name in everywhere} | {
@@ -196,8 +190,6 @@ def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
 
 
 def _routing(sums: RoutingSums | None) -> dict[str, Any]:
-    """Return routing health on the validation set: means over layers, the largest maximal violation, and all expert
-    loads."""
     names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "balance_loss")
     if sums is None:
         return dict.fromkeys((*names, "max_violation", "expert_loads"))

@@ -139,7 +139,6 @@ def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
 
 
 def _open(state: Path, name: str, of: str = "params") -> Any:
-    """Open one array of the state without reading it."""
     path = state / "_METADATA"
     metadata = foreign_json(read_bytes(path, remedy=_REMEDY), path, shape=dict, remedy=_REMEDY)
     key = "expert_bias" if name == EXPERT_BIAS else f"{of}.{name}"
@@ -167,7 +166,7 @@ def _owner(path: Path) -> Path | None:
 
 
 def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
-    """Write the tokenizer of a training and its document delimiter tokens in the format of transformers."""
+    # With its document delimiter tokens in the format of transformers.
     tokenizer = saved_tokenizer(saved)
     if tokenizer is None:
         return []

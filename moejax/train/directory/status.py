@@ -186,29 +186,25 @@ def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
     """Return seconds per step and tokens per second between the first and the last of some lines of one phase."""
     if not lines:
         return None, None
-    first, last = lines[0], lines[-1]
-    seconds = last["seconds"] - first["seconds"]
-    steps = last["step"] - first["step"]
+    seconds, steps, tokens = (lines[-1][name] - lines[0][name] for name in ("seconds", "step", "tokens"))
     if seconds <= 0 or steps <= 0:
-        return None, _number(last.get("tokens_per_second"))
-    return seconds / steps, (last["tokens"] - first["tokens"]) / seconds
+        return None, _number(lines[-1].get("tokens_per_second"))
+    return seconds / steps, tokens / seconds
 
 
 def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
-    """Return the newest checkpoint of the current phase, or else of the trunk, as before a phase's first checkpoint."""
+    # Before a phase's first checkpoint, it is the trunk's.
     for name in (phase, TRUNK):
         place = folder / "checkpoints" / str(name)
         # A checkpoint may be removed meanwhile.
         with contextlib.suppress(OSError):
-            steps = finished_steps(place)
-            if steps:
+            if steps := finished_steps(place):
                 age = time.time() - (place / str(steps[-1]) / COMMITTED).stat().st_mtime
                 return {"phase": name, "step": steps[-1], "age_seconds": max(0.0, age)}
     return None
 
 
 def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return the checkpoint with the lowest validation loss of all that were evaluated."""
     phases = {place.parent for place in finished_checkpoints(folder)}
     measured = [(loss, phase.name, step) for phase in phases for step, loss in validation_losses(phase).items()]
     if not measured:

@@ -1,9 +1,9 @@
-"""Keep JAX's compilation cache in a folder, and load only programs that are exactly as written.
+"""Keep JAX's compilation cache in a folder.
 
 JAX's key of a program covers versions, flags, devices and the computation. It does not cover the processor, whose
 instructions a CPU program uses, or the number of threads, by which its loops are split. These determine the name of a
-subfolder. JAX writes in place without checks, so the hash of every program is recorded after it is written
-(``moejax.folder.note``). At the next start, a file without a matching hash is removed and compiled again.
+subfolder. JAX writes in place and never replaces a file, so a file that was only partly written before a kill would be
+compiled at every start: it is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from moejax.errors import UserError
-from moejax.folder import note, noted, sha256
 from moejax.stored import check_writable
 
 MOST_PROGRAMS = 1_000
@@ -26,13 +25,10 @@ MOST_PROGRAMS = 1_000
 SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.02,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    # XLA's own GPU caches are not checked, and a cached program needs none of them.
+    # A cached program needs none of XLA's own GPU caches.
     "jax_persistent_cache_enable_xla_caches": "none",
 }
 """JAX settings while programs are kept."""
-
-_COMPILED = "/jax/core/compile/backend_compile_duration"
-"""JAX's event after a program was compiled and written, or loaded."""
 
 _MARK = re.compile(r"[0-9a-f]{16}")
 """Pattern of ``processor_mark``."""
@@ -53,7 +49,7 @@ def remove_oldest(folder: Path) -> None:
     Raises:
       OSError: the system cannot.
     """
-    kept = sorted(_programs(folder), key=lambda path: path.stat().st_mtime)
+    kept = sorted(folder.glob("*-cache"), key=lambda path: path.stat().st_mtime)
     for oldest in kept[: max(0, len(kept) - MOST_PROGRAMS)]:
         oldest.unlink(missing_ok=True)
 
@@ -66,16 +62,21 @@ def pass_over_damage() -> None:
 
 
 def remove_damaged(programs: Path) -> None:
-    """Remove every program below a folder without a matching hash. One process does this before any process loads one.
+    """Remove every program below a folder that JAX cannot decompress. One process does this before any process loads
+    one.
 
     The folder may be any that the user names, so files not named as programs are left alone.
     """
-    with contextlib.suppress(OSError, UserError):
-        for folder in (path for path in programs.iterdir() if _MARK.fullmatch(path.name) and path.is_dir()):
-            known = noted(folder)
-            for path in _programs(folder):
-                if sha256(path) not in known.get(path.name, ()):
-                    path.unlink(missing_ok=True)
+    from jax._src.compilation_cache import decompress_executable
+
+    with contextlib.suppress(OSError):
+        for folder in (path for path in programs.iterdir() if _MARK.fullmatch(path.name)):
+            for path in folder.glob("*-cache"):
+                try:
+                    decompress_executable(path.read_bytes())
+                # The exception depends on the library that JAX finds.
+                except Exception:
+                    path.unlink()
             remove_oldest(folder)
 
 
@@ -103,49 +104,21 @@ def keep_programs(programs: Path, *, writes: bool = True, beside: Sequence[str] 
         yield
         return
     pass_over_damage()
-    listener = _Noting(folder) if writes else _nothing
     # A process that trained in another folder still has that folder's cache open.
     compilation_cache.reset_cache()
     for name, value in {**SETTINGS, "jax_compilation_cache_dir": str(folder)}.items():
         jax.config.update(name, value)
-    jax.monitoring.register_event_duration_secs_listener(listener)
     try:
         yield
     finally:
-        jax.monitoring.unregister_event_duration_listener(listener)
         for name, value in before.items():
             jax.config.update(name, value)
         compilation_cache.reset_cache()
 
 
-class _Noting:
-    """A recorder of the hashes of new programs."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._seen = {path.name for path in _programs(folder)}
-
-    def __call__(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event == _COMPILED:
-            # If the disk is full, programs without a hash are compiled again.
-            with contextlib.suppress(OSError, UserError):
-                for path in _programs(self._folder):
-                    if path.name not in self._seen:
-                        note(self._folder, path.name, path)
-                        self._seen.add(path.name)
-
-
-def _nothing(event: str, duration_secs: float, **kwargs: str | int) -> None: ...
-
-
-def _programs(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*-cache") if path.is_file())
-
-
 def _is_writable(folder: Path) -> bool:
     try:
         check_writable(folder)
-        noted(folder)
-    except (OSError, UserError):
+    except UserError:
         return False
     return True

@@ -1,34 +1,84 @@
-"""Fix and record what affects rounding of sums other than settings, seed and mesh.
+"""Configure and describe the process that hosts a training: threads, memory, and what affects the rounding of sums.
 
 On a CPU, XLA splits the loops of a program by its number of threads, by default the number of visible cores. The last
 bits of a sum would thus depend on the machine and the scheduler. A training therefore uses the same number of threads
 everywhere; the number of cores affects only the speed. The processor type also matters, because libraries adapt their
 sums to its vectors and caches, as does the type of accelerator. Both are recorded for all processes, and a restart on
 other types logs a message. On NVIDIA GPUs, the order of sums is fixed only with an XLA flag.
+
+The functions that must run before JAX starts do not import it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
-
-import jax
-
-from moejax.train.allocator import computes_on_cpu
 
 THREADS = 4
 """Number of XLA's threads on a CPU, independent of the number of cores."""
-
 
 _NPROC = "NPROC"
 """Environment variable that XLA reads before it counts cores (`DefaultThreadPoolSize` of xla/pjrt/utils.cc)."""
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 """Value in ``XLA_FLAGS`` that makes GPU programs add in the same order at every run and compilation."""
+
+ACCELERATORS = ("nvidia[0-9]*", "nvidiactl", "dxg", "kfd", "accel[0-9]*", "accel/accel[0-9]*", "vfio/[0-9]*")
+"""Device files of NVIDIA's GPUs (``dxg``: under WSL), of AMD's and of TPUs, within ``/dev``."""
+
+# Names and numbers of <malloc.h>.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
+
+
+def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
+    """Return whether JAX will compute on the CPU, as far as this is known before JAX starts. This holds if
+    ``JAX_PLATFORMS`` names the CPU first. It also holds if the variable is empty and either this machine has no
+    accelerator among its ``devices`` or JAX has no plugin for one."""
+    asked_for = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
+    if asked_for:
+        return asked_for == "cpu"
+    return not (_has_plugin() and any(any(devices.glob(name)) for name in ACCELERATORS))
+
+
+def _has_plugin() -> bool:
+    return any(find_spec(name) for name in ("jax_plugins", "libtpu")) or bool(entry_points(group="jax_plugins"))
+
+
+def keep_memory(devices: int = 1) -> None:
+    """Make glibc keep freed memory in this process; do nothing with another C library.
+
+    Otherwise every step on a CPU requests its working memory from the system and page-faults on it, which takes a fifth
+    of a step at 500 MB. Call this before threads are started. Do not call it if an accelerator computes
+    (``computes_on_cpu``): its host's memory holds data that is read, sent and saved. That memory should return to the
+    system, and the host's many threads would contend for one arena.
+
+    One device uses one arena: large pieces of other arenas return to the system whatever else is set. Each of several
+    ``devices`` gets one more arena of its own. Otherwise their threads contend for every small allocation, which takes
+    a third of a step of two devices.
+    """
+    arenas = 1 if devices == 1 else devices + 1
+    for parameter, value in ((M_ARENA_MAX, arenas), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 2**28)):
+        _call_glibc("mallopt", parameter, value)
+
+
+def release_memory() -> None:
+    """Return free memory to the system once; do nothing if the C library is not glibc.
+
+    A compilation leaves hundreds of MB of small free pieces, which are too small for the arrays of a step.
+    """
+    _call_glibc("malloc_trim", 0)
+
+
+def _call_glibc(name: str, *arguments: int) -> None:
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        getattr(ctypes.CDLL(None), name)(*arguments)
 
 
 def fix_threads(threads: int | None = None) -> None:
@@ -43,19 +93,23 @@ def fix_threads(threads: int | None = None) -> None:
 
 def unfixed() -> str | None:
     """Return a message with a remedy if the last bits depend on the number of cores; None if they do not."""
+    import jax
+
     wanted = max(int(os.environ.get(_NPROC) or 0), jax.local_device_count())
     if jax.default_backend() != "cpu" or _threads() == wanted:
         return None
     return (
         f"JAX had devices before this training began, with {_threads()} threads for the cores that this process sees, "
         f"and the last bits of numbers depend on how many: for those of any machine, call "
-        f"moejax.train.rounding.fix_threads() before JAX is used, or set {_NPROC}={THREADS}."
+        f"moejax.train.host.fix_threads() before JAX is used, or set {_NPROC}={THREADS}."
     )
 
 
 def rounding() -> dict[str, str]:
     """Return the properties of this process that affect rounding. On a CPU: the type of processor and the number of
     XLA's threads. Otherwise: the kind of device and XLA's flags, and for a GPU whether they fix the order of sums."""
+    import jax
+
     if jax.default_backend() == "cpu":
         return {"processor": processor(), "threads": str(_threads())}
     found = {"device": ", ".join(sorted({device.device_kind for device in jax.local_devices()}))}
@@ -68,12 +122,13 @@ def rounding() -> dict[str, str]:
 def decides_programs() -> list[str]:
     """Return properties that affect compiled programs but are not in JAX's cache key: on a CPU the number of
     threads."""
+    import jax
+
     return [f"{_threads()} threads"] if jax.default_backend() == "cpu" else []
 
 
 def _adds_in_order(flags: str) -> bool:
-    """Return whether XLA's flags fix the order of sums. XLA uses the last of repeated flags, and a flag without a value
-    is true."""
+    # XLA uses the last of repeated flags, and a flag without a value is true.
     name = DETERMINISTIC.partition("=")[0]
     values = [value for flag, _, value in (one.partition("=") for one in flags.split()) if flag == name]
     return bool(values) and values[-1].lower() in ("", "true", "1")
@@ -81,13 +136,13 @@ def _adds_in_order(flags: str) -> bool:
 
 def of_all(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Merge the properties of all processes, in order: one value if they agree, otherwise run-length encoded values."""
-    names = list(dict.fromkeys(name for one in every for name in one))
-    return {name: _in_rows([one.get(name, "none") for one in every]) for name in names}
 
+    def merged(values: list[str]) -> str:
+        rows = [(value, len(list(same))) for value, same in itertools.groupby(values)]
+        return values[0] if len(rows) == 1 else ", then ".join(f"{count} × {value}" for value, count in rows)
 
-def _in_rows(values: Sequence[str]) -> str:
-    rows = [(value, len(list(same))) for value, same in itertools.groupby(values)]
-    return values[0] if len(rows) == 1 else ", then ".join(f"{count} × {value}" for value, count in rows)
+    names = dict.fromkeys(name for one in every for name in one)
+    return {name: merged([one.get(name, "none") for one in every]) for name in names}
 
 
 def processor(information: Path = Path("/proc/cpuinfo")) -> str:
@@ -106,6 +161,8 @@ def processor(information: Path = Path("/proc/cpuinfo")) -> str:
 
 def _threads() -> int:
     """Return the number of threads that XLA has started, counted by name, or else the requested number."""
+    import jax
+
     jax.devices()
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
