@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_a_mistake_is_answered_with_a_sentence_and_before_anything_is_fitted(wor
 
 
 def test_every_option_that_is_named_where_a_loss_is_out_of_family_is_one_of_the_command(tmp_path, capsys):
-    made = table(curves(noise=5e-4, every=160))
+    made = table(curves(noise=5e-4, every=80))
     made.loc[len(made) // 2, "loss"] *= 1.2
     made.to_csv(tmp_path / "curves.csv", index=False)
     assert main(["curves", str(tmp_path / "curves.csv"), "--warmup", str(WARMUP)]) == 0
@@ -154,9 +155,8 @@ def test_a_fit_of_curves_is_not_asked_of_runs(words, fit, tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_called_as_a_law_is_not_taken_for_it(file, tmp_path, monkeypatch, capsys):
+def test_a_folder_called_as_a_law_is_not_taken_for_it(file, fit, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    fitted = ["curves", str(file), "--warmup", str(WARMUP), "--out", "momentum"]
-    assert main(fitted) == 0
+    shutil.copytree(fit.parent, "momentum")
     assert main(["curves", str(file), "--warmup", str(WARMUP), "--law", "momentum"]) == 0
     assert "Momentum, fitted to 4 curves" in capsys.readouterr().out
