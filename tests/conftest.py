@@ -8,6 +8,7 @@ share it through JAX's cache on disk, in a folder of this run of the tests.
 
 import gc
 import os
+import sys
 import tempfile
 import warnings
 from collections import defaultdict
@@ -22,6 +23,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("COLUMNS", None)
 # Every training in this process finds JAX begun, with threads that do not depend on the machine's cores.
 os.environ["NPROC"] = "4"
+# Each process that a test starts would compile moejax to bytecode, which takes a third of a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Of processes that tests start, which have no fake devices.
 os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else quick_flags(optimised=False)
 os.environ["XLA_FLAGS"] = " ".join(
@@ -60,6 +63,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure():
+    """Keep the bytecode of test files and of modules with checked shapes for the next run."""
+    sys.dont_write_bytecode = False
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
     """Mark as slow all but some cases of a test that is marked ``matrix``; after the selection, keep one part of it.
@@ -85,6 +93,17 @@ def pytest_collection_modifyitems(config, items):
         left_out = [item for number, item in enumerate(items) if number % parts != part]
         items[:] = items[part::parts]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish():
+    """What was imported and collected lives until the end: no collection of garbage need look through it."""
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Neither need pytest and Python, which collect garbage three times as they end, look through all programs."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

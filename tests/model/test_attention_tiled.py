@@ -124,6 +124,7 @@ def test_batch_and_heads_may_lie_on_many_devices():
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 @pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.matrix(2)
 def test_layers_that_are_computed_again_attend_tile_by_tile_too(remat, scan_layers):
     architecture = KNOWN["dense"]
     runtime = Runtime(remat=remat, scan_layers=scan_layers, attention="tiled")

@@ -109,6 +109,7 @@ def test_noise_parts_the_experts_and_is_drawn_from_the_seed(training, dense):
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("kind", ["dense", "copies", "halves of copies"])
+@pytest.mark.matrix(3)
 def test_every_mesh_begins_with_the_same_weights_and_reads_each_part_once(training, dense, kind, noise, monkeypatch):
     architecture = {"dense": DENSE, **MIXTURES}[kind]
     one = with_weights(training, architecture, dense[0], noise=noise)
