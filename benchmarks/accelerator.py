@@ -37,7 +37,7 @@ from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 from accelerator_stages.summary import current, summary  # noqa: E402
 
 from moejax.cli.process import quick_flags, take_gpu_memory  # noqa: E402
-from moejax.plan.parent_process import end_with  # noqa: E402
+from moejax.data.workers import end_with  # noqa: E402
 from moejax.report import render  # noqa: E402
 
 FLAGS = {

@@ -25,8 +25,7 @@ from moejax.laws.chips import CHIPS
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.model import transformer
 from moejax.papers.tian.tables import TABLE_4
-from moejax.plan.memory import parameter_bytes
-from moejax.plan.plan import check_plan, mesh_sizes
+from moejax.plan.plan import check_plan, mesh_sizes, parameter_bytes
 from moejax.plan.topology import parse
 from moejax.study.downstream import asked_tasks
 from moejax.study.estimate import estimate

@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import grain
 import numpy as np
 
-from moejax.data.interleaving import PERIOD, pattern, rows_of_each
+from moejax.data.mixtures import PERIOD, pattern, rows_of_each
 from moejax.data.rows import Rows
 from moejax.errors import UserError
 
@@ -52,7 +52,7 @@ class Mixed:
     def __len__(self) -> int:
         return sys.maxsize
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: SupportsIndex) -> Any:
         period, row = divmod(int(index), PERIOD)
         number = self._of_row[row]
         return self._sets[number][int(period * self._counts[number] + self._rank[row] + self._skipped[number])]
@@ -70,7 +70,7 @@ class ProcessRows:
     def __len__(self) -> int:
         return (len(self._rows) - self._first) // self._batch * len(self._mine)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: SupportsIndex) -> Any:
         step, row = divmod(int(index), len(self._mine))
         return self._rows[self._first + step * self._batch + int(self._mine[row])]
 

@@ -7,8 +7,7 @@ from pathlib import PurePath
 from typing import Annotated, ClassVar
 
 from moejax.config import Rule, check_fields, check_name, unknown
-from moejax.data.interleaving import pattern
-from moejax.data.mixtures import MIXTURES
+from moejax.data.mixtures import MIXTURES, pattern
 from moejax.errors import UserError
 from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, Tokens, one_of, whole
 

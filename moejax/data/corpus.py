@@ -15,14 +15,12 @@ import numpy as np
 from moejax.config import dump, unknown
 from moejax.data.batches import DecayWeights, batches
 from moejax.data.config import SUMMARY, DataConfig, WeightedSource
-from moejax.data.interleaving import rows_of_each
+from moejax.data.mixtures import rows_of_each
 from moejax.data.prepare import prepare
-from moejax.data.prepared import MANIFEST, PreparedSet, summed
-from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
+from moejax.data.prepared import MANIFEST, PreparedSet, open_stored_set, summed
+from moejax.data.rows import PACKINGS, EvenlySpread, Rows, Validation, ValidationPart, chosen, counted, shares
 from moejax.data.sources import NAMED, check_source, is_there, path_of
-from moejax.data.stored_set import open_stored_set
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
-from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
 from moejax.storage import is_remote
 from moejax.stored import Damaged, read_json, write_json

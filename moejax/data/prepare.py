@@ -35,8 +35,7 @@ from moejax.data.workers import BytesCallback, in_processes
 from moejax.errors import UserError
 from moejax.folder import atomic_write, differences, only_writer
 from moejax.say import ProgressCallback
-from moejax.stored import Damaged, read_json, write_json
-from moejax.wording import says
+from moejax.stored import Damaged, check_writable, read_json, write_json
 
 FORMAT = 1
 """Version of the format; it changes whenever the same source would give other files."""
@@ -75,7 +74,7 @@ def prepare(
     if folder.is_dir():
         # Check before locking, because the folder may belong to something else.
         _check_choices(folder, choices)
-    _make(folder)
+    check_writable(folder)
     with only_writer(folder, patience_seconds):
         _check_choices(folder, choices)
         if again or not (folder / MANIFEST).exists():
@@ -98,7 +97,7 @@ def _source_options(tokenizer: Tokenizer, text_field: str) -> SourceOptions:
 def _tokenise(
     input_shards: Sequence[InputShard],
     folder: Path,
-    choices: Any,
+    choices: dict[str, Any],
     tokenizer: TokenizerName,
     workers: int,
     update: ProgressCallback,
@@ -133,7 +132,7 @@ def _shard(
     return write_shard(input_shard, stem, folder / SHARDS, open_tokenizer(tokenizer, folder), share, tick)
 
 
-def _stem(input_shard: InputShard, choices: Any) -> str:
+def _stem(input_shard: InputShard, choices: dict[str, Any]) -> str:
     """Name a shard by a hash of everything that determines it, so that an existing shard is a finished one."""
     identity = [
         type(input_shard).__name__,
@@ -146,7 +145,6 @@ def _stem(input_shard: InputShard, choices: Any) -> str:
 
 
 def _finished(folder: Path, stem: str, vocab_size: int) -> TokenShard | None:
-    """Return a shard whose record and files are complete, or None."""
     path = folder / f"{stem}.json"
     if not path.exists():
         return None
@@ -222,16 +220,7 @@ def _check_corrupt(
         )
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"The folder {folder} cannot be written ({says('the system', error)}); choose another."
-        ) from error
-
-
-def _check_choices(folder: Path, choices: Any) -> None:
+def _check_choices(folder: Path, choices: dict[str, Any]) -> None:
     path = folder / CHOICES
     if path.exists():
         different = differences(read_json(path, dict, remedy="choose another folder"), choices)

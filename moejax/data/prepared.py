@@ -1,4 +1,4 @@
-"""Read a prepared set: a folder of token shards and the manifest that describes them."""
+"""Read a prepared set: a folder of token shards and the manifest that describes them, here or in an object store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from moejax.data.shard import SPLITS, TokenShard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.folder import atomic_write
-from moejax.storage import reaching
-from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
+from moejax.storage import open_storage, reaching
+from moejax.stored import Damaged, Missing, parse_json, read_bytes, read_json, write_json
 from moejax.wording import some
 
 T = TypeVar("T")
@@ -230,7 +230,6 @@ def _read_checked(folder: Path) -> dict[str, list[Any]]:
 
 
 def _identity(path: Path, sha256: str) -> list[Any]:
-    """Return the size, modification time and hash that identify an unchanged file."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -263,8 +262,8 @@ class TokenStream:
         self._shards = [(counts, path) for counts, path in sizes if counts.tokens]
         self.stored = prepared.stored
         for counts, path in self._shards:
-            _check_tokens(path.with_name(f"{path.name}.tokens"), counts.tokens * self._type.itemsize, prepared)
-            check_size(path.with_name(f"{path.name}.ends"), counts.documents * 8, prepared.folder)
+            _check_size(path.with_name(f"{path.name}.tokens"), counts.tokens * self._type.itemsize, prepared)
+            _check_size(path.with_name(f"{path.name}.ends"), counts.documents * 8, prepared)
         self._starts = np.cumsum([0] + [counts.tokens for counts, _ in self._shards])
         self._maps: dict[int, np.ndarray] = {}
 
@@ -313,11 +312,6 @@ class TokenStream:
         return arrays
 
     def _mapped(self, record: Path) -> tuple[np.ndarray, ...]:
-        """Map the arrays of a record.
-
-        Raises:
-          Damaged: there is no record, or a file has changed.
-        """
         by_name = read_json(record, dict[str, str], remedy="")
         # The record's seal does not cover the order of its names.
         paths = _numbered(record, len(by_name))
@@ -351,21 +345,54 @@ def _numbered(record: Path, count: int) -> list[Path]:
     return [record.with_suffix(f".{number}.npy") for number in range(count)]
 
 
-def _check_tokens(path: Path, size: int, prepared: PreparedSet) -> None:
-    if prepared.stored is None:
-        return check_size(path, size, prepared.folder)
-    if (size_now := prepared.stored.sizes.get(path.name)) != size:
-        state = "is missing" if size_now is None else f"has {size_now:,} bytes instead of {size:,}"
-        raise UserError(f"{path.name} in {prepared.stored.url} {state}; put the prepared set there again.")
-    return None
-
-
-def check_size(path: Path, size: int, folder: Path) -> None:
-    """Raise ``UserError`` if a file is missing or has another size."""
-    size_now = path.stat().st_size if path.exists() else None
+def _check_size(path: Path, size: int, prepared: PreparedSet) -> None:
+    """Raise ``UserError`` if a file is missing or has another size. Tokens may be in an object store."""
+    stored = prepared.stored if path.suffix == ".tokens" else None
+    if stored is None:
+        where, size_now = str(path), path.stat().st_size if path.exists() else None
+        remedy = (
+            f"make the set whole again with moejax data prepare, with the same settings and --out {prepared.folder}"
+        )
+    else:
+        where, size_now = f"{path.name} in {stored.url}", stored.sizes.get(path.name)
+        remedy = "put the prepared set there again"
     if size_now != size:
         state = "is missing" if size_now is None else f"has {size_now:,} bytes instead of {size:,}"
-        raise UserError(
-            f"{path} {state}; make the set whole again with moejax data prepare, with the same settings and --out "
-            f"{folder}."
-        )
+        raise UserError(f"{where} {state}; {remedy}.")
+
+
+def open_stored_set(url: str, folder: Path) -> PreparedSet:
+    """Open the set at ``url`` in an object store, and copy everything but the tokens to ``folder``.
+
+    Manifest, tokenizer, counts and document ends are copied. Existing copies of this set are kept.
+
+    Raises:
+      UserError: the store cannot be reached, or has no prepared set there.
+    """
+    storage = open_storage(url)
+    with reaching(url):
+        try:
+            told = storage.cat_file(MANIFEST)
+        except FileNotFoundError:
+            raise UserError(
+                f"{url} holds no prepared set; make one here with moejax data prepare, and copy its folder there."
+            ) from None
+        manifest: Manifest = parse_json(told, Manifest, f"{url}/{MANIFEST}", remedy="put the prepared set there again")
+        is_copied = (folder / MANIFEST).is_file() and (folder / MANIFEST).read_bytes() == told
+
+        def copy(name: str) -> None:
+            place = folder / name
+            if not (is_copied and place.exists()):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(place) as partial:
+                    storage.get_file(name, str(partial))
+
+        splits = [f"{SHARDS}/{shard.stem}.{split}" for shard in manifest.shards for split in SPLITS]
+        files = storage.fs.find(f"{storage.path}/{SHARDS}", detail=True)
+        sizes = {Path(path).name: about["size"] for path, about in dict(files).items()}
+        with ThreadPoolExecutor(_THREADS) as threads:
+            beside = [name for name in ("counts.npy", "tokenizer.json") if storage.exists(name)]
+            list(threads.map(copy, [*beside, *(f"{split}.ends" for split in splits)]))
+        with atomic_write(folder / MANIFEST) as partial:
+            partial.write_bytes(told)
+    return PreparedSet(folder, StoredTokens(storage, url, sizes))

@@ -1,4 +1,5 @@
-"""Cut a stream of tokens into rows of batches: windows of the running text, or whole documents packed together.
+"""Cut a stream of tokens into rows of batches: windows of the running text, or whole documents packed together. Select
+the fixed rows on which a model is evaluated.
 
 A row has ``length + 1`` tokens: inputs, and targets shifted by one. With packed documents, attention stays within a
 document, which begins with the end-of-document token of the previous one, as a text does at inference. A document
@@ -11,10 +12,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Int32
+
+from moejax.errors import UserError
 
 
 @runtime_checkable
@@ -56,7 +60,7 @@ class Packed:
     def __len__(self) -> int:
         return len(self._rows) - 1
 
-    def __getitem__(self, index: Any) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, np.ndarray]:
         tokens = np.zeros(self._length + 1, np.int32)
         segments = np.zeros(self._length + 1, np.int32)
         here = 0
@@ -104,7 +108,6 @@ def _blocks(ends: Sequence[np.ndarray], capacity: int) -> Iterator[tuple[np.ndar
 
 
 def _best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pieces in the order of their rows, and the number of pieces of each row."""
     order = np.argsort(-lengths, kind="stable")
     full = int(np.searchsorted(-lengths[order], -capacity, side="right"))
     rows: list[list[int]] = []
@@ -149,7 +152,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Any) -> Row:
+    def __getitem__(self, index: SupportsIndex) -> Row:
         """Return a row; repeated calls return the same row."""
         ...
 
@@ -164,7 +167,7 @@ class Windows:
     def __len__(self) -> int:
         return max(0, len(self._stream) - 1) // self._length
 
-    def __getitem__(self, index: Any) -> dict[str, Int32[np.ndarray, " length_plus_1"]]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Int32[np.ndarray, " length_plus_1"]]:
         start = int(index) * self._length
         return {"tokens": self._stream.read(start, start + self._length + 1)}
 
@@ -179,7 +182,7 @@ class EvenlySpread:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Row:
+    def __getitem__(self, index: SupportsIndex) -> Row:
         return self._rows[int(index) * len(self._rows) // self._count]
 
 
@@ -196,3 +199,69 @@ def counted(row: Row) -> np.ndarray:
         return np.ones(row["tokens"][..., 1:].shape, bool)
     segments = row["segments"]
     return (segments[..., 1:] == segments[..., :-1]) & (segments[..., 1:] > 0)
+
+
+@dataclass(frozen=True)
+class ValidationPart:
+    """Sizes of the validation rows of one set."""
+
+    name: str
+    targets: int
+    """Number of targets that count."""
+    bytes: float | None
+    """Bytes of text of those targets; None if unknown."""
+    in_loss: bool = True
+    """True if the rows are part of the loss; sets of weight 0 are evaluated separately."""
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """Held-out rows, the same for every batch size, mesh and step."""
+
+    rows: Row
+    """Arrays (rows, length + 1)."""
+    source: np.ndarray
+    """Int (rows): index of the set of each row."""
+    parts: tuple[ValidationPart, ...]
+    """Parts, one for each set."""
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens in the rows of the loss, including padding."""
+        width = self.rows["tokens"].shape[1]
+        return int(self.in_loss[self.source].sum()) * (width - 1)
+
+    @property
+    def in_loss(self) -> np.ndarray:
+        """Return Bool (sets): whether each set is part of the loss."""
+        return np.array([part.in_loss for part in self.parts])
+
+    @property
+    def targets(self) -> int:
+        """Return the number of targets that count in the loss."""
+        return sum(part.targets for part in self.parts if part.in_loss)
+
+    @property
+    def bytes(self) -> float | None:
+        """Return the bytes of text of those targets; None if unknown for a set."""
+        parts = [part for part in self.parts if part.in_loss]
+        known = [part.bytes for part in parts if part.bytes is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+
+def chosen(rows: Rows, count: int) -> Row:
+    """Return ``count`` evenly spread rows, or all rows if there are fewer.
+
+    Raises:
+      UserError: there are no rows.
+    """
+    if not len(rows):
+        raise UserError("The validation text is shorter than one row; lower sequence_length or give more text.")
+    numbers = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
+    picked = [rows[int(number)] for number in numbers]
+    return {name: np.stack([row[name] for row in picked]) for name in picked[0]}
+
+
+def shares(weights: Sequence[float], count: int) -> list[int]:
+    """Return the number of rows of each set by weight, at least one each."""
+    return [max(1, round(count * weight / sum(weights))) for weight in weights]

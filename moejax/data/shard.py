@@ -211,7 +211,6 @@ def _batches(input_shard: InputShard, corrupt: _Losses) -> Iterator[list[Documen
 
 
 def _tokens(batch: list[Document], tokenizer: Tokenizer) -> list[np.ndarray | None]:
-    """Return the tokens of each document; a source holds either text or tokens."""
     texts = [document.content for document in batch if isinstance(document.content, bytes)]
     encoded = iter(tokenizer.encode(texts)) if texts else iter(())
     return [next(encoded) if isinstance(d.content, bytes) else d.content for d in batch]

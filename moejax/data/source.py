@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -128,11 +128,10 @@ def ranges(size: int, step: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A placeholder for the input shards of an unreadable file."""
+class WholeFile:
+    """An input shard that is a whole file."""
 
     file: File
-    why: str
 
     @property
     def name(self) -> str:
@@ -143,6 +142,29 @@ class Broken:
     def size_bytes(self) -> int:
         """Return the size of the whole file."""
         return self.file.size
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """An input shard that is the part ``[start, end)`` of a file."""
+
+    file: File
+    start: int
+    end: int
+    BEFORE_START: ClassVar[str] = "@"
+    """Text of the name between the file and ``start``."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the file with ``start``."""
+        return f"{self.file.name}{self.BEFORE_START}{self.start}" if self.start else self.file.name
+
+
+@dataclass(frozen=True)
+class Broken(WholeFile):
+    """A placeholder for the input shards of an unreadable file."""
+
+    why: str
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Yield the whole file as one corrupt record."""

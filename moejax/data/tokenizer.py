@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -24,8 +24,48 @@ from moejax.stored import Missing, foreign_json, read_bytes
 from moejax.wording import says
 
 
+class Tokenizer:
+    """A tokenizer. Its subclasses are final."""
+
+    name: str
+    """Name given by the user."""
+    sha256: str
+    """Hash of everything that determines the tokens."""
+    vocab_size: int
+    """Largest token id plus one."""
+    end_of_document: int
+    """Token that follows the last token of a document."""
+    opening: tuple[int, ...]
+    """Tokens before a text, such as the ``<s>`` of Mixtral's template; ``encode`` omits them."""
+
+    def as_in_training(self) -> Tokenizer:
+        """Return the tokenizer of a model trained here: the end-of-document token opens a text."""
+        return self
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Return the tokens of each text without the end-of-document token; None for a text that cannot be
+        tokenised."""
+        raise NotImplementedError
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Return the text of tokens, or a description if it is unknown."""
+        raise NotImplementedError
+
+    def vocabulary(self) -> Mapping[int, str] | None:
+        """Return the learned tokens by id, or None if unknown."""
+        return None
+
+    def bytes_per_token(self) -> np.ndarray | None:
+        """Return Int32 (vocab_size): bytes of text of each token; 0 for tokens without text. None if unknown."""
+        return None
+
+    def save(self, folder: Path) -> str:
+        """Write required files into ``folder`` and return the name with which to open the tokenizer again."""
+        return self.name
+
+
 @dataclass(frozen=True)
-class BytesTokenizer:
+class BytesTokenizer(Tokenizer):
     """A tokenizer in which token b is the byte b; token 256 ends a document."""
 
     name: str = "bytes"
@@ -33,10 +73,6 @@ class BytesTokenizer:
     end_of_document: int = 256
     opening: tuple[int, ...] = (256,)
     sha256: str = hashlib.sha256(b"bytes, then 256").hexdigest()
-
-    def as_in_training(self) -> BytesTokenizer:
-        """Return itself, because no converted model has this tokenizer."""
-        return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Encode as uint8."""
@@ -54,12 +90,8 @@ class BytesTokenizer:
         """Return 1 for each byte and 0 for the end-of-document token."""
         return np.append(np.ones(256, np.int32), np.int32(0))
 
-    def save(self, folder: Path) -> str:
-        """Return the name; no file is needed."""
-        return self.name
 
-
-class TokenIds:
+class TokenIds(Tokenizer):
     """Token ids of unknown text, ``ids:VOCAB:END``: the vocabulary size and the end-of-document token."""
 
     def __init__(self, name: str):
@@ -70,12 +102,8 @@ class TokenIds:
         self.vocab_size, self.end_of_document = int(words[1]), int(words[2])
         if self.end_of_document >= self.vocab_size:
             raise UserError(f"{name} ends documents with a token outside its vocabulary; END must be below VOCAB.")
-        self.opening: tuple[int, ...] = (self.end_of_document,)
+        self.opening = (self.end_of_document,)
         self.sha256 = hashlib.sha256(name.encode()).hexdigest()
-
-    def as_in_training(self) -> TokenIds:
-        """Return itself, because it has no template."""
-        return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Raise an error, because text cannot be encoded.
@@ -89,24 +117,12 @@ class TokenIds:
         """Return the ids as text."""
         return " ".join(map(str, tokens.tolist()))
 
-    def vocabulary(self) -> None:
-        """Return None, because the spellings are unknown."""
-        return
-
-    def bytes_per_token(self) -> None:
-        """Return None, because the text is unknown."""
-        return
-
-    def save(self, folder: Path) -> str:
-        """Return the name; no file is needed."""
-        return self.name
-
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
 """End-of-document tokens of well-known tokenizers, tried in this order."""
 
 
-class JsonTokenizer:
+class JsonTokenizer(Tokenizer):
     """A ``tokenizer.json`` file. Special tokens in a text are read as text, without truncation or padding. If given,
     ``text`` is used as the content of the file."""
 
@@ -125,8 +141,8 @@ class JsonTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         self.end = _end_of_document(self._tokenizer, path, end)
-        self.opening: tuple[int, ...] = _opening(self._tokenizer)
-        self.end_of_document: int = self._tokenizer.get_vocab(with_added_tokens=True)[self.end]
+        self.opening = _opening(self._tokenizer)
+        self.end_of_document = self._tokenizer.get_vocab(with_added_tokens=True)[self.end]
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.sha256 = hashlib.sha256(f"{self._text}\0{self.end}".encode()).hexdigest()
 
@@ -217,7 +233,7 @@ def _with_template(text: str, token: str, number: int) -> str:
     return json.dumps(described, ensure_ascii=False, indent=2)
 
 
-def _end_of_document(tokenizer: Any, path: Path, given: str) -> str:
+def _end_of_document(tokenizer: tokenizers.Tokenizer, path: Path, given: str) -> str:
     if given:
         if tokenizer.token_to_id(given) is None:
             raise UserError(
@@ -230,7 +246,7 @@ def _end_of_document(tokenizer: Any, path: Path, given: str) -> str:
     raise UserError(f"{path} has none of {', '.join(ENDS)}; name the token that ends a document: {path}#TOKEN.")
 
 
-def _opening(tokenizer: Any) -> tuple[int, ...]:
+def _opening(tokenizer: tokenizers.Tokenizer) -> tuple[int, ...]:
     framed, bare = (tokenizer.encode("a", add_special_tokens=wanted).ids for wanted in (True, False))
     start = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)
     return tuple(framed[:start])
@@ -251,61 +267,6 @@ def _utf8(text: bytes) -> str | None:
         return text.decode()
     except UnicodeDecodeError:
         return None
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Interface of a tokenizer. Implementations are final classes."""
-
-    @property
-    def name(self) -> str:
-        """Return the name given by the user."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """Return the hash of everything that determines the tokens."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the largest token id plus one."""
-        ...
-
-    @property
-    def end_of_document(self) -> int:
-        """Return the token that follows the last token of a document."""
-        ...
-
-    @property
-    def opening(self) -> tuple[int, ...]:
-        """Return the tokens before a text, such as the ``<s>`` of Mixtral's template; ``encode`` omits them."""
-        ...
-
-    def as_in_training(self) -> Tokenizer:
-        """Return the tokenizer of a model trained here: the end-of-document token opens a text."""
-        ...
-
-    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Return the tokens of each text without the end-of-document token; None for a text that cannot be
-        tokenised."""
-        ...
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """Return the text of tokens, or a description if it is unknown."""
-        ...
-
-    def vocabulary(self) -> Mapping[int, str] | None:
-        """Return the learned tokens by id, or None if unknown."""
-        ...
-
-    def bytes_per_token(self) -> np.ndarray | None:
-        """Return Int32 (vocab_size): bytes of text of each token; 0 for tokens without text."""
-        ...
-
-    def save(self, folder: Path) -> str:
-        """Write required files into ``folder`` and return the name with which to open the tokenizer again."""
-        ...
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = None) -> list[int] | None:

@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from moejax.errors import UserError
+from moejax.say import say
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -75,13 +76,7 @@ def _begin(work: Any, common: tuple, ticks: Any, stop: Any, parent: int) -> None
     # The parent handles Ctrl-C and tells the workers when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with(parent)
 
 
 def _run(task: tuple) -> Any:
@@ -93,3 +88,20 @@ def _tick(amount: int) -> None:
         raise WorkStopped
     with _worker["ticks"].get_lock():
         _worker["ticks"].value += amount
+
+
+def end_with(parent: int | None) -> None:
+    """End this process soon after its parent has ended for any reason; None keeps it alive."""
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        try:
+            say("What started this process is gone; stopping.")
+        finally:
+            # This also holds if the output can no longer be written.
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -10,8 +10,7 @@ import numpy as np
 
 from moejax.config import dump
 from moejax.huggingface.family import canonical
-from moejax.weights.folder import Weights
-from moejax.weights.parameters import EXPERT_BIAS, flat
+from moejax.weights.folder import EXPERT_BIAS, Weights, flat
 
 
 def fingerprint(weights: Weights) -> str:

@@ -18,8 +18,7 @@ from moejax.train.directory.saved_weights import (
     tokenizer_beside,
     write_saved_weights,
 )
-from moejax.weights.folder import Weights, is_weights, load_weights
-from moejax.weights.tokenizer_files import special_token
+from moejax.weights.folder import Weights, is_weights, load_weights, special_token
 
 
 class LoadedModel(NamedTuple):

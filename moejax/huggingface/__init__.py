@@ -1,12 +1,8 @@
 """Read and write checkpoints of Hugging Face transformers, tensor by tensor."""
 
 from moejax.huggingface.deepseek_v3 import DEEPSEEK_V3
+from moejax.huggingface.families import GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from moejax.huggingface.family import ModelFamily
-from moejax.huggingface.gpt_oss import GPT_OSS
-from moejax.huggingface.mixtral import MIXTRAL
-from moejax.huggingface.olmoe import OLMOE
-from moejax.huggingface.qwen2_moe import QWEN2_MOE
-from moejax.huggingface.qwen3_moe import QWEN3_MOE
 
 __all__ = ["FAMILIES", "ModelFamily"]
 

@@ -134,11 +134,6 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
 
 
 def _files(folder: Path) -> tuple[list[Path], dict[str, str], list[str]]:
-    """Return the weight files, the file of each tensor in the index, and remarks on skipped files.
-
-    Raises:
-      UserError: there are no weight files, or the index names missing files.
-    """
     index, single = folder / INDEX, folder / SINGLE
     weight_map: dict[str, str] = {}
     if index.is_file():
@@ -167,11 +162,6 @@ def _files(folder: Path) -> tuple[list[Path], dict[str, str], list[str]]:
 
 
 def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[str, list[str]]) -> list[str]:
-    """Return remarks on tensors that are in several files.
-
-    Raises:
-      UserError: a tensor is not in the file that the index names, or the index does not name one of several.
-    """
     index = folder / INDEX
     if absent := sorted(name for name, file in weight_map.items() if file not in holders.get(name, [])):
         raise UserError(

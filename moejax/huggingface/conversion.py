@@ -23,10 +23,17 @@ from moejax.huggingface.options import CHECKPOINT_ONLY, IGNORED
 from moejax.huggingface.weight_mapping import Pair, fused, pairs
 from moejax.say import StageCallback
 from moejax.stored import read_json, write_json
-from moejax.weights.folder import FLOATS, open_weights, read_architecture, weights_writer
-from moejax.weights.parameters import EXPERT_BIAS, parameters
+from moejax.weights.folder import (
+    EXPERT_BIAS,
+    FLOATS,
+    carry_tokenizer,
+    generation_token_ids,
+    open_weights,
+    parameters,
+    read_architecture,
+    weights_writer,
+)
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
-from moejax.weights.tokenizer_files import carry_tokenizer, generation_token_ids
 from moejax.wording import told
 
 ORIGIN = "huggingface.json"

@@ -22,7 +22,7 @@ _NAMES = {
     type(None): "null",
 }
 
-IGNORED = frozenset(
+CHECKPOINT_ONLY = frozenset(
     {
         "architectures",
         "model_type",
@@ -31,6 +31,12 @@ IGNORED = frozenset(
         "dtype",
         "name_or_path",
         "auto_map",
+    }
+)
+"""Options that belong to one checkpoint and are not copied to another one of the same model."""
+
+IGNORED = CHECKPOINT_ONLY | frozenset(
+    {
         "attn_implementation",
         "experts_implementation",
         "bos_token_id",
@@ -93,19 +99,6 @@ IGNORED = frozenset(
 
 BOOKKEEPING = ("_", "unsloth_")
 """Prefixes of options that transformers and other tools write for internal use."""
-
-CHECKPOINT_ONLY = frozenset(
-    {
-        "architectures",
-        "model_type",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "name_or_path",
-        "auto_map",
-    }
-)
-"""Ignored options that belong to one checkpoint and are not copied to another one of the same model."""
 
 
 class Options:

@@ -13,7 +13,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.model.transformer import MTP_LAYERS
-from moejax.weights.parameters import EXPERT_BIAS, Parameter, parameters
+from moejax.weights.folder import EXPERT_BIAS, Parameter, parameters
 
 JOINED = "*"
 
@@ -128,7 +128,6 @@ def _of_layer(
     locate: Callable[[str], Located],
     layer: int,
 ) -> Iterator[Pair]:
-    """Yield the pairs of one layer; ``locate`` returns the array of a mapping's name."""
     for mapping in mappings:
         named = [_place(name) for name in mapping.ours]
         ours = [(*locate(name), matrix) for name, matrix in named]
@@ -138,7 +137,6 @@ def _of_layer(
 
 
 def _place(written: str) -> tuple[str, tuple[int, ...]]:
-    """Return the array of ``NAME`` or ``NAME[0]``, and the index of its matrix."""
     name, _, number = written.partition("[")
     return name, (int(number[:-1]),) if number else ()
 

@@ -4,7 +4,7 @@ process id.
 
 import sys
 
-from moejax.plan.parent_process import end_with
+from moejax.data.workers import end_with
 
 # Importing JAX takes seconds, so this comes first.
 end_with(int(sys.argv[1]))

@@ -16,8 +16,7 @@ from moejax.laws.accounting import mtp_params, params
 from moejax.laws.memory import named_activations, training_memory
 from moejax.model.runtime import kept_names
 from moejax.plan.interconnect import interconnect
-from moejax.plan.memory import parameter_bytes
-from moejax.plan.plan import mesh_sizes, slice_mesh_sizes
+from moejax.plan.plan import mesh_sizes, parameter_bytes, slice_mesh_sizes
 from moejax.plan.program_time import filled_rows
 from moejax.plan.step_time import Roofline, roofline, value_bytes
 from moejax.plan.topology import CUBE, Topology
@@ -135,7 +134,6 @@ def _gathers_rows(training: Training, platform: str) -> bool:
 
 
 def _of_training(a: Architecture) -> tuple[float, float]:
-    """Return all parameters of a training, multi-token prediction modules included, and those of routed experts."""
     of_model, of_modules = params(a), mtp_params(a)
     return float(of_model.total + of_modules.total), float(of_model.routed_experts + of_modules.routed_experts)
 

@@ -253,7 +253,6 @@ def _device_ids(ids: str | None, devices: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _axes(groups: Groups, mesh: Sizes) -> tuple[str, ...]:
-    """Return the mesh axes along which the members of a group differ."""
     shape = [size for _, size in mesh]
     differ = np.zeros(len(shape), bool)
     for group in groups:

@@ -218,14 +218,12 @@ def _sets_of_axes() -> list[tuple[str, ...]]:
 
 
 def _along(placed: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-    """Return one row of ``placed`` for each group along the mesh axes."""
     joined = [MESH_AXES.index(axis) for axis in axes]
     others = [axis for axis in range(len(MESH_AXES)) if axis not in joined]
     return placed.transpose(*others, *joined).reshape(-1, math.prod(placed.shape[axis] for axis in joined))
 
 
 def _fewest(rows: np.ndarray) -> int:
-    """Return the smallest number of times that a value occurs within its row."""
     return min(int(np.unique(row, return_counts=True)[1].min()) for row in np.unique(rows, axis=0))
 
 

@@ -3,31 +3,102 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from moejax.architecture import Architecture
 from moejax.kernels.private_api import tracing_for_gpu
 from moejax.laws.accounting import flops_per_token
+from moejax.model import transformer
 from moejax.plan.collectives import Collective, collectives
 from moejax.plan.interconnect import Interconnect, interconnect
-from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows, program_time
 from moejax.plan.step_time import Roofline, evaluation_roofline, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology, parse
-from moejax.sharding import DCN_DATA, MESH_AXES
+from moejax.sharding import DCN_DATA, MESH_AXES, partition_spec
 from moejax.train.devices import check_quantization
 from moejax.train.mesh import batch_sharding, make_mesh
 from moejax.train.program import Program, make_program
 from moejax.train.training import Training
 
 SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChipMemory:
+    """Bytes on one chip.
+
+    All fields are summands of ``total`` except ``gradients``, ``limit`` and the smaller of ``temporaries`` and
+    ``evaluation``.
+    """
+
+    parameters: int
+    """Float32 master weights."""
+    optimizer_state: int
+    other_state: int
+    """Balance bias, EMA, counters."""
+    batch: int
+    """Tokens of the step."""
+    temporaries: int
+    """Peak temporary memory within a step: gradients, activations, gathered weights, buffers."""
+    program: int
+    """The compiled code of step and evaluation."""
+    gradients: int
+    """Float32 gradients, sharded as the parameters; a part of the temporaries."""
+    limit: int
+    """Memory of the chip; 0 if unknown."""
+    evaluation: int = 0
+    """Peak temporary memory within an evaluation, which never coincides with a step."""
+
+    @property
+    def total(self) -> int:
+        """Total bytes in a step or an evaluation, whichever needs more."""
+        state = self.parameters + self.optimizer_state + self.other_state
+        return state + self.batch + max(self.temporaries, self.evaluation) + self.program
+
+    @property
+    def left(self) -> int:
+        """Unused bytes; negative if the training does not fit."""
+        return self.limit - self.total
+
+
+def shard_bytes(arrays: Any, shardings: Any) -> int:
+    """Return the bytes of a tree of arrays on one device."""
+
+    def of(array: Any, sharding: Any) -> int:
+        return math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
+
+    return sum(jax.tree.leaves(jax.tree.map(of, arrays, shardings)))
+
+
+def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
+    """Return a mesh of these sizes without devices."""
+    return AbstractMesh(
+        tuple(sizes[axis] for axis in MESH_AXES), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES)
+    )
+
+
+def parameter_bytes(training: Training, mesh: Mapping[str, int]) -> int:
+    """Return the bytes of the parameters on one chip of a mesh of these sizes, without a device."""
+    return _parameter_bytes(training.architecture, tuple(mesh[axis] for axis in MESH_AXES))
+
+
+@functools.lru_cache(maxsize=4096)
+def _parameter_bytes(architecture: Architecture, sizes: tuple[int, ...]) -> int:
+    abstract = abstract_mesh(dict(zip(MESH_AXES, sizes, strict=True)))
+    params, axes = transformer.abstract_params(architecture), transformer.param_axes(architecture)
+    shardings = jax.tree.map(
+        lambda leaf, names: NamedSharding(abstract, partition_spec(names, leaf.shape, abstract)), params, axes
+    )
+    return shard_bytes(params, shardings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,15 +307,14 @@ def _plan(
     recipe, sizes = training.recipe, slice_mesh_sizes(training, topology)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
     memory = _memory(program, topology, compiled, evaluation, refused)
-    step, evaluated = (
-        _timed(training, one, topology, sizes) if one is not None else _Timed() for one in (compiled, evaluation)
-    )
+    communication, step = _timed(training, compiled, topology, sizes)
+    _, evaluated = _timed(training, evaluation, topology, sizes)
     tokens = program.evaluation_batch["tokens"].shape[0] * recipe.data.sequence_length
     of_step = of_evaluation = None
-    if step.program is not None and evaluated.program is not None and topology.device is not None:
+    if step is not None and evaluated is not None and topology.device is not None:
         known = training, dict(mesh.shape), topology.device
-        of_step = roofline(*known, memory.parameters, step.program.link_seconds)
-        of_evaluation = evaluation_roofline(*known, tokens, evaluated.program.link_seconds)
+        of_step = roofline(*known, memory.parameters, step.link_seconds)
+        of_evaluation = evaluation_roofline(*known, tokens, evaluated.link_seconds)
     return Plan(
         name=training.name,
         topology=topology.name,
@@ -263,12 +333,12 @@ def _plan(
         model_flops_unmasked=float(per_token.training * recipe.batch_tokens),
         step_flops=step_flops(training),
         xla_flops=0.0 if compiled is None else float((compiled.cost_analysis() or {}).get("flops", 0.0)),
-        communication=step.communication,
+        communication=communication,
         roofline=of_step,
-        program=step.program,
+        program=step,
         evaluation_tokens=tokens,
         evaluation_roofline=of_evaluation,
-        evaluation_program=evaluated.program,
+        evaluation_program=evaluated,
         tokens=recipe.tokens(recipe.steps(max(recipe.budgets_tokens))),
         compile_seconds=seconds,
     )
@@ -300,7 +370,6 @@ def _memory(program: Program, topology: Topology, compiled: Any, evaluation: Any
 
 
 def _of_program(compiled: Any) -> tuple[int, int]:
-    """Return the bytes of a program's temporaries and of its code."""
     analysis = compiled.memory_analysis()
     # Outputs that do not reuse the memory of the incoming state.
     beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
@@ -328,25 +397,21 @@ def _communication(sent: Sequence[Collective], links: Interconnect | None) -> tu
     return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """Communication and time of a compiled program."""
-
-    communication: tuple[CollectiveVolume, ...] = ()
-    program: ProgramTime | None = None
-
-
-def _timed(training: Training, compiled: Any, topology: Topology, mesh: dict[str, int]) -> _Timed:
+def _timed(
+    training: Training, compiled: Any, topology: Topology, mesh: dict[str, int]
+) -> tuple[tuple[CollectiveVolume, ...], ProgramTime | None]:
+    if compiled is None:
+        return (), None
     text, links = compiled.as_text(), interconnect(topology, mesh)
     sent = collectives(text, mesh, topology.slices)
     communication = _communication(sent, links)
     if topology.device is None or links is None:
-        return _Timed(communication)
+        return communication, None
     by_axes: dict[str, float] = {}
     for one in communication:
         by_axes[one.axes] = by_axes.get(one.axes, 0.0) + one.seconds
     each = {one.name: links.seconds(one.kind, one.axes, float(one.bytes), one.pairs) for one in sent}
-    return _Timed(communication, program_time(text, topology.device, filled_rows(training, mesh), by_axes, each))
+    return communication, program_time(text, topology.device, filled_rows(training, mesh), by_axes, each)
 
 
 def _summarise(

@@ -191,7 +191,6 @@ def _bytes_moved_beside(kernels: Iterable[CompiledKernel]) -> int:
 
 
 def _cycles(kernel: CompiledKernel) -> int:
-    """Return the cycles that XLA's TPU compiler states for a kernel; 0 if none."""
     stated = _CYCLES.search(kernel.run.rest)
     return int(stated[1]) if stated is not None and int(stated[1]) < UNKNOWN_CYCLES else 0
 
@@ -339,7 +338,6 @@ def _used_and_results(kernel: CompiledKernel) -> tuple[set[tuple[str, str]], set
 
 
 def _written_in_place(one: Instruction) -> str:
-    """Return the type of the values written in place into the first operand; empty if none."""
     if one.opcode == "dynamic-update-slice":
         return one.operands[1]
     return one.operands[2] if one.opcode == "scatter" and len(one.operands) == 3 else ""
@@ -361,7 +359,6 @@ def _bytes(type_: str) -> int:
 
 
 def _size(type_: str) -> int:
-    """Return the bytes of a type's arrays."""
     return sum(bytes_of_arrays(type_))
 
 
@@ -370,7 +367,6 @@ def _is_product(part: Instruction) -> bool:
 
 
 def _product_seconds(part: Instruction, chip: Chip) -> float:
-    """Return the seconds of a product at the peak of its operand types; 0 for other instructions."""
     if not _is_product(part):
         return 0.0
     factors = part.operands[:2]
@@ -431,7 +427,6 @@ def product_flops(product: Instruction) -> float:
 
 
 def _array(type_: str) -> tuple[int, ...]:
-    """Return the shape of the first array of a type."""
     return tuple(int(size) for size in type_.partition("[")[2].partition("]")[0].split(",") if size)
 
 
@@ -565,5 +560,4 @@ def _cudnn_scores(call: re.Match[str]) -> float:
 
 
 def _shapes(type_: str, kind: str) -> list[tuple[int, ...]]:
-    """Return the shapes of a type's arrays of one kind of number."""
     return [tuple(map(int, shape.split(","))) for shape in re.findall(rf"\b{kind}\d+\[([\d,]+)\]", type_)]

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from moejax.model.runtime import REMAT_POLICIES
 from moejax.plan.analytic_estimate import analytic_estimate, divisors
-from moejax.plan.memory import abstract_mesh
-from moejax.plan.plan import Plan, mesh_sizes
+from moejax.plan.plan import Plan, abstract_mesh, mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
 from moejax.say import StageCallback
 from moejax.sharding import MESH_AXES
@@ -101,30 +100,22 @@ def remedies(
     """
     own = _candidate(refused, topology)
     every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]
-    recipe = refused.recipe
 
-    def same(one: PlanCandidate, *parts: str) -> bool:
-        other = one.training.recipe
-        return all(
-            {
-                "mesh": other.mesh == own.training.recipe.mesh,
-                "remat": other.runtime.remat == recipe.runtime.remat,
-                "parts": other.microbatches == recipe.microbatches,
-            }[part]
-            for part in parts
-        )
+    def changed(one: PlanCandidate) -> set[str]:
+        ours, theirs = own.training.recipe, one.training.recipe
+        is_changed = {
+            "mesh": theirs.mesh != ours.mesh,
+            "remat": theirs.runtime.remat != ours.runtime.remat,
+            "parts": theirs.microbatches != ours.microbatches,
+        }
+        return {part for part in is_changed if is_changed[part]}
 
     roomy = sorted(every, key=lambda one: (one.memory_bytes > _limit(topology), one.seconds))
-    kinds = [
-        ("another remat policy", [one for one in roomy if same(one, "mesh", "parts")]),
-        ("more microbatches", [one for one in roomy if same(one, "mesh", "remat")]),
-        ("another mesh", [one for one in roomy if same(one, "remat", "parts")]),
-        ("all three", roomy),
-        ("more chips", list(_more_chips(refused, topology))),
-    ]
+    of_one_thing = [[one for one in roomy if changed(one) <= {part}] for part in ("remat", "parts", "mesh")]
+    kinds = [*of_one_thing, roomy, list(_more_chips(refused, topology))]
     fitting: list[tuple[str, Plan]] = []
     tried: set[str] = set()
-    for _, group in [*kinds, *kinds]:
+    for group in [*kinds, *kinds]:
         for one in group:
             words = one.words if one.topology == topology else f"--topology {one.topology.name} {one.words}"
             if words in tried:
@@ -178,7 +169,6 @@ def _meshes(devices: int) -> Iterator[dict[str, int]]:
 
 
 def _divides(training: Training, topology: Topology) -> bool:
-    """Return whether every mesh axis divides the dimension that it shards."""
     recipe, a, mesh = training.recipe, training.architecture, training.recipe.mesh
     if not a.is_moe and mesh.expert > 1:
         return False

@@ -131,7 +131,6 @@ def quantized_flops(training: Training) -> float:
 
 
 def _quantized_per_token(training: Training) -> float:
-    """Return the FLOPs per token of a forward pass in products of 8-bit numbers."""
     if training.recipe.runtime.matmul_quantization == "none":
         return 0.0
     part = flops_per_token(training.architecture, training.recipe.data.sequence_length)
@@ -228,7 +227,6 @@ def evaluation_roofline(
 def _compute_seconds(
     training: Training, mesh: Mapping[str, int], chip: Chip, flops: float, quantized_flops: float
 ) -> float:
-    """Return the seconds of ``flops`` FLOPs over all chips, of which ``quantized_flops`` are in 8-bit products."""
     quantized_peak = chip.peak(training.recipe.runtime.matmul_quantization)
     # GPUs compute float32 products in TF32, at half the bfloat16 peak in NVIDIA's data sheets. TPUs round float32 to
     # bfloat16.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from moejax.data.validation import Validation
+from moejax.data.rows import Validation
 from moejax.model.transformer import Params
 from moejax.routing.sums import RoutingSums
 from moejax.train.mesh import batch_sharding, local_rows, place_rows

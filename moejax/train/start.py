@@ -37,8 +37,16 @@ from moejax.train.directory.saved_weights import (
 from moejax.train.program import Program
 from moejax.train.step import TrainState
 from moejax.train.training import Training
-from moejax.weights.folder import WEIGHTS, is_weights, open_weights, read_architecture
-from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
+from moejax.weights.folder import (
+    EXPERT_BIAS,
+    WEIGHTS,
+    flat,
+    is_weights,
+    nested,
+    open_weights,
+    parameters,
+    read_architecture,
+)
 from moejax.weights.upcycle import OF_THE_MIXTURE, Read, ReadBlock, check_upcycled, preserves, upcycled
 from moejax.wording import some
 

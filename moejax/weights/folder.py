@@ -1,12 +1,14 @@
 """Read and write moejax's weights folder: ``architecture.json``, ``weights.safetensors`` and tokenizer files.
 
-The file holds the stacked arrays of ``moejax.weights.parameters`` under their dotted names, each in its stored type:
+The file holds the stacked arrays of ``parameters`` under their dotted names, each in its stored type:
 float32, bfloat16 or float16. One file suffices for any size, because tensors are read by position.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +22,7 @@ from moejax.config import dump
 from moejax.errors import UserError
 from moejax.folder import atomic_folder, check_as_written, note
 from moejax.model import transformer
-from moejax.stored import read_json, write_json
-from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
+from moejax.stored import foreign_json, read_bytes, read_json, write_json
 from moejax.weights.safetensors import DTYPES, Kind, TensorFile, TensorFileWriter
 from moejax.wording import some
 
@@ -30,6 +31,52 @@ WEIGHTS = "weights.safetensors"
 
 FLOATS = {"float32": DTYPES["F32"], "bfloat16": DTYPES["BF16"], "float16": DTYPES["F16"]}
 """Types of weights by their common names."""
+
+
+EXPERT_BIAS = "moe_layers.feed_forward.expert_bias"
+"""Name of the expert bias, which is stored with the parameters but is not one of them. Its last rows belong to
+multi-token prediction modules."""
+
+
+class Parameter(NamedTuple):
+    """Shape and axes of a stacked array."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """Logical names, as in ``moejax.sharding``."""
+
+
+@functools.lru_cache(maxsize=16)
+def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
+    """Return every stacked array by its dotted name, including the expert bias of an architecture that has one."""
+    shapes = dict(flat(transformer.abstract_params(architecture)))
+    axes = dict(flat(transformer.param_axes(architecture)))
+    described = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
+    if architecture.expert_bias:
+        shape = (len(architecture.routed_layers), architecture.num_experts)
+        described[EXPERT_BIAS] = Parameter(shape, ("layers", "router"))
+    return described
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested dicts with their dotted names."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Build nested dicts from dotted names."""
+    tree: dict[str, Any] = {}
+    for name, value in leaves.items():
+        *groups, last = name.split(".")
+        here = tree
+        for group in groups:
+            here = here.setdefault(group, {})
+        here[last] = value
+    return tree
 
 
 class Weights(NamedTuple):
@@ -139,3 +186,52 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
             )
         if kind.dtype not in FLOATS.values():
             raise UserError(f"{file.path}: {name} is {kind.dtype}; weights are {', '.join(FLOATS)}.")
+
+
+GENERATION = "generation_config.json"
+"""File of generation defaults, which names the first and last tokens of a generated text."""
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Special tokens named in ``config.json`` and ``generation_config.json``."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "tekken.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    GENERATION,
+)
+"""Files that Hugging Face writes."""
+
+
+def carry_tokenizer(source: Path, target: Path) -> list[str]:
+    """Copy the tokenizer files that exist, and return their names."""
+    names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    for name in names:
+        shutil.copyfile(source / name, target / name)
+    return names
+
+
+def generation_token_ids(folder: Path) -> dict[str, Any]:
+    """Return the special tokens of ``generation_config.json``, None for those that it does not name."""
+    path = folder / GENERATION
+    remedy = "copy it again, or remove it"
+    named = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy) if path.is_file() else {}
+    return {name: named.get(name) for name in TOKEN_IDS}
+
+
+def special_token(folder: Path, name: str) -> str | None:
+    """Return an entry of ``tokenizer_config.json`` such as ``bos_token``; None if it is missing."""
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return None
+    remedy = "copy it again, or remove it"
+    token = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy).get(name)
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

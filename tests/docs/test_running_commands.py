@@ -27,7 +27,7 @@ from moejax.cli import COMMANDS
 from moejax.cli.config_file import load
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002
-from moejax.plan.gpu_target import has_cuda_plugin
+from moejax.plan.topology import has_cuda_plugin
 from moejax.routing.routers import ROUTERS
 from moejax.study.outcomes import try_outcomes
 from moejax.study.run import materialise

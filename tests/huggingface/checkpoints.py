@@ -9,7 +9,7 @@ from family_architectures import SMALL
 
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.weight_mapping import pairs
-from moejax.weights.parameters import EXPERT_BIAS, nested, parameters
+from moejax.weights.folder import EXPERT_BIAS, nested, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
 

@@ -16,7 +16,7 @@ from moejax.huggingface.conversion import plan_export
 from moejax.huggingface.family import canonical
 from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
-from moejax.weights.parameters import EXPERT_BIAS, parameters
+from moejax.weights.folder import EXPERT_BIAS, parameters
 
 
 def test_every_family_is_drawn_here_and_has_several_variants_in_the_parity_tests():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.weight_mapping import pairs, rearrange
 from moejax.model import transformer
-from moejax.weights.parameters import parameters
+from moejax.weights.folder import parameters
 
 
 @given(st.permutations(["a", "b", "c"]), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))

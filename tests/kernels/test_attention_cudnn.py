@@ -20,7 +20,7 @@ from moejax.kernels.attention.cudnn import _documents, cudnn, most_documents, su
 from moejax.kernels.private_api import tracing_for_gpu
 from moejax.laws.memory import named_activations
 from moejax.model.runtime import remat_policy
-from moejax.plan.gpu_target import TARGETS
+from moejax.plan.topology import TARGETS
 
 
 def on(chip):

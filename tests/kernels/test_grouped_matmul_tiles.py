@@ -20,7 +20,7 @@ from moejax.kernels.grouped_matmul.tiles import (
 )
 from moejax.kernels.grouped_matmul.triton import row_tiles
 from moejax.kernels.table import load
-from moejax.plan.gpu_target import TARGETS
+from moejax.plan.topology import TARGETS
 from moejax.platform import gpu_generation
 
 PARTS = ("forward", "rows", "matrices")

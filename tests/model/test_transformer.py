@@ -24,7 +24,7 @@ from moejax.model.loss import LossWeights, auxiliary, token_loss, weighted_losse
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
-from moejax.weights.parameters import flat
+from moejax.weights.folder import flat
 
 
 @st.composite

@@ -15,9 +15,7 @@ from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.huggingface.options import BOOKKEEPING, IGNORED
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
-from moejax.weights.folder import load_weights, save_weights
-from moejax.weights.parameters import flat
-from moejax.weights.tokenizer_files import TOKEN_IDS
+from moejax.weights.folder import TOKEN_IDS, flat, load_weights, save_weights
 
 TOLERANCE = 1e-4
 TOKENS = np.random.default_rng(0).integers(0, 48, (2, 24), np.int32)

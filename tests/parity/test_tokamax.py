@@ -14,7 +14,7 @@ from moejax.kernels import quantization
 from moejax.kernels.experts import Experts
 from moejax.kernels.grouped_matmul.tiles import nearest
 from moejax.kernels.table import has_tokamax, load
-from moejax.plan.gpu_target import TARGETS
+from moejax.plan.topology import TARGETS
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
 

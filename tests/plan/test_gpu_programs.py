@@ -27,10 +27,9 @@ from moejax.kernels.linear import project
 from moejax.kernels.private_api import tracing_for_gpu
 from moejax.kernels.table import TABLE, select
 from moejax.plan import program_time
-from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.plan import measure
 from moejax.plan.process import plan
-from moejax.plan.topology import parse
+from moejax.plan.topology import has_cuda_plugin, parse
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped as dispatch_grouped
 from moejax.sharding import TOKEN_AXES

@@ -20,12 +20,10 @@ from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.collectives import collectives
-from moejax.plan.gpu_target import has_cuda_plugin
-from moejax.plan.memory import parameter_bytes
-from moejax.plan.plan import Plan, check_plan, measure
+from moejax.plan.plan import Plan, check_plan, measure, parameter_bytes
 from moejax.plan.process import plan
 from moejax.plan.step_time import Roofline, model_flops, step_flops
-from moejax.plan.topology import parse
+from moejax.plan.topology import has_cuda_plugin, parse
 from moejax.train.batch_schedule import RampStage
 from moejax.train.devices import Speed
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh

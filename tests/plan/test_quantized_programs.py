@@ -13,15 +13,14 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
 from moejax.model.runtime import Runtime
 from moejax.model.transformer import abstract_params
-from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.plan import check_plan
 from moejax.plan.process import plan
 from moejax.plan.program_text import instructions
 from moejax.plan.step_time import memory_traffic, quantized_flops, roofline, step_flops
-from moejax.plan.topology import parse
+from moejax.plan.topology import has_cuda_plugin, parse
 from moejax.train.mesh import MeshShape
 from moejax.train.training import DataConfig, Recipe, Training
-from moejax.weights.parameters import flat
+from moejax.weights.folder import flat
 
 SHAPE = Architecture(
     vocab_size=512,

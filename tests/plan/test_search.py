@@ -12,8 +12,7 @@ from moejax.laws.memory import training_memory
 from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.interconnect import interconnect
-from moejax.plan.memory import ChipMemory, parameter_bytes
-from moejax.plan.plan import Plan, mesh_sizes
+from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.step_time import Roofline

@@ -130,8 +130,7 @@ def test_json_that_is_no_plan_is_a_sentence(tmp_path, capsys):
 
 @pytest.fixture
 def example_plan(tmp_path):
-    from moejax.plan.memory import ChipMemory
-    from moejax.plan.plan import Plan
+    from moejax.plan.plan import ChipMemory, Plan
     from moejax.plan.program_time import ProgramTime
     from moejax.plan.step_time import Roofline
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
 from moejax.model.runtime import Runtime
-from moejax.plan.gpu_target import TARGETS
+from moejax.plan.topology import TARGETS
 from moejax.platform import GENERATIONS
 from moejax.train.devices import (
     CHIP_OF_DEVICE,

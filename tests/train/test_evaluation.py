@@ -10,8 +10,8 @@ from few_documents import Few
 
 from moejax.data.config import WeightedSource
 from moejax.data.corpus import open_corpus
+from moejax.data.rows import Validation, ValidationPart
 from moejax.data.sources import NAMED
-from moejax.data.validation import Validation, ValidationPart
 from moejax.routing.sums import RoutingSums
 from moejax.run_table import check
 from moejax.train.directory import metrics

@@ -24,8 +24,7 @@ from moejax.train.batch_schedule import RampStage
 from moejax.train.directory.manifest import write_hashes
 from moejax.train.directory.saved_weights import SavedState, find_saved_state, is_training, write_saved_weights
 from moejax.train.loop import train
-from moejax.weights.folder import load_weights
-from moejax.weights.parameters import EXPERT_BIAS, nested, parameters
+from moejax.weights.folder import EXPERT_BIAS, load_weights, nested, parameters
 
 ARCHITECTURE = Architecture(
     vocab_size=6,

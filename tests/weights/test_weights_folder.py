@@ -8,8 +8,16 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.folder import WRITTEN
 from moejax.stored import read_json, write_json
-from moejax.weights.folder import ARCHITECTURE, WEIGHTS, load_weights, save_weights
-from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
+from moejax.weights.folder import (
+    ARCHITECTURE,
+    EXPERT_BIAS,
+    WEIGHTS,
+    flat,
+    load_weights,
+    nested,
+    parameters,
+    save_weights,
+)
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
 ARCHITECTURE_OF_ALL = Architecture(

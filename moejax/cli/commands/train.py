@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from moejax.cli.options import hidden, option
 from moejax.cli.process import stay_on, take_gpu_memory
+from moejax.cli.progress import training_progress
 from moejax.cli.shared import ExportableOptions, Workers
 from moejax.errors import UserError
-from moejax.plan.parent_process import end_with
+from moejax.json_text import json_text
 from moejax.ranges import NumberRange, whole
+from moejax.say import say
+from moejax.stored import read_json
 from moejax.train.host import computes_on_cpu, keep_memory
 
 if TYPE_CHECKING:
@@ -123,6 +126,8 @@ class TrainCommand(ExportableOptions, name="train"):
 
     def prepare(self) -> None:
         """Configure the process before JAX is imported and starts threads: core, parent, memory."""
+        from moejax.data.workers import end_with
+
         if self._starts_processes:
             return
         stay_on(self.core)
@@ -131,12 +136,15 @@ class TrainCommand(ExportableOptions, name="train"):
             keep_memory(self.cpu_devices or 1)
 
     def run(self) -> int:
+        from absl import logging
+
         from moejax.train.processes import ProcessGroup, ending_alone, init_distributed, own_stdout, run_here
 
         if self._starts_processes:
             assert self.processes is not None
             return run_here(self.words, self.processes)
-        _silence_writers()
+        # Errors of threads that write checkpoints also arrive as exceptions with a message.
+        logging.set_verbosity(logging.FATAL)
         take_gpu_memory()
         self._configure_cpu()
         if not self._is_one_of_many:
@@ -157,11 +165,8 @@ class TrainCommand(ExportableOptions, name="train"):
             jax.config.update("jax_num_cpu_devices", self.cpu_devices)
 
     def _train(self, group: ProcessGroup) -> int:
-        from moejax.cli.progress import training_progress
-        from moejax.json_text import json_text
         from moejax.report import render
         from moejax.report.trainings import trained
-        from moejax.say import say
         from moejax.train.loop import train
         from moejax.train.stopping import Stopped, exit_status, stop_on_signals
 
@@ -197,7 +202,6 @@ class TrainCommand(ExportableOptions, name="train"):
         return 0
 
     def _training(self) -> tuple[Training, Path, str]:
-        """Return the training, its folder, and how its automatic settings were derived."""
         from moejax.train.auto import choose_hyperparameters
         from moejax.train.training import Training
 
@@ -211,7 +215,6 @@ class TrainCommand(ExportableOptions, name="train"):
 
 
 def _saved(folder: Path) -> Training:
-    from moejax.stored import read_json
     from moejax.train.directory import identity
     from moejax.train.training import Training
 
@@ -219,18 +222,3 @@ def _saved(folder: Path) -> Training:
     if not path.is_file():
         raise UserError(f"{folder} holds no training to resume; start one with --config=FILE.py.")
     return read_json(path, Training, remedy=identity.REMEDY)
-
-
-def _silence_writers() -> None:
-    """Suppress messages of checkpoint-writing threads, whose errors also arrive as exceptions with a message."""
-    from absl import logging
-
-    logging.set_verbosity(logging.FATAL)
-    otherwise = sys.unraisablehook
-
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        # These writes were still in progress when another one failed.
-        if "Event loop is closed" not in str(unraisable.exc_value):
-            otherwise(unraisable)
-
-    sys.unraisablehook = hook

@@ -20,7 +20,6 @@ from moejax.data.sources import (
     json_lines,
     megatron,
     parquet,
-    python_stdlib,
     text_files,
     token_files,
 )
@@ -29,7 +28,7 @@ from moejax.input_file import check_text, inner_suffix, is_compressed
 from moejax.storage import is_remote
 from moejax.wording import says, some
 
-NAMED: dict[str, Callable[[SourceOptions], Iterable[InputShard]]] = {"python_stdlib": python_stdlib.input_shards}
+NAMED: dict[str, Callable[[SourceOptions], Iterable[InputShard]]] = {"python_stdlib": text_files.python_stdlib}
 """Named sources."""
 
 Format = Callable[[Sequence[File], Path, SourceOptions], Iterable[InputShard]]
@@ -113,11 +112,6 @@ def check_source(source: str) -> None:
 
 
 def _readable(source: str) -> list[Path]:
-    """Return the files of a source that have a known format.
-
-    Raises:
-      UserError: the file or folder does not exist or has no such file.
-    """
     if not is_there(source):
         raise UserError(
             f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
@@ -189,7 +183,6 @@ def skipped(source: str) -> Skipped | None:
 
 
 def _files(path: Path) -> tuple[list[Path], Skipped]:
-    """Return the files of known format in the order of their paths, and the skipped files."""
     every, hidden, prepared = [], [], []
     # A pipe or a device is rejected by name when it is opened.
     if not path.is_dir():

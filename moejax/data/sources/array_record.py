@@ -6,24 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, ranges
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, FileRange, SourceOptions, ranges
 from moejax.errors import UserError
 from moejax.wording import says
 
 
 @dataclass(frozen=True)
-class Records:
+class Records(FileRange):
     """Records ``[start, end)`` of a file."""
 
-    file: File
-    start: int
-    end: int
     size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file with its first record."""
-        return f"{self.file.name}, record {self.start}" if self.start else self.file.name
+    BEFORE_START = ", record "
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Yield a document per record."""

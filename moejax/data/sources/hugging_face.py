@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from moejax.data.source import Corrupt, Document, File, SourceOptions, file
+from moejax.data.source import Corrupt, Document, SourceOptions, WholeFile, file
 from moejax.errors import UserError
 from moejax.wording import says
 
@@ -20,21 +20,10 @@ PREFIX = "hf:"
 
 
 @dataclass(frozen=True)
-class ArrowFile:
+class ArrowFile(WholeFile):
     """An Arrow file in the cache of ``datasets``."""
 
-    file: File
     text_field: str
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file."""
-        return self.file.name
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size of the whole file."""
-        return self.file.size
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Yield a document per row."""

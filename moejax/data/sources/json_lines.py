@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from moejax import input_file
-from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, SourceOptions, ranges
+from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, FileRange, SourceOptions, WholeFile, ranges
 from moejax.errors import UserError
 from moejax.input_file import UNREADABLE, inner_suffix, is_compressed, opened
 from moejax.json_text import parse
@@ -19,19 +19,11 @@ from moejax.wording import says, told
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLines(FileRange):
     """Lines that begin in ``[start, end)`` of a file; all lines of a compressed file, which can only be read from its
     start."""
 
-    file: File
     text_field: str
-    start: int
-    end: int
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file with the first byte."""
-        return f"{self.file.name}@{self.start}" if self.start else self.file.name
 
     @property
     def size_bytes(self) -> int:
@@ -61,21 +53,10 @@ class JsonLines:
 
 
 @dataclass(frozen=True)
-class JsonArray:
+class JsonArray(WholeFile):
     """A file with one array of records, as ``json.dump`` writes a list."""
 
-    file: File
     text_field: str
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file."""
-        return self.file.name
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size on disk."""
-        return self.file.size
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Yield a document per item. Items after a damaged one are lost, because its end is unknown."""
@@ -98,7 +79,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
             continue
         step = file.size if is_compressed(file.path) else INPUT_SHARD_BYTES
         for start, end in ranges(file.size, step):
-            yield JsonLines(file, options.text_field, start, end)
+            yield JsonLines(file, start, end, options.text_field)
 
 
 def _is_array(file: File) -> bool:
@@ -110,11 +91,6 @@ def _is_array(file: File) -> bool:
 
 
 def _items(stream: IO[bytes]) -> Iterator[Any]:
-    """Decode the items of an array, with one item at a time in memory.
-
-    Raises:
-      ValueError: the file has no array, or an item of more than ``MOST_LINE_BYTES`` characters.
-    """
     decode, decoder = codecs.getincrementaldecoder("utf-8-sig")().decode, json.JSONDecoder()
     text, at, mark = "", 0, "["
     while True:

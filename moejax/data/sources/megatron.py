@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, file
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, FileRange, SourceOptions, file
 from moejax.data.sources.token_files import mapped, native
 from moejax.errors import UserError
 from moejax.wording import says, told
@@ -31,20 +31,13 @@ def index_of(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class MegatronDocuments:
+class MegatronDocuments(FileRange):
     """Documents ``[start, end)`` of a data set."""
 
-    file: File
     index: File
     end_of_document: int
-    start: int
-    end: int
     size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file with its first document."""
-        return f"{self.file.name}, document {self.start}" if self.start else self.file.name
+    BEFORE_START = ", document "
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Yield each document's joined sequences without the end-of-document token."""
@@ -87,12 +80,10 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
         for start in range(0, index.documents, step):
             end = min(start + step, index.documents)
             size = (index.first_token(end) - index.first_token(start)) * index.dtype.itemsize
-            yield MegatronDocuments(tokens, described, end_of_document, start, end, size)
+            yield MegatronDocuments(tokens, start, end, described, end_of_document, size)
 
 
 class _Index:
-    """Memory-mapped arrays of an index file."""
-
     def __init__(self, file: File):
         with open(file.path, "rb") as stream:
             header = stream.read(_HEADER_BYTES)

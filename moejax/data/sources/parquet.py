@@ -9,25 +9,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, FileRange, SourceOptions
 from moejax.errors import UserError
 from moejax.wording import says
 
 
 @dataclass(frozen=True)
-class RowGroups:
+class RowGroups(FileRange):
     """Row groups ``[start, end)`` of a file."""
 
-    file: File
     text_field: str
-    start: int
-    end: int
     size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file with its first row group."""
-        return f"{self.file.name}, group {self.start}" if self.start else self.file.name
+    BEFORE_START = ", group "
 
     def documents(self) -> Iterator[Document | Corrupt]:
         """Yield a document per row."""
@@ -64,7 +57,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
             for group in range(groups):
                 size += parquet.metadata.row_group(group).total_byte_size
                 if size >= INPUT_SHARD_BYTES or group + 1 == groups:
-                    yield RowGroups(file, options.text_field, start, group + 1, size)
+                    yield RowGroups(file, start, group + 1, options.text_field, size)
                     start, size = group + 1, 0
 
 

@@ -4,11 +4,13 @@ ends into several documents."""
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, SourceOptions, ranges
+from moejax.data import source
+from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, FileRange, SourceOptions, ranges
 from moejax.input_file import UNREADABLE, is_compressed, opened
 from moejax.wording import says
 
@@ -54,12 +56,8 @@ class TextFiles:
 
 
 @dataclass(frozen=True)
-class TextRange:
+class TextRange(FileRange):
     """Lines that begin in ``[start, end)`` of one large file, as one document; lines above 1 MiB may be cut."""
-
-    file: File
-    start: int
-    end: int
 
     @property
     def name(self) -> str:
@@ -108,6 +106,25 @@ def gathered(
             size += file.size
     if group:
         yield TextFiles(str(root), tuple(group), split_by_path, documents_per_file)
+
+
+_LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+
+def python_stdlib(options: SourceOptions) -> Iterator[TextFiles | TextRange]:
+    """Yield the embedded corpus: the ``.py`` files of the running Python's standard library without its tests.
+
+    Every machine has these files, so a first training run needs no download. The corpus differs between Python
+    versions; its hash is stored with every run. A file's split is determined by its path, which stays the same if its
+    text changes.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        paths += [Path(folder, name) for name in names if name.endswith(".py")]
+    paths.sort(key=lambda path: path.relative_to(root).as_posix())
+    return gathered([source.file(path) for path in paths], root, split_by_path=True)
 
 
 def _cut_lines(text: bytes, documents: int) -> Iterator[bytes]:

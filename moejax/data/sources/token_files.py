@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, ranges
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, FileRange, SourceOptions, ranges
 from moejax.errors import UserError
 from moejax.input_file import inner_suffix
 from moejax.wording import says, told
@@ -28,22 +28,14 @@ _CHUNK = 2**20
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(FileRange):
     """Documents that begin in the tokens ``[start, end)`` of a file."""
 
-    file: File
     type: str
     """NumPy name of the token type with its byte order, such as ``<u2``."""
     offset: int
     """Number of bytes before the first token."""
     end_of_document: int
-    start: int
-    end: int
-
-    @property
-    def name(self) -> str:
-        """Return the name of the file with the first token."""
-        return f"{self.file.name}@{self.start}" if self.start else self.file.name
 
     @property
     def size_bytes(self) -> int:
@@ -85,7 +77,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
             continue
         count = (file.size - offset) // dtype.itemsize
         for start, end in ranges(count, INPUT_SHARD_BYTES // dtype.itemsize):
-            yield Tokens(file, dtype.str, offset, end_of_document, start, end)
+            yield Tokens(file, start, end, dtype.str, offset, end_of_document)
 
 
 def mapped(file: File, dtype: np.dtype, offset: int = 0) -> np.ndarray:
@@ -100,11 +92,6 @@ def native(tokens: np.ndarray) -> np.ndarray:
 
 
 def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype, int]:
-    """Return the token type of a file and the byte of its first token.
-
-    Raises:
-      UserError: the file has other contents, or another number of tokens than in its header.
-    """
     is_npy = inner_suffix(file.path) == ".npy"
     with open(file.path, "rb") as stream:
         begins = stream.read(_LLM_C_HEADER_BYTES)

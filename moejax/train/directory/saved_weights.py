@@ -23,10 +23,16 @@ from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_traine
 from moejax.train.directory.manifest import damage, finished_steps, read_metadata
 from moejax.train.directory.metrics import TRUNK, branch_name
 from moejax.train.training import Training
-from moejax.weights.folder import weights_writer
-from moejax.weights.parameters import EXPERT_BIAS, parameters
+from moejax.weights.folder import (
+    EXPERT_BIAS,
+    GENERATION,
+    TOKEN_IDS,
+    TOKENIZER_FILES,
+    parameters,
+    special_token,
+    weights_writer,
+)
 from moejax.weights.safetensors import Kind, TensorFileWriter
-from moejax.weights.tokenizer_files import GENERATION, TOKEN_IDS, TOKENIZER_FILES, special_token
 
 _REMEDY = "resume the training, which takes the checkpoint before it"
 
