@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from moejax.errors import UserError
-from moejax.wording import did_you_mean
+from moejax.wording import did_you_mean, shown
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         kind, allowed = typing.get_args(hint)
         value = convert(kind, value, where)
         if value not in allowed:
-            raise UserError(f"{where} is {_shown(value)}; {allowed.advice(value)}")
+            raise UserError(f"{where} is {shown(value)}; {allowed.advice(value)}")
         return value
     if isinstance(hint, Mapping):
         group = convert(dict, value, where)
@@ -121,7 +121,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     if hint in (dict, list):
         if not isinstance(value, hint):
             kind = "a group of named items" if hint is dict else "a list"
-            raise UserError(f"{where} is {_shown(value)}; it must be {kind}.")
+            raise UserError(f"{where} is {shown(value)}; it must be {kind}.")
         return value
     if origin in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
@@ -136,12 +136,12 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         return build(typing.cast(type, hint), value, where)
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise UserError(f"{where} is {_shown(value)}; it must be a list.")
+            raise UserError(f"{where} is {shown(value)}; it must be a list.")
         kinds = typing.get_args(hint)
         if kinds[-1] is ...:
             kinds = (kinds[0],) * len(value)
         if len(kinds) != len(value):
-            raise UserError(f"{where} is {_shown(value)}; it must be a list of {len(kinds)}.")
+            raise UserError(f"{where} is {shown(value)}; it must be a list of {len(kinds)}.")
         return tuple(convert(kind, v, f"{where}[{i}]") for i, (kind, v) in enumerate(zip(kinds, value, strict=True)))
     if origin is list:
         return [
@@ -149,9 +149,9 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         ]
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
-            raise UserError(f"{where} is {_shown(value)}; it must be a group of named items.")
+            raise UserError(f"{where} is {shown(value)}; it must be a group of named items.")
         if other := [key for key in value if not isinstance(key, str)]:
-            raise UserError(f"{where} has an item {_shown(other[0])}; write its name as a text, {str(other[0])!r}.")
+            raise UserError(f"{where} has an item {shown(other[0])}; write its name as a text, {str(other[0])!r}.")
         return {key: convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
@@ -161,16 +161,8 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     names = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
-    raise UserError(f"{where} is {_shown(value)}; it must be {names[hint]}.")
+    raise UserError(f"{where} is {shown(value)}; it must be {names[hint]}.")
 
 
 def _below(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
-
-
-def _shown(value: Any) -> str:
-    """Return a wrong value as text, truncated if it is long."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"{value:.3e}" if value.bit_length() < 1000 else "a number of hundreds of digits"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.wording import shown
 
 WRITTEN = ".moejax-written"
 """File in a folder with the names and hashes of the files that moejax wrote there, one JSON list per line."""
@@ -84,15 +85,22 @@ def check_replaceable(path: Path) -> None:
     # Path.resolve fails for a link that points to itself.
     if Path(os.path.realpath(path)) in _INPUTS.get():
         raise UserError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
-    folder = _OUTPUTS.get()
-    if folder is None or not path.absolute().is_relative_to(folder):
+    if (place := _recorded_at(path)) is None:
         return
-    name = path.absolute().relative_to(folder).as_posix()
+    folder, name = place
     known = noted(folder)
     if name not in known:
         raise UserError(f"{path} exists and was not written by moejax; choose another path, or move it away.")
     if path.is_symlink() or not path.is_file() or sha256(path) not in known[name]:
         raise UserError(f"{path} was changed after moejax wrote it; name another place, or move it away.")
+
+
+def _recorded_at(path: Path) -> tuple[Path, str] | None:
+    """Return the folder of ``outputs_of`` with the name of ``path`` in it; None if it is elsewhere."""
+    folder = _OUTPUTS.get()
+    if folder is None or not path.absolute().is_relative_to(folder):
+        return None
+    return folder, path.absolute().relative_to(folder).as_posix()
 
 
 def written_in(folder: Path) -> list[str]:
@@ -109,8 +117,8 @@ def noted(folder: Path) -> dict[str, set[str]]:
     """
     noted: dict[str, set[str]] = {}
     try:
-        with _notes(folder, os.O_RDONLY) as file:
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
+        with os.fdopen(_open_record(folder, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return noted
     for line in lines:
@@ -122,18 +130,11 @@ def noted(folder: Path) -> dict[str, set[str]]:
     return noted
 
 
-def _note(path: Path, partial: Path) -> None:
-    """Record the content of ``path`` before it is written. A record without a file does no harm."""
-    folder = _OUTPUTS.get()
-    if folder is not None and path.absolute().is_relative_to(folder):
-        note(folder, path.absolute().relative_to(folder).as_posix(), partial)
-
-
 def note(folder: Path, name: str, file: Path) -> None:
     """Record that moejax writes ``name`` in a folder, with the content of ``file``."""
     content = sha256(file)
     if content not in noted(folder).get(name, ()):
-        with _notes(folder, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as notes:
+        with os.fdopen(_open_record(folder, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as notes:
             # The leading newline starts a new line after a torn one.
             notes.write(f"\n{json.dumps([name, content])}\n".encode())
             # The record is synced first. Otherwise a file that survived a power failure without one would seem to be
@@ -158,26 +159,15 @@ def check_as_written(path: Path, content: str | None = None) -> None:
             )
 
 
-@contextlib.contextmanager
-def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
-    """Open the record of written files, but no link to another file and no pipe, which has no end.
-
-    Raises:
-      UserError: it is not a regular file.
-    """
+def _open_record(folder: Path, flags: int) -> int:
+    """Open the record of written files, which is neither a link to another file nor a pipe, which has no end."""
     path = folder / WRITTEN
-    wrong = UserError(
-        f"{path} is not a file, and moejax records there what it writes; choose another --out, or remove it."
-    )
-    if path.is_symlink() or path.is_dir():
-        raise wrong
-    # Without O_NONBLOCK, opening a pipe blocks until its other end is opened.
-    with os.fdopen(
-        os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "ab" if flags & os.O_WRONLY else "rb"
-    ) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise wrong
-        yield file
+    descriptor = None if path.is_symlink() or path.is_dir() else open_regular(path, flags)
+    if descriptor is None:
+        raise UserError(
+            f"{path} is not a file, and moejax records there what it writes; choose another --out, or remove it."
+        )
+    return descriptor
 
 
 def sha256(path: Path, read: Callable[[int], None] = lambda size: None) -> str:
@@ -208,9 +198,9 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as file:
             os.fsync(file.fileno())
-        _note(path, partial)
-        if noted:
-            note(path.parent, path.name, partial)
+        # The content is recorded before it is written. A record without a file does no harm.
+        for folder, name in filter(None, (_recorded_at(path), (path.parent, path.name) if noted else None)):
+            note(folder, name, partial)
         if (waiting := _SET.get()) is not None:
             held = partial.with_name(f".{os.getpid()}.set.{tail}")
             waiting[path] = partial.replace(held)
@@ -295,7 +285,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     check_new_folder(path)
     path = path.absolute()
     partial = path.with_name(f".{path.name}.partial")
-    if partial.is_symlink() or (partial.exists() and not _is_left(partial)):
+    # A stopped command leaves its lock.
+    is_left = partial.is_dir() and ((partial / ".lock").is_file() or not any(partial.iterdir()))
+    if partial.is_symlink() or (partial.exists() and not is_left):
         raise UserError(
             f"{partial} is there already, and the new folder is first written there; remove it if it is left of a "
             f"command that was stopped, move it away, or choose another --out."
@@ -304,26 +296,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     with only_writer(partial, patience_seconds=0.0):
         try:
             # Files of a killed process are of no use.
-            _empty(partial, keep=".lock")
+            for child in partial.iterdir():
+                if child.is_dir():
+                    shutil.rmtree(child)
+                elif child.name != ".lock":
+                    child.unlink()
             yield partial
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         (partial / ".lock").unlink()
         partial.replace(path)
-
-
-def _is_left(folder: Path) -> bool:
-    """Return whether a folder is empty, or left over from ``atomic_folder``."""
-    return folder.is_dir() and ((folder / ".lock").is_file() or not any(folder.iterdir()))
-
-
-def _empty(folder: Path, keep: str) -> None:
-    for child in folder.iterdir():
-        if child.is_dir():
-            shutil.rmtree(child)
-        elif child.name != keep:
-            child.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -351,12 +334,7 @@ def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
 
 def differences(old: Any, new: Any) -> list[str]:
     """Return the differences of two nested values, as ``a.b was 1, is 2``."""
-    return [f"{path} was {_short(was)}, is {_short(now)}" for path, (was, now) in changes(old, new).items()]
-
-
-def _short(value: Any, most: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return [f"{path} was {shown(was)}, is {shown(now)}" for path, (was, now) in changes(old, new).items()]
 
 
 def open_regular(path: Path, flags: int) -> int | None:

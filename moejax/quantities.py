@@ -99,7 +99,6 @@ def format_bytes(value: float | int, digits: int = 4) -> str:
 
 
 def _plain(value: float | int, digits: int) -> str:
-    """Format a number with ``digits`` digits, without an exponent or trailing zeros of a fraction."""
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -7,6 +7,7 @@ pandas is imported only when a table is read or written.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -47,24 +48,11 @@ class RunColumn:
     above_zero: bool = False
 
 
-def _text(meaning: str) -> RunColumn:
-    return RunColumn("text", "", meaning)
-
-
-def _json(meaning: str) -> RunColumn:
-    return RunColumn("json", "", meaning)
-
-
-def _count(unit: str, meaning: str) -> RunColumn:
-    return RunColumn("integer", unit, meaning, least=0.0)
-
-
-def _size(unit: str, meaning: str) -> RunColumn:
-    return RunColumn("number", unit, meaning, above_zero=True)
-
-
-def _share(unit: str, meaning: str) -> RunColumn:
-    return RunColumn("number", unit, meaning, least=0.0)
+_text = functools.partial(RunColumn, "text", "")
+_json = functools.partial(RunColumn, "json", "")
+_count = functools.partial(RunColumn, "integer", least=0.0)
+_size = functools.partial(RunColumn, "number", above_zero=True)
+_share = functools.partial(RunColumn, "number", least=0.0)
 
 
 COLUMNS: dict[str, RunColumn] = {

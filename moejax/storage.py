@@ -60,11 +60,6 @@ def open_storage(url: str | PathLike[str]) -> DirFileSystem:
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    """Return a store's client, and the path of the URL in it.
-
-    Raises:
-      UserError: the protocol is unknown, its package is not installed, or it needs more than a URL.
-    """
     protocol = url.partition("://")[0].rpartition("::")[2]
     try:
         fsspec.get_filesystem_class(protocol)

@@ -194,7 +194,6 @@ def _parsed(content: bytes | str, *, strict: bool = True) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """Check and remove the seal."""
     if not isinstance(value, dict) or SEAL not in value:
         raise UserError(
             f"it has no entry {SEAL!r} with the hash of what moejax wrote: it was changed by hand, or written by "

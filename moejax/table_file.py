@@ -63,7 +63,6 @@ def read_csv(path: Path) -> Any:
 
 
 def _separator(text: str, usual: str) -> str:
-    """Return the separator of a CSV text, determined from its header."""
     header = next((line for line in io.StringIO(text) if not line.isspace()), "")
     return usual if usual in header else next((other for other in _SEPARATORS if other in header), usual)
 
@@ -73,9 +72,6 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
 
     pandas guesses if lines do not match the header: it pads short ones, shifts long ones, and reads a quoted cell
     across line breaks. So the lines are counted first.
-
-    Raises:
-      UserError: as ``read_csv``.
     """
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names: list[str] = []
@@ -113,7 +109,6 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
 
 
 def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
-    """Add the first number of each kind in ``_COMMAS`` to ``seen``."""
     for cell in cells:
         if ("," in cell or "." in cell) and (kind := _kind(cell)):
             seen.setdefault(kind, cell.strip())
@@ -135,11 +130,6 @@ def _with_point(cell: Any) -> Any:
 
 
 def _decimal_point(seen: dict[str, str]) -> str:
-    """Return the decimal point of a table whose separator is not a comma.
-
-    Raises:
-      UserError: the sign of a number may be a decimal point or a thousands separator.
-    """
     decimal = "decimal" in seen
     unclear = [seen[kind] for kind in (("thousands", "points") if decimal else ("either",)) if kind in seen]
     if unclear and (decimal or "thousands" not in seen):

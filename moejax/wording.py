@@ -77,11 +77,13 @@ def command(*words: object) -> str:
 
 
 MOST_SHOWN = 80
-"""Maximum number of characters of a wrong cell in an error."""
+"""Maximum number of characters of a wrong value in an error."""
 
 
 def shown(value: object) -> str:
-    """Return the content of a cell for a sentence, shortened if needed."""
+    """Return a value of a cell or setting for a sentence, shortened if needed."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"{value:.3e}" if value.bit_length() < 1000 else "a number of hundreds of digits"
     text = repr(getattr(value, "item")() if getattr(value, "ndim", None) == 0 else value)  # noqa: B009
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 

@@ -36,7 +36,6 @@ BASE = {
     "run_sources",
     "run_table",
     "sharding",
-    "sobol",
     "storage",
     "stored",
     "table_file",

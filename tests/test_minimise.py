@@ -1,11 +1,12 @@
-"""Minimisation finds the lowest point to the last digits, in float64 inside a float32 process."""
+"""Minimisation finds the lowest point to the last digits, in float64 in a float32 process. Sobol points are SciPy's."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from scipy.stats import qmc
 
-from moejax.minimise import least_squares, minimise_lanes, newton, polish, values
+from moejax.minimise import DIRECTIONS, least_squares, minimise_lanes, newton, polish, sobol, values
 
 
 def rosenbrock(point, shared, lane):
@@ -92,3 +93,15 @@ def test_least_squares_leave_a_start_without_a_value_where_it_is():
     assert values.tolist()[0] == np.inf
     assert points[0, 0] == -1.0
     assert points[1, 0] == pytest.approx(np.e)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 6, len(DIRECTIONS), len(DIRECTIONS) + 3])
+@pytest.mark.parametrize("count", [1, 8, 512])
+def test_points_are_scipys_to_the_bit(dimensions, count):
+    for seed in (0, 7):
+        theirs = qmc.Sobol(dimensions, rng=seed).random(count)
+        np.testing.assert_array_equal(sobol(dimensions, count, seed), theirs)
+
+
+def test_any_number_of_points_is_the_beginning_of_more():
+    np.testing.assert_array_equal(sobol(3, 5, 1), sobol(3, 16, 1)[:5])

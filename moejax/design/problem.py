@@ -19,7 +19,7 @@ from moejax.design.solve import Solved, solve
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.law import Law
-from moejax.sobol import sobol
+from moejax.minimise import sobol
 
 STARTS = 8
 SAME = 1e-6

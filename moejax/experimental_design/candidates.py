@@ -18,7 +18,7 @@ from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, params
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
-from moejax.sobol import sobol
+from moejax.minimise import sobol
 
 COUNT = 1024
 """Number of candidates to keep."""

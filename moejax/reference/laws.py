@@ -130,7 +130,6 @@ def with_list(index: str) -> str:
 
 
 def _about(law: Any) -> str:
-    """Return the first sentence of the file of a law."""
     return inspect.cleandoc(sys.modules[law.__module__].__doc__ or "").partition("\n")[0]
 
 
@@ -204,7 +203,6 @@ def _letter(f: dataclasses.Field[Any]) -> str:
 
 
 def _meaning(field: str) -> str:
-    """Return the meaning of a field or property of a Design, in words."""
     said = docstrings(Design)[field] if field in FIELDS else inspect.cleandoc(getattr(Design, field).__doc__ or "")
     words = re.sub(r" \(.*?\)|[.;:].*", "", _prose(said))
     return words[:1].lower() + words[1:]
@@ -337,7 +335,6 @@ def _asked(name: str) -> tuple[str, ...]:
 
 
 def _answer(name: str) -> str:
-    """Return the prediction of ``moejax predict`` for the example."""
     options = dict(zip(_asked(name)[::2], _asked(name)[1::2], strict=True))
     if "--loss" in options:
         design = Design(columns={"loss": parse_number(options["--loss"])})

@@ -85,7 +85,6 @@ def docstrings(cls: Any) -> dict[str, str]:
 
 
 def _value(hint: Any) -> str:
-    """Return the allowed values of a setting, in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return str(inner[1])
@@ -104,7 +103,6 @@ def _value(hint: Any) -> str:
 
 
 def _keys(said: str, cls: Any) -> str:
-    """Return the allowed names of a setting that is "a key of" a mapping."""
     named = re.match(r"A key of `([\w.]+)`", said)
     if not named:
         return ""

@@ -40,6 +40,21 @@ def is_file(path: Path) -> bool:
         return file.read(9) == b"artifact_"
 
 
+def is_database(path: Path) -> bool:
+    """Return whether a file is a database of MLflow."""
+    if path.suffix not in (".db", ".sqlite", ".sqlite3"):
+        return False
+    try:
+        with contextlib.closing(_read_only(path)) as store:
+            return bool(store.execute("select 1 from sqlite_master where name = 'experiments'").fetchall())
+    except sqlite3.Error:
+        return False
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+
+
 def read(text: str) -> list[TrackedRun]:
     """Return the runs that are not deleted, of all experiments or of the one named after ``#``.
 
@@ -69,7 +84,6 @@ def histories(text: str) -> Iterator[History]:
 
 @contextlib.contextmanager
 def _runs(text: str) -> Iterator[tuple[Any, list[tuple[Any, str]]]]:
-    """Open a store and yield the client with the chosen runs and the names of their experiments."""
     place, _, chosen = text.partition("#")
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -129,7 +143,7 @@ def _address(place: str) -> Iterator[str]:
         input_file.check(path)
         copy = Path(folder, "mlflow.db")
         with (
-            contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as original,
+            contextlib.closing(_read_only(path)) as original,
             contextlib.closing(sqlite3.connect(copy)) as target,
         ):
             # A backup includes the write-ahead log of a database in use.

@@ -111,7 +111,9 @@ def kind_of(source: Path | str) -> str:
         return prefix
     path = Path(str(source).partition("#")[0])
     if path.is_file():
-        return "mlflow" if path.suffix in (".db", ".sqlite", ".sqlite3") else ""
+        from moejax.run_sources.mlflow import is_database
+
+        return "mlflow" if is_database(path) else ""
     seen = [prefix for prefix, kind in kinds().items() if any(map(kind.is_file, _files(path)))]
     if len(seen) > 1:
         titles = " and ".join(kinds()[prefix].title for prefix in seen)

@@ -23,8 +23,6 @@ def is_file(path: Path) -> bool:
 
 @dataclass
 class _Folder:
-    """Contents of the event files in a folder."""
-
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     points: list[tuple[str, int, float]] = field(default_factory=list)
@@ -68,7 +66,6 @@ def histories(text: str) -> Iterator[History]:
 
 
 def _folders(text: str) -> dict[Path, _Folder]:
-    """Return the contents of every folder with event files."""
     library("tensorboard", "TensorBoard's events", "tensorboard")
     folder = Path(text)
     folders: dict[Path, _Folder] = {}

@@ -1,6 +1,8 @@
 """Runs of trackers are tables: one row per run, with its settings and the last value of each metric."""
 
+import contextlib
 import os
+import sqlite3
 import struct
 import zlib
 
@@ -138,6 +140,8 @@ def test_records_of_wandb_are_read_across_blocks_up_to_where_a_run_was_killed(tm
         ("tensorboard:empty", "has no events of TensorBoard|need tensorboard"),
         ("wandb:empty", r"has no runs of Weights & Biases|needs? wandb"),
         ("hf:empty", "cannot be read|need datasets"),
+        ("words.db", "is not a run table: its name must end in"),
+        ("other.db", "is not a run table: its name must end in"),
     ],
 )
 def test_what_cannot_be_read_is_named(given, sentence, tmp_path, monkeypatch):
@@ -147,6 +151,9 @@ def test_what_cannot_be_read_is_named(given, sentence, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "tb").mkdir()
     (tmp_path / "tb/events.out.tfevents.1").touch()
+    (tmp_path / "words.db").write_text("no database")
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as store:
+        store.execute("create table mine (x integer)")
     with pytest.raises(UserError, match=sentence):
         run_table.read(source(given))
 

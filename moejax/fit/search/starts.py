@@ -17,7 +17,7 @@ from moejax.fit.search.objective import FitObjective
 from moejax.fit.search.objective import points_of as coordinates_of
 from moejax.float64 import float64
 from moejax.laws import called
-from moejax.sobol import sobol
+from moejax.minimise import sobol
 
 Points = Float[np.ndarray, "starts free"]
 
