@@ -168,7 +168,6 @@ def _run(words: list[str]) -> int:
 
 
 def _files(command: Command) -> tuple[list[Path], dict[dataclasses.Field[Any], str | Path]]:
-    """Return the existing files that a command's options name, and the places that it writes to."""
     inputs, outputs = [], {}
     for field in dataclasses.fields(command):
         value = getattr(command, field.name)

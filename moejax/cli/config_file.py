@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import inspect
 import io
 import os
 import sys
+import types
 import warnings
 from collections.abc import Iterator, Sequence
-from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePosixPath
-from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import moejax
@@ -194,17 +192,6 @@ def load_architecture(config: str, overrides: Sequence[str]) -> Architecture:
     return architecture
 
 
-class _WithoutBytecode(SourceFileLoader):
-    """A loader of Python files that writes no ``__pycache__``.
-
-    It leaves the user's folders unchanged. Python also validates bytecode only by size and whole seconds, so a script
-    that writes one config after another could load an older one.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
     """Run user code without letting it print into a command's result, close stdout, or change the working directory."""
@@ -228,13 +215,13 @@ def read(config: str) -> Any:
     path = find(config)
     if not Path(name).exists():
         say(f"moejax: {name} is not here, so moejax's own is read: {path}")
-    loader = _WithoutBytecode(path.stem, str(path))
-    spec = importlib.util.spec_from_loader(path.stem, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
     try:
         with _apart():
-            loader.exec_module(module)
+            # An import would write __pycache__ into the user's folder. Python validates bytecode only by size and whole
+            # seconds, so a script that writes one config after another could load an older one.
+            exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
     if not callable(vars(module).get("get_config")):

@@ -138,7 +138,6 @@ def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _help(field: dataclasses.Field[Any]) -> str:
-    """Return the help text of an option with its default."""
     about, default = field.metadata["help"], field.default
     if about is argparse.SUPPRESS:
         return about

@@ -7,10 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moejax.quantities import clock
 from moejax.say import ProgressCallback, say
+
+if TYPE_CHECKING:
+    from moejax.train.training import Training
 
 SECONDS_BETWEEN_LINES = 15.0
 LEAST_SHARE = 0.01
@@ -85,7 +88,7 @@ def waiting(text: str, *, every: float = 60.0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, dict[str, Any]], None]]:
+def training_progress(training: Training, *, quiet: bool) -> Iterator[Callable[[int, dict[str, Any]], None]]:
     """Yield the ``progress`` callback of ``moejax.train.loop.train``."""
     if quiet:
         yield lambda steps, values: None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from moejax.cli.options import REQUIRED, Command, option
+from moejax.cli.options import Command, option
 from moejax.errors import UserError
 from moejax.folder import is_file
 from moejax.quantities import parse, parse_whole_number
@@ -172,7 +172,7 @@ class TableOptions(Command):
     )
     trust_units: bool = option(False, "accept sizes, tokens and FLOPs whose units look wrong", group=TABLE)
 
-    def read(self, runs: Any, law: Any, also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
+    def read(self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
         """Return the runs of a table for a law or columns, and print notes about them."""
         from moejax.say import say
 
@@ -181,7 +181,9 @@ class TableOptions(Command):
             say(note)
         return read
 
-    def read_quietly(self, runs: Any, law: Any, also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
+    def read_quietly(
+        self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()
+    ) -> ReadRuns:
         """Return the same runs without printing notes."""
         from moejax.fit.tables.read_runs import read_runs
 
@@ -210,7 +212,7 @@ class SignOptions(TableOptions):
     negative: str = option("", "coefficients below 0, separated by commas", metavar="NAMES", group=FORMULA)
     either: str = option("", "coefficients that may have any sign, separated by commas", metavar="NAMES", group=FORMULA)
 
-    def formulas(self, runs: Any, texts: Sequence[str], budget: str = "") -> dict[str, type]:
+    def formulas(self, runs: Path | str, texts: Sequence[str], budget: str = "") -> dict[str, type]:
         """Return the laws of formulas on a table's columns, by text. Declared signs apply to all of them.
 
         Raises:
@@ -263,7 +265,7 @@ class LawOptions(SignOptions):
         needs=("form",),
     )
 
-    def law_for(self, runs: Any) -> type:
+    def law_for(self, runs: Path | str) -> type:
         """Return the law that ``--law`` names, or ``--form`` defines on a table's columns."""
         from moejax.laws import LAWS
         from moejax.laws.predict import law_name
@@ -399,6 +401,7 @@ class BootstrapOptions(TableOptions, LevelOptions):
 
         if not isinstance(fit, FitResult):
             raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+        assert self.runs is not None, "the command checks it"
         return bootstrap(fit, self.read(self.runs, type(fit.law)).runs, self.bootstrap)
 
 
@@ -426,13 +429,6 @@ class ConfigOptions(Command):
         from moejax.cli.config_file import load
 
         return load(cls, str(self.config), self.overrides)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequiredConfigOptions(ConfigOptions):
-    """A required config file with its overrides."""
-
-    config: str = option(REQUIRED, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moejax.cli.options import argument, flag_of, given, option, out
+from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
+from moejax.cli.progress import progress
 from moejax.cli.shared import FORM, FORMULA, RUNS, ObjectiveOptions, SignOptions, SplitOptions, TableOptions
 from moejax.errors import UserError
+from moejax.folder import write_json, write_text
 from moejax.run_sources.source import named, source
+from moejax.say import say
 from moejax.wording import listed
 
 if TYPE_CHECKING:
@@ -47,8 +51,6 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"
         compile_quickly(optimised=self.each is not None)
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_set
-        from moejax.cli.progress import progress
         from moejax.fit.selection.comparison import compare, of_the_loss, summary
         from moejax.laws import LAWS
         from moejax.laws.predict import law_name
@@ -73,7 +75,6 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"
         render.show(result, as_json=self.json)
 
     def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
-        """Return the runs, with the columns and the target of the formulas."""
         from moejax.laws.design import FIELDS
 
         targets = list(dict.fromkeys(target for law in formulas.values() for target in law.outputs))
@@ -103,11 +104,9 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"
 
 
 def _write(folder: Path, comparison: Comparison, read: ReadRuns, result: Result) -> None:
-    from moejax.folder import write_json, write_text
     from moejax.report import render
     from moejax.report.figures import compared_laws
     from moejax.report.figures.figure import write_figure
-    from moejax.say import say
 
     figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(comparison, read.runs, read.rows.tolist())

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from moejax.cli.options import Command, option, out
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress
 from moejax.errors import UserError
 from moejax.folder import check_new_folder
+from moejax.json_text import json_text
+from moejax.quantities import format_bytes
 from moejax.ranges import whole
+from moejax.say import StageCallback, say
 
 if TYPE_CHECKING:
     from moejax.huggingface.conversion import Converted
@@ -75,10 +80,7 @@ class ConvertCommand(Command, name="convert"):
         return direction
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_folder
-        from moejax.cli.progress import progress
         from moejax.huggingface.conversion import from_huggingface
-        from moejax.json_text import json_text
 
         kind, path = self._direction
         with out_folder(self.out.absolute().parent, shared=True), progress() as show:
@@ -93,7 +95,7 @@ class ConvertCommand(Command, name="convert"):
         else:
             _print(self.out, done)
 
-    def _to_huggingface(self, path: Path, show: Any) -> dict[str, Any]:
+    def _to_huggingface(self, path: Path, show: StageCallback) -> dict[str, Any]:
         from moejax.huggingface.conversion import to_huggingface
         from moejax.train.directory.saved_weights import find_saved_state, is_training, write_saved_weights
         from moejax.weights.folder import is_weights
@@ -116,7 +118,7 @@ class ConvertCommand(Command, name="convert"):
             done = to_huggingface(between, self.out, **options, sequence_length=length)
         return {**_as_data(done), "phase": saved.phase, "step": saved.step}
 
-    def _to_weights(self, path: Path, show: Any) -> dict[str, Any]:
+    def _to_weights(self, path: Path, show: StageCallback) -> dict[str, Any]:
         from moejax.train.directory.saved_weights import find_saved_state, write_saved_weights
         from moejax.weights.folder import WEIGHTS
 
@@ -139,9 +141,6 @@ def _as_data(done: Converted) -> dict[str, Any]:
 
 
 def _print(out: Path, done: dict[str, Any]) -> None:
-    from moejax.quantities import format_bytes
-    from moejax.say import say
-
     lines = []
     if "phase" in done:
         lines.append(f"{done['phase']}, step {done['step']:,}")

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from moejax.cli.options import argument, given, option, out
+from moejax.cli.out_folder import out_folder
 from moejax.cli.process import compile_quickly
+from moejax.cli.progress import progress
 from moejax.cli.shared import Length, LevelOptions, Seed, numbers, pairs
 from moejax.errors import UserError
 from moejax.ranges import whole
+from moejax.say import say
+from moejax.wording import listed
 
 if TYPE_CHECKING:
     from moejax.fit.curves.read_curves import Curves
@@ -90,13 +94,9 @@ class CurvesCommand(LevelOptions, name="curves"):
         compile_quickly()
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_folder
-        from moejax.cli.progress import progress
         from moejax.fit.curves.loss_curves import fit_curves, held_out_curve
         from moejax.report import render
         from moejax.report.curves import best_for, check_best, last_loss, load_saved, schedule_of, summary, write
-        from moejax.say import say
-        from moejax.wording import listed
 
         read, fixed, saved = self._read(), numbers(self.fix, "--fix"), load_saved(self.law)
         held_out = read.matching(self.hold_out) if self.hold_out else ()
@@ -128,7 +128,6 @@ class CurvesCommand(LevelOptions, name="curves"):
     def _read(self) -> Curves:
         from moejax.fit.curves.read_curves import read_curves
         from moejax.run_sources.source import has_prefix
-        from moejax.say import say
 
         for path in self.curves:
             if "://" not in path and not has_prefix(path) and not Path(path.partition("#")[0]).exists():

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from moejax.cli.options import Command, argument, option, out
+from moejax.cli.out_folder import out_file
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import Workers
+from moejax.config import dump
 from moejax.errors import UserError
+from moejax.json_text import json_text
 from moejax.ranges import NumberRange, whole
+from moejax.result import Column, Result, Table
+from moejax.say import say
+from moejax.wording import command, some
 
 if TYPE_CHECKING:
     from moejax.data.prepared import PreparedSet
-    from moejax.result import Result
 
 EXAMPLE = """\
   moejax data tokenizer texts/ --vocab-size 32768 --out tokenizer.json
@@ -42,7 +48,6 @@ class InputOptions(Command):
     def skipped(self) -> dict[str, Any]:
         """Report the files of a folder that are not read, and return them as data."""
         from moejax.data.sources import skipped
-        from moejax.say import say
 
         files = skipped(self.source)
         if files is None or not files.read:
@@ -71,11 +76,8 @@ class PrepareCommand(InputOptions, name="data prepare"):
             raise UserError(f"--out {self.out} is inside the source, {self.source}; name a folder outside it.")
 
     def run(self) -> None:
-        from moejax.cli.progress import progress_display
         from moejax.data.prepare import prepare
         from moejax.report import render
-        from moejax.say import say
-        from moejax.wording import command
 
         skipped = self.skipped()
         with progress_display() as update:
@@ -104,12 +106,7 @@ class TokenizerCommand(InputOptions, name="data tokenizer"):
     max_bytes: Annotated[int, whole(1, 10**15)] = option(10**9, "bytes of text to learn from", metavar="N")
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_file
-        from moejax.cli.progress import progress_display
         from moejax.data.train_tokenizer import train_tokenizer
-        from moejax.json_text import json_text
-        from moejax.say import say
-        from moejax.wording import some
 
         skipped = self.skipped()
         unread: list[str] = []
@@ -145,7 +142,6 @@ class DataShowCommand(Command, name="data show"):
     def run(self) -> None:
         from moejax.data.prepared import PreparedSet
         from moejax.report import render
-        from moejax.say import say
 
         prepared = PreparedSet(Path(self.folder))
         render.show(_summary(prepared, self.sample, {}, decode=self.json), as_json=self.json)
@@ -159,9 +155,6 @@ class DataShowCommand(Command, name="data show"):
 
 
 def _summary(prepared: PreparedSet, sample: int, skipped: dict[str, Any], *, decode: bool = False) -> Result:
-    from moejax.config import dump
-    from moejax.result import Column, Result, Table
-
     manifest = prepared.manifest
     whole = Column("", ",")
     columns = [Column("split"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]

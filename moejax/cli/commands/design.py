@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from moejax.cli.options import REQUIRED, option, out
+from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
 from moejax.cli.shared import (
     LAW,
@@ -24,14 +25,19 @@ from moejax.cli.shared import (
     numbers,
     pairs,
 )
+from moejax.config import unknown
 from moejax.errors import UserError
+from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.quantities import parse
 from moejax.ranges import whole
+from moejax.say import say
+from moejax.wording import command, listed
 
 if TYPE_CHECKING:
     from moejax.design.constraint import Constraint
     from moejax.design.decide import DesignResult
     from moejax.design.measures import CostAssumptions
+    from moejax.design.problem import Problem
     from moejax.fit.fit_result import FitResult
     from moejax.result import Result
 
@@ -139,10 +145,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         compile_quickly(optimised=False)
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_set
-        from moejax.folder import write_json, written_in
         from moejax.report import render
-        from moejax.say import say
 
         with out_set(self.out):
             if self.law == "all":
@@ -160,9 +163,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         from moejax.design.decide import beyond, decide, on_chips
         from moejax.design.summary import summary, with_chips, with_extrapolation
         from moejax.fit.fit_result import FitResult
-        from moejax.folder import write_text
-        from moejax.say import say
-        from moejax.wording import command
 
         name, law, known = named_law(self.law, self.constants)
         problem = self._problem(law, self._constraints())
@@ -248,8 +248,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         return self._with_assumptions(result, {type(law).__name__: problem})
 
     def _draw(self, name: str, draw: Callable[[Path], None]) -> None:
-        from moejax.folder import atomic_write
-
         assert self.out is not None
         with atomic_write(self.out / name) as partial:
             draw(partial)
@@ -259,7 +257,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
 
         return with_assumptions(result, problems, self.unique_tokens)
 
-    def _problem(self, law: Any, constraints: Any) -> Any:
+    def _problem(self, law: Any, constraints: Sequence[Constraint]) -> Problem:
         from moejax.design.decide import of_shapes
         from moejax.design.problem import of_sizes
         from moejax.laws.active_params import convention
@@ -274,7 +272,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         return of_shapes(problem, self.architecture()) if self.shape else problem
 
     def _assumptions(self) -> CostAssumptions:
-        from moejax.config import unknown
         from moejax.design.measures import CostAssumptions
         from moejax.laws.conventions import FLOPS
 
@@ -291,11 +288,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         )
 
     def _constraints(self, *, least: int = 1) -> tuple[Constraint, ...]:
-        """Return all given constraints.
-
-        Raises:
-          UserError: there are fewer than ``least``, or one is invalid.
-        """
         from moejax.design.constraint import Constraint, held
 
         chips = self.chips or 0
@@ -329,7 +321,6 @@ def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
     determine them.
     """
     from moejax.interval import OPEN
-    from moejax.wording import listed
 
     if not fit.converged:
         return [
@@ -346,7 +337,6 @@ def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
 
 
 def _range(text: str, option: str) -> tuple[str, float, float]:
-    """Return the name, low and high of ``NAME=LOW:HIGH``."""
     ((name, values),) = pairs([text], option).items()
     low, colon, high = values.partition(":")
     if not colon:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Annotated
 
 from moejax.cli.options import Command, argument, option, out
+from moejax.cli.out_folder import out_file
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import Seed, settings_of
 from moejax.errors import UserError
+from moejax.folder import write_json
 from moejax.ranges import whole
+from moejax.say import say
 
 EXAMPLE = """\
   moejax eval runs/mine --tasks lambada_openai,arc_easy
@@ -69,14 +73,10 @@ class EvalCommand(Command, name="eval"):
             )
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_file
-        from moejax.cli.progress import progress_display
         from moejax.evaluation.load_model import check_model
         from moejax.evaluation.run_tasks import EvaluationSettings, run_tasks, suite_scores, summary
         from moejax.evaluation.suites import suite_of
-        from moejax.folder import write_json
         from moejax.report import render
-        from moejax.say import say
 
         suite = None if self.suite is None else suite_of(self.suite)
         names = [name for name in self.tasks.split(",") if name]

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.cli.options import Command, argument, option
+from moejax.errors import UserError
+from moejax.folder import write_text
+from moejax.json_text import json_text
+from moejax.say import say
 
 EXAMPLE = """\
 moejax explore
@@ -30,12 +34,8 @@ class ExploreCommand(Command, name="explore"):
     no_browser: bool = option(False, "write a temporary file, and open nothing")
 
     def run(self) -> None:
-        from moejax.errors import UserError
         from moejax.explorer.available import find_available
         from moejax.explorer.page import page
-        from moejax.folder import write_text
-        from moejax.json_text import json_text
-        from moejax.say import say
 
         path = self.export
         if path is not None and path.exists() and b"<title>moejax: laws" not in path.read_bytes()[:400]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.options import argument, flag_of, given, option, out
+from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.process import compile_quickly
+from moejax.cli.progress import progress
 from moejax.cli.shared import (
     RUNS,
     LawOptions,
@@ -23,6 +25,7 @@ from moejax.cli.shared import (
 )
 from moejax.errors import UserError
 from moejax.run_sources.source import source
+from moejax.say import say
 from moejax.wording import listed
 
 if TYPE_CHECKING:
@@ -148,8 +151,6 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
 
     def _fit_one(self) -> int:
         """Read runs, fit, resample, test on held-out runs, and print."""
-        from moejax.cli.out_folder import out_folder
-        from moejax.cli.progress import progress
         from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
@@ -159,7 +160,6 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         from moejax.fit.uncertainty import bootstrap
         from moejax.fit.uncertainty.covariance import with_uncertainty
         from moejax.report.fit_files import write_fit
-        from moejax.say import say
 
         law = self.law_for(self.runs)
         read = self.read(self.runs, law)
@@ -226,7 +226,6 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
     def _show(self, summary: Result, *, has_held_out: bool) -> None:
         from moejax.report import render
         from moejax.report.fit_files import written
-        from moejax.say import say
 
         if self.out:
             say(written(self.out, has_held_out))
@@ -236,8 +235,6 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         """Fit a law of scores and the law of the loss that it depends on, chain them, and print."""
         import numpy as np
 
-        from moejax.cli.out_folder import out_folder
-        from moejax.cli.progress import progress
         from moejax.fit.answers import Answers, ReadAs, answer
         from moejax.fit.chain import chain, with_loss_design
         from moejax.fit.search.fit_law import fit_law
@@ -246,7 +243,6 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         from moejax.fit.uncertainty.covariance import with_uncertainty
         from moejax.laws.scores.chained_law import chained_law
         from moejax.report.fit_files import write_fit
-        from moejax.say import say
 
         score_law, loss_law = self.law_for(self.runs), self._loss_law()
         law = chained_law(loss_law, score_law)
@@ -300,9 +296,6 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         return law_of_formula(self.loss_law, run_table.read_as_it_is(self.runs), mapping=pairs(self.map, "--map"))
 
     def _follow_recipe(self) -> int:
-        """Apply a paper's procedure, write its results, and print."""
-        from moejax.cli.out_folder import out_set
-        from moejax.cli.progress import progress
         from moejax.papers import recipes
         from moejax.report import render
 

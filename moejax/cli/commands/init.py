@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.cli.options import Command, argument
+from moejax.errors import UserError
+from moejax.folder import atomic_write
+from moejax.json_text import json_text
+from moejax.say import say
+from moejax.wording import command, says
 
 EXAMPLE = """\
   moejax init
@@ -25,11 +30,6 @@ class InitCommand(Command, name="init"):
 
     def run(self) -> None:
         from moejax.cli.config_file import FOLDER, packaged_files, packaged_folder
-        from moejax.errors import UserError
-        from moejax.folder import atomic_write
-        from moejax.json_text import json_text
-        from moejax.say import say
-        from moejax.wording import command, says
 
         out = Path(self.folder, FOLDER)
         written, kept, changed = [], [], []

@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from moejax.cli.options import REQUIRED, option
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import Share, StudyOptions, settings_of
 from moejax.errors import UserError
+from moejax.json_text import json_text
 from moejax.ranges import whole
+from moejax.say import say
+from moejax.wording import command, counted, some, told
 
 if TYPE_CHECKING:
     from moejax.study.executor import Engine, Task
@@ -45,8 +49,6 @@ class LaunchOptions(StudyOptions):
     chip: str | None = option(None, "h100, v5p, …; for Slurm also cpu", metavar="NAME")
     mfu: Share = option(0.4, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
     words: tuple[str, ...] = ()
-    waits = False
-    """True to wait for the end of all trainings."""
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
         """Return the engine, and all trainings with their resources."""
@@ -54,12 +56,9 @@ class LaunchOptions(StudyOptions):
 
     def run(self) -> None:
         """Print or submit the trainings."""
-        from moejax.json_text import json_text
-        from moejax.say import say
         from moejax.study import analysis
         from moejax.study.outcomes import try_outcomes
         from moejax.study.stages import later
-        from moejax.wording import command, counted, told
 
         study, out = self.load_study()
         _refuse_control_characters([*self.words, out, study.name, *study.models])
@@ -89,7 +88,11 @@ class LaunchOptions(StudyOptions):
                 file=sys.stdout,
             )
         if study.unknown_stages:
-            again = "" if self.submit and self.waits else " Launch again when the trainings before have ended."
+            again = (
+                ""
+                if self.submit and getattr(self, "wait", False)
+                else " Launch again when the trainings before have ended."
+            )
             _say(f"{later(study)}{again}")
         if not tasks:
             return
@@ -107,7 +110,6 @@ class LaunchOptions(StudyOptions):
         from moejax.storage import open_storage
         from moejax.study.run import check_owner
         from moejax.study.stages import known_stages
-        from moejax.wording import told
 
         if not study.stages:
             return study
@@ -122,7 +124,6 @@ class LaunchOptions(StudyOptions):
 
     def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
         from moejax.study.run import materialise_at
-        from moejax.wording import command, counted, some
 
         materialise_at(study, out, getattr(engine, "mount", None))
         ids = engine.submit(tasks)
@@ -138,7 +139,6 @@ class LaunchOptions(StudyOptions):
         from moejax.storage import open_storage
         from moejax.study.run import check_owner
         from moejax.study.status import run_statuses
-        from moejax.wording import told
 
         try:
             storage = open_storage(out)
@@ -182,10 +182,6 @@ class SlurmCommand(LaunchOptions, name="launch slurm"):
     set: tuple[str, ...] = option((), "a further option of sbatch", metavar="KEY=VALUE")
     wait: bool = option(False, "wait until all have ended, and write the run table", needs=("submit",))
 
-    @property
-    def waits(self) -> bool:  # type: ignore[override]
-        return self.wait
-
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
         from moejax.study.engines import SlurmOptions, slurm
 
@@ -195,8 +191,6 @@ class SlurmCommand(LaunchOptions, name="launch slurm"):
         if not self.wait:
             super()._submit(study, out, engine, tasks)
             return
-        from moejax.cli.progress import progress_display
-        from moejax.say import say
         from moejax.study.executor import Executor
         from moejax.study.run import train_study
         from moejax.study.stages import each_stage
@@ -266,7 +260,6 @@ class SkyCommand(LaunchOptions, name="launch sky"):
 
     def not_submitted(self, out: str, tasks: list[Task], states: dict[str, str]) -> list[Task]:
         from moejax.study.storage import launched
-        from moejax.wording import some
 
         if not self.submit or self.again:
             return tasks
@@ -279,9 +272,7 @@ class SkyCommand(LaunchOptions, name="launch sky"):
         return [task for task in tasks if task not in busy]
 
 
-def _say(text: Any) -> None:
-    from moejax.say import say
-
+def _say(text: object) -> None:
     say(f"moejax: {text}")
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.cli.options import Command, argument, option
+from moejax.cli.progress import progress_display
+from moejax.say import say
 
 EXAMPLE = """\
   moejax laws show five_factor
@@ -37,9 +39,7 @@ class LawsCommand(Command, name="laws"):
 def _write_pages(docs: Path) -> None:
     # Pages import figures and papers, which a list of laws does not need.
     from moejax.cli.out_folder import out_folder
-    from moejax.cli.progress import progress_display
     from moejax.reference.laws import write_pages
-    from moejax.say import say
 
     with out_folder(docs, shared=True), progress_display() as update:
         say(write_pages(docs, update), file=sys.stdout)

@@ -90,7 +90,6 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
         render.show(result.summary(self.a, self.b, self.level), as_json=self.json)
 
     def _runs(self, text: str) -> Runs:
-        """Return the runs of a family, as ``RUNS:CONDITION``."""
         from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
         from moejax.run_sources.source import has_prefix, with_condition
 

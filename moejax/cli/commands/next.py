@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from moejax.cli.options import REQUIRED, argument, option, out
+from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
+from moejax.cli.progress import progress
 from moejax.cli.shared import (
     FITTING,
     RUNS,
@@ -22,8 +24,11 @@ from moejax.cli.shared import (
     pairs,
 )
 from moejax.errors import UserError
+from moejax.folder import write_text
 from moejax.ranges import NumberRange, whole
 from moejax.run_sources.source import source
+from moejax.say import say
+from moejax.stored import write_json
 from moejax.wording import listed
 
 if TYPE_CHECKING:
@@ -98,13 +103,11 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         compile_quickly()
 
     def run(self) -> None:
-        from moejax.cli.progress import progress
         from moejax.experimental_design.ask import check_output, designs_of, recipe_of, target
         from moejax.experimental_design.experiment_plan import RunBudget
         from moejax.experimental_design.propose import propose
         from moejax.experimental_design.summary import summary
         from moejax.report import render
-        from moejax.say import say
         from moejax.train.training import Recipe
 
         laws, fixed = self._laws(), self.fixed
@@ -144,7 +147,6 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         render.show(result, as_json=self.json)
 
     def _laws(self) -> dict[str, type]:
-        """Return the laws to plan for, by name: those named from the catalogue, or the formula."""
         from moejax.laws import LAWS
         from moejax.laws.predict import law_name
 
@@ -185,11 +187,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         )
 
     def _write(self, folder: Path, proposal: Proposal, data: Any, recipe: dict[str, Any]) -> None:
-        from moejax.cli.out_folder import out_set
         from moejax.experimental_design.summary import study_text
-        from moejax.folder import write_text
-        from moejax.say import say
-        from moejax.stored import write_json
 
         chosen = proposal.candidates.only(proposal.plan.order)
         written = ["next.json"]

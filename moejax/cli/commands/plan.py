@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from moejax.cli.options import REQUIRED, option, out
-from moejax.cli.shared import NotNegative, RequiredConfigOptions
+from moejax.cli.out_folder import out_set
+from moejax.cli.progress import progress, waiting
+from moejax.cli.shared import ConfigOptions, NotNegative
 from moejax.config import unknown
 from moejax.errors import UserError
+from moejax.folder import atomic_write
+from moejax.quantities import format_bytes
 from moejax.ranges import whole
+from moejax.stored import write_json
 
 if TYPE_CHECKING:
     from moejax.plan.plan import Plan
@@ -30,9 +35,10 @@ EXAMPLE = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(RequiredConfigOptions, name="plan"):
+class PlanCommand(ConfigOptions, name="plan"):
     """Compile a training's step for a pod without having one: memory, communication, time, cost."""
 
+    config: str = option(REQUIRED, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
     topology: str = option(
         REQUIRED,
         "v5p:8x8x8, 2xv5p:4x4x4 for two slices, …; h100:8x8 for 8 hosts of 8 GPUs; cpu:8 for this CPU's devices",
@@ -63,14 +69,11 @@ class PlanCommand(RequiredConfigOptions, name="plan"):
     out: Path | None = out("write plan.json and the compiled program's text, program.txt", "plan.json", "program.txt")
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_set
-        from moejax.cli.progress import progress
         from moejax.plan import process
         from moejax.plan.search import search
         from moejax.plan.summary import search_summary, summary
         from moejax.plan.topology import check_compiler, parse
         from moejax.report import render
-        from moejax.stored import write_json
 
         topology = parse(self.topology)
         if self.price is not None and topology.chip is None:
@@ -131,8 +134,6 @@ def _slice_mesh(text: str) -> dict[str, int]:
 
 
 def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
-    from moejax.cli.progress import waiting
-    from moejax.folder import atomic_write
     from moejax.plan import process
 
     with waiting(f"compiling {training.name} for {topology.name}"):
@@ -149,10 +150,8 @@ def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
 
 
 def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
-    from moejax.cli.progress import progress
     from moejax.plan import process
     from moejax.plan.search import remedies
-    from moejax.quantities import format_bytes
 
     with progress() as show:
         fitting = remedies(training, topology, process.plan, progress=show)

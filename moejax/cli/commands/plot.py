@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moejax.cli.options import argument, option
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import ConventionOptions, TableOptions, pairs
+from moejax.json_text import json_text
+from moejax.say import say
 
 EXAMPLE = """\
 moejax plot --list
@@ -37,7 +41,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         metavar="NAME",
         excludes=("names",),
     )
-    list: bool = option(False, "name every figure with its content")
+    list: bool = option(False, "name every figure with its content", excludes=("names", "paper"))
     fit: Path | None = option(None, "fit.json of moejax fit: draw its law", metavar="FILE")
     runs: Path | None = option(
         None, "a run table, or the table that a figure names; a study's folder; plan.json", metavar="TABLE"
@@ -54,14 +58,10 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and stop", metavar="DIR", output=True)
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_folder
-        from moejax.cli.progress import progress_display
-        from moejax.json_text import json_text
         from moejax.papers.draw import SYNTHETIC, GivenData, draw_named, draw_paper, every_figure, formats_of, write
         from moejax.papers.plots import ALL
         from moejax.report import render
         from moejax.report.gallery import write_gallery
-        from moejax.say import say
 
         if self.list:
             render.show(every_figure(), as_json=self.json)

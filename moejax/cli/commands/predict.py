@@ -9,6 +9,8 @@ from moejax.cli.options import REQUIRED, option
 from moejax.cli.process import compile_quickly
 from moejax.cli.shared import LAW, ArchitectureOptions, ConventionOptions, Length, is_fit, law_or_fit, numbers
 from moejax.errors import UserError
+from moejax.quantities import format
+from moejax.say import say
 
 if TYPE_CHECKING:
     from moejax.laws.design import Design
@@ -90,7 +92,6 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         from moejax.laws.predict import check_design, check_scale
         from moejax.report import render
         from moejax.report.predictions import ask, ask_all, ask_fit, summary
-        from moejax.say import say
 
         design = self.design()
         check_design(design)
@@ -145,9 +146,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         return design
 
     def _assumed(self) -> str:
-        """Return sentences about the given convention, and about numbers that no model can have."""
         from moejax.laws.active_params import convention, sentence
-        from moejax.quantities import format
 
         said = [] if self.active_convention is None else [sentence(convention(self.active_convention))]
         given = {name: getattr(self, name) for name in WHOLE}

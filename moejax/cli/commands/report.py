@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.cli.options import argument, flag_of, given, option, out
-from moejax.cli.out_folder import check_outputs
+from moejax.cli.out_folder import check_outputs, out_folder
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import Positive, Resamples, TableOptions, fit_in
 from moejax.errors import UserError
+from moejax.json_text import json_text
 from moejax.run_table import ENDINGS, TABLE
+from moejax.say import say
 from moejax.wording import listed
 
 EXAMPLE = """\
@@ -39,7 +42,6 @@ class ReportCommand(TableOptions, name="report"):
 
     @property
     def _place(self) -> tuple[Path, Path]:
-        """The source and the folder of the report."""
         source = fit_in(Path(self.source))
         return source, self.out or source.parent / f"{source.name.split('.')[0]}-report"
 
@@ -59,10 +61,7 @@ class ReportCommand(TableOptions, name="report"):
             check_outputs(folder, OUTPUTS)
 
     def run(self) -> None:
-        from moejax.cli.out_folder import out_folder
-        from moejax.cli.progress import progress_display
         from moejax.fit.fit_result import load_of_runs
-        from moejax.json_text import json_text
         from moejax.laws.predict import law_name
         from moejax.papers.plots import ALL
         from moejax.papers.recipes import STUDY_RECIPES
@@ -70,7 +69,6 @@ class ReportCommand(TableOptions, name="report"):
         from moejax.report.conclusions import brief
         from moejax.report.findings import read
         from moejax.report.report import as_data, write_report
-        from moejax.say import say
         from moejax.study.run import conclude, conclude_table
 
         source, folder = self._place

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.options import option
+from moejax.cli.options import local, option
+from moejax.cli.out_folder import check_outputs, out_file
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import ConventionOptions
+from moejax.folder import write_text
+from moejax.json_text import json_text
+from moejax.say import say
 
 EXAMPLE = """\
   moejax reproduce
@@ -27,49 +32,45 @@ class ReproduceCommand(ConventionOptions, name="reproduce"):
         "write every record; without FILE on stdout, instead of tables",
         metavar="FILE",
         bare="-",
-        read=str,
+        read=local,
         output=True,
     )
-    errata: str | None = option(
+    errata: Path | None = option(
         None, "write the numbers that do not follow, for the authors (Markdown)", metavar="FILE", output=True
     )
-    verdicts: str | None = option(None, "compare with the verdicts in this file instead", metavar="FILE")
-    record: str | None = option(None, "write the verdicts, as --verdicts reads them", metavar="FILE", output=True)
+    verdicts: Path | None = option(None, "compare with the verdicts in this file instead", metavar="FILE")
+    record: Path | None = option(None, "write the verdicts, as --verdicts reads them", metavar="FILE", output=True)
 
     def run(self) -> int:
-        from moejax.cli.out_folder import check_outputs, out_file
-        from moejax.cli.progress import progress_display
-        from moejax.folder import write_text
-        from moejax.json_text import json_text
         from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
         from moejax.papers.errata import errata
         from moejax.papers.reproduce import chosen, reproduce, summary
         from moejax.papers.verdicts import as_text, changes, read_verdicts, recorded
         from moejax.report import render
-        from moejax.say import say
 
         papers = chosen(self.paper)
-        for path in (self.json, self.errata, self.record):
-            if path and path != "-":
-                check_outputs(Path(path).parent, (Path(path).name,))
+        shown = self.json == Path("-")
+        for path in (None if shown else self.json, self.errata, self.record):
+            if path is not None:
+                check_outputs(path.parent, (path.name,))
         taken = convention(self.active_convention)
         name = next(key for key, one in ACTIVE_PARAMS.items() if one == taken)
-        known = read_verdicts(Path(self.verdicts)) if self.verdicts else recorded()
+        known = read_verdicts(self.verdicts) if self.verdicts else recorded()
         with progress_display() as update:
             records = reproduce(papers, update, active_convention=name)
         every = json_text([record.as_json() for record in records], ensure_ascii=False)
-        if self.json == "-":
+        if shown:
             print(every)
         else:
             render.show(summary(records))
         for path, content in (
-            (self.json, every + "\n"),
+            (None if shown else self.json, every + "\n"),
             (self.errata, errata(records)),
             (self.record, as_text(records)),
         ):
-            if path and path != "-":
-                with out_file(Path(path)):
-                    write_text(Path(path), content)
+            if path is not None:
+                with out_file(path):
+                    write_text(path, content)
         if self.record:
             return 0
         if self.active_convention and "abnar" in papers:

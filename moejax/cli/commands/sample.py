@@ -9,7 +9,10 @@ from typing import Annotated
 
 from moejax.cli.options import Command, argument, option
 from moejax.cli.shared import Seed
+from moejax.errors import UserError
+from moejax.json_text import json_text
 from moejax.ranges import whole
+from moejax.wording import printable
 
 EXAMPLE = """\
   moejax sample runs/tiny --prompt "def main("
@@ -40,12 +43,9 @@ class SampleCommand(Command, name="sample"):
         import numpy as np
 
         from moejax.data.tokenizer import BytesTokenizer, prompt_tokens
-        from moejax.errors import UserError
         from moejax.evaluation.load_model import load_model
-        from moejax.json_text import json_text
         from moejax.model.generate import Sampling, generate
         from moejax.model.runtime import Runtime
-        from moejax.wording import printable
 
         sampling = Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
         sampling.check()

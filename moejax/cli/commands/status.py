@@ -7,6 +7,9 @@ from pathlib import Path
 
 from moejax.cli.options import Command, argument, option
 from moejax.errors import UserError
+from moejax.quantities import format_bytes
+from moejax.say import say
+from moejax.wording import counted, some
 
 EXAMPLE = """\
   moejax status runs/tiny
@@ -49,10 +52,7 @@ class StatusCommand(Command, name="status"):
 
 
 def _verify(folder: Path, folders: list[Path]) -> None:
-    from moejax.quantities import format_bytes
-    from moejax.say import say
     from moejax.train.directory.manifest import verify
-    from moejax.wording import counted, some
 
     every = [verify(one) for one in folders]
     damaged = [place_and_error for one in every for place_and_error in one.damaged]

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 from moejax.cli.options import Command, argument, option, out
+from moejax.cli.progress import progress_display
 from moejax.cli.shared import NotNegative, Share, StudyOptions, Workers
 from moejax.errors import UserError
+from moejax.json_text import json_text
 from moejax.ranges import whole
+from moejax.say import say
+from moejax.wording import command, counted, some
 
 EXAMPLE = """\
   moejax study --config=configs/studies/quickstart.py --out runs/quickstart
@@ -44,23 +48,18 @@ class StudyCommand(StudyOptions, name="study"):
         return self._estimate() if self.dry_run else self._conclude()
 
     def _conclude(self) -> int:
-        """Train, conclude, report, and print the answer; return 1 if a check of the study fails."""
-        from moejax.cli.progress import progress_display
-        from moejax.json_text import json_text
         from moejax.papers.recipes import STUDY_RECIPES, write_tian
         from moejax.papers.tian.recipe import Followed
         from moejax.report import render
         from moejax.report.conclusions import brief
         from moejax.report.findings import read
         from moejax.report.report import as_data, write_report
-        from moejax.say import say
         from moejax.storage import open_storage
         from moejax.study import analysis
         from moejax.study.downstream import ask_checkpoints, asked_tasks, check_tasks
         from moejax.study.outcomes import try_outcomes
         from moejax.study.run import check_owner, conclude, read_study, train_study
         from moejax.study.stages import known_stages, later
-        from moejax.wording import counted
 
         study, place = self.load_study()
         folder = Path(place)
@@ -112,11 +111,9 @@ class StudyCommand(StudyOptions, name="study"):
         return 1 if failed else 0
 
     def _estimate(self) -> int:
-        """Estimate the study's cost on a chip, and print it."""
         from moejax.laws.chips import find
         from moejax.report import render
         from moejax.report.studies import downstream_in_words, study_estimate
-        from moejax.say import say
         from moejax.study import analysis
         from moejax.study.estimate import estimate
         from moejax.study.outcomes import try_outcomes
@@ -154,7 +151,6 @@ class StudyStatusCommand(Command, name="study status"):
         from moejax.storage import open_storage
         from moejax.study.run import read_study
         from moejax.study.status import run_statuses
-        from moejax.wording import some
 
         study = read_study(self.folder)
         statuses = run_statuses(open_storage(self.folder), study.trainings())
@@ -171,13 +167,10 @@ class StudyGatherCommand(Command, name="study gather"):
     out: Path | None = out("folder of this machine for rows and table, if DIR is in a store")
 
     def run(self) -> None:
-        from moejax.json_text import json_text
-        from moejax.say import say
         from moejax.storage import is_remote, open_storage
         from moejax.study.downstream import write_scores
         from moejax.study.run import fetch, read_study, write_table
         from moejax.study.status import run_statuses
-        from moejax.wording import command, some
 
         study = read_study(self.folder)
         if is_remote(self.folder) and self.out is None:
