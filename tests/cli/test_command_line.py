@@ -206,6 +206,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
         (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),
         (["train", "--config.seed=1", "--out", "x"], "no --config=FILE.py was given"),
         (["report", "nowhere"], "nowhere"),
+        (["reproduce", "--json="], "--json: is empty; give a local path"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_a_sentence(words, sentence, capsys):

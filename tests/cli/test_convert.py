@@ -84,9 +84,6 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
         (["--to", "weights", "{theirs}"], "is not a folder of a training"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
-        (["--from", "hf", "{theirs}", "--shard-bytes", "0"], "--shard-bytes is 0"),
-        (["--from", "hf", "{theirs}", "--family", "mixtral"], "--from and --family exclude each other"),
-        (["--from", "hf", "{theirs}", "--ema"], "--from and --ema exclude each other"),
     ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path, capsys):

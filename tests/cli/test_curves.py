@@ -76,7 +76,6 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
             ["FILE", "--best", "10", "--warmup", str(WARMUP)],
             f"after the warm-up of {WARMUP}; give {WARMUP + 10} steps or more",
         ),
-        (["FILE", "--best", "1000", "--level", ".999999999999"], "give a number above 0 and at most 0.9999"),
         (["FILE", "--map", "lr=rate"], "lr=rate cannot be computed"),
         (["FILE", "--only", "constant", "--best", "1000"], "rests on what a drop of the rate takes off"),
     ],
@@ -97,12 +96,6 @@ def test_every_option_that_is_named_where_a_loss_is_out_of_family_is_one_of_the_
     assert "Out of the others' family" in said.out
     options = {flag_of(CurvesCommand, field.name) for field in dataclasses.fields(CurvesCommand) if field.metadata}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
-
-
-@pytest.mark.parametrize("option", [["--warmup", "-3"], ["--best", "-10"], ["--best", "0"]])
-def test_a_number_of_steps_below_nothing_is_refused(option, file, capsys):
-    assert main(["curves", str(file), *option]) == 2
-    assert "; give a whole number from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,6 @@ def test_a_damaged_set_is_found(texts, tmp_path, capsys):
         (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "no.json"], "There is no tokenizer no.json"),
         (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "has no text"),
         (["prepare", "TEXTS", "--out", "OUT", "--text-field", "content"], "no text in its field 'content'"),
-        (
-            ["prepare", "TEXTS", "--out", "OUT", "--validation-share", "2"],
-            "--validation-share is 2; give",
-        ),
         (["prepare", "TEXTS", "--out", "TEXTS"], "is inside the source"),
         (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "need 257"),
         (["show", "OUT"], "holds no prepared set"),

@@ -74,8 +74,6 @@ def test_a_pod_is_sized_by_memory(capsys):
     ("words", "sentence"),
     [
         (["--chip", "h8000"], "did you mean h800"),
-        (["--mfu", "40"], "--mfu is 40; give a number above 0"),
-        (["--price", "-1"], "--price is -1; give a number"),
         (["--config.recipe.batch_tokens=1000"], "a positive multiple of data.sequence_length"),
     ],
 )

@@ -1,7 +1,5 @@
 """moejax eval without the harness; with it, tests/parity/test_harness.py."""
 
-import pytest
-
 from moejax.__main__ import main
 
 
@@ -11,14 +9,7 @@ def test_where_the_harness_is_missing_the_extra_is_named(tmp_path, monkeypatch, 
     assert "which is not installed; pip install 'moejax[eval]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--tasks", ","], "names no task"),
-        (["--tasks", "a", "--limit", "0"], "--limit is 0; give"),
-    ],
-)
-def test_what_asks_for_nothing_is_a_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+def test_what_asks_for_nothing_is_a_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("moejax.cli.commands.eval.find_spec", lambda name: True)
-    assert main(["eval", str(tmp_path), *words]) == 2
-    assert sentence in capsys.readouterr().err
+    assert main(["eval", str(tmp_path), "--tasks", ","]) == 2
+    assert "names no task" in capsys.readouterr().err

@@ -129,9 +129,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
             ["--law", "chinchilla", *MAPPED, "--fix", "irreducible=9"],
             "irreducible is fixed at 9, and a run has a loss of",
         ),
-        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--fix", "irreducible=1.7"], "give it once"),
         (["--law", "chinchilla", *MAPPED, *ALL_FIXED], "leave at least one to fit"),
-        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "10"], "above 0 and at most 0.9999"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
@@ -209,12 +207,6 @@ def test_a_recipe_refuses_an_option_that_it_would_not_read_and_names_those_that_
     with pytest.raises(UserError, match=f"--recipe {recipe} does not read {OPTIONS[option][0]}; ") as error:
         check(fit)
     assert all(OPTIONS[name][0] in str(error.value) for name in RECIPES[recipe])
-
-
-@pytest.mark.parametrize("option", ["pilot", "correct", "shares"])
-def test_an_option_of_a_recipe_alone_is_refused_without_one(option):
-    with pytest.raises(UserError, match=f"--{option} needs --recipe"):
-        check(parse_command("fit", ["runs.csv", *OPTIONS["law"], *OPTIONS[option]]))
 
 
 @pytest.mark.parametrize(
@@ -308,12 +300,6 @@ def test_a_bootstrap_stopped_without_a_folder_prints_the_fit_and_how_to_keep_one
     shown = capsys.readouterr()
     assert "--out DIR" in shown.err
     assert "tokens_exponent" in shown.out
-
-
-@pytest.mark.parametrize("count", ["1", "9"])
-def test_an_interval_is_not_made_of_a_few_resamples(count, table, capsys):
-    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", count]) == 2
-    assert "give a whole number from 10 to 100,000, or 0 for none" in capsys.readouterr().err
 
 
 def test_a_fit_is_not_drawn_through_other_runs(table, tmp_path, capsys):

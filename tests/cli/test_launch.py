@@ -298,15 +298,12 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--set", "nodes=3"], "--nodes and --chips-per-node says"),
         (["slurm", TINY, "--set", "cpus_per_task=3"], "--cores says what sbatch is given as --cpus-per-task"),
         (["slurm", TINY, "--set", "qos=a", "--set", "qos=b"], "--set qos was given twice"),
-        (["slurm", TINY, "--wait"], "--wait needs --submit"),
         (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "would be signalled to save 120 seconds before its end"),
         (["slurm", TINY, "--chip", "cpu", "--nodes", "3"], "on --nodes 3: A batch has 32 sequences"),
         (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and 24, which were asked for, will not do"),
-        (["slurm", TINY, "--print", "--submit"], "exclude each other"),
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
         (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
         (["gke", PILOT[0], *PILOT[2:], "--out", "gs://b/x", *IMAGE], "A batch has 2430 sequences, which"),
-        (["slurm"], "No study was named"),
         (["gke", TINY, "--out", "runs/x", *IMAGE], "a bucket, such as gs://BUCKET/STUDY"),
         (["gke", TINY, "--out", "s3://b/x", *IMAGE], "GKE mounts buckets of Google's"),
         (["slurm", TINY, "--chip", "v5p"], "v5p is a TPU, and Slurm's jobs train on NVIDIA GPUs"),
@@ -515,19 +512,6 @@ def test_a_task_file_of_skypilot_quotes_the_folder(printed, run_by_a_shell):
             assert words[words.index("--data") + 1] == f"/bucket/{HOSTILE}/data"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(["--minutes", "-5"], ["--minutes", "1e30"], ["--grace", "1e20"], ["--at-a-time", "0"]),
-        *(["--at-a-time", "-3"], ["--memory", "-1"], ["--memory", "0"], ["--nodes", "0"], ["--cores", "0"]),
-        *(["--mfu", "0", "--chip", "cpu"], ["--mfu", "1.5"], ["--chips-per-node", "0"]),
-    ],
-)
-def test_a_number_that_no_scheduler_could_take_is_refused_with_its_range(words, capsys):
-    assert main(["launch", "slurm", TINY, *words]) == 2
-    assert "; give a" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["--set", "account=a\n#SBATCH --wrap=evil"], ["--config.name=a\nrm x"]])
 def test_no_word_begins_a_line_of_its_own_in_a_script(words, capsys):
     assert main(["launch", "slurm", TINY, "--chip", "cpu", *words]) == 2
@@ -539,8 +523,3 @@ def test_no_word_begins_a_line_of_its_own_in_a_script(words, capsys):
 def test_a_folder_that_leaves_the_volume_by_dots_is_refused(capsys):
     assert main(["launch", "gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"]) == 2
     assert "a folder below PATH" in capsys.readouterr().err
-
-
-def test_one_training_is_one(capsys):
-    assert main(["launch", "slurm", "--config=configs/tiny.py", "--chip", "cpu", "--out", "/shared/one"]) == 0
-    assert "1 training; nothing was submitted" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import re
 import shlex
 import subprocess
 import typing
@@ -62,6 +63,12 @@ RULES = [
     for f in options(cls, excludes=True)
     for other in f.metadata["excludes"]
 ]
+NEEDS = [
+    pytest.param(name, f.name, other, id=f"{name} {flag_of(cls, f.name)} {other}")
+    for name, cls in CLASSES.items()
+    for f in options(cls, needs=True)
+    for other in f.metadata["needs"]
+]
 PLACES = [
     pytest.param(name, f.name, id=f"{name} {flag_of(cls, f.name)}")
     for name, cls in CLASSES.items()
@@ -107,6 +114,14 @@ def test_options_that_exclude_each_other_are_named(name, field, other):
     cls = CLASSES[name]
     with pytest.raises(UserError, match="exclude each other; give one of them"):
         check(made(cls, **{name: valid(cls, name) for name in (field, other)}))
+
+
+@pytest.mark.parametrize(("name", "field", "other"), NEEDS)
+def test_an_option_that_needs_another_names_it(name, field, other):
+    cls = CLASSES[name]
+    needed = f"{flag_of(cls, field)} needs {re.escape(flag_of(cls, other))}; give both, or neither"
+    with pytest.raises(UserError, match=needed):
+        check(made(cls, **{field: valid(cls, field)}))
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/x", "file:///results", ""])

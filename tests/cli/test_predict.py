@@ -165,15 +165,6 @@ def test_what_contradicts_itself_or_nobody_trains_gets_no_number(words, sentence
     assert not said.out
 
 
-def test_a_word_is_a_law_even_where_the_folder_of_a_fit_has_its_name(tmp_path, monkeypatch, capsys):
-    (tmp_path / "chinchilla").mkdir()
-    (tmp_path / "chinchilla" / "fit.json").touch()
-    monkeypatch.chdir(tmp_path)
-    assert main(["predict", "--law", "chinchilla", "--params-active", "1B", "--tokens", "10B"]) == 0
-    assert "hoffmann-2022" in capsys.readouterr().out
-    assert main(["predict", "--law", "./chinchilla", "--params-active", "1B", "--tokens", "10B"]) == 2
-
-
 def test_the_folder_of_a_fit_is_its_fit_and_a_damaged_one_is_named(tmp_path, capsys):
     (tmp_path / "fit.json").touch()
     for command in ("predict", "design"):

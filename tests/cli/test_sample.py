@@ -69,7 +69,6 @@ def test_the_text_is_printed_with_its_prompt(weights, capsys):
     ("words", "sentence"),
     [
         (["--temperature", "-1"], "temperature is -1.0"),
-        (["--tokens", "0"], "--tokens is 0; give a whole number"),
         (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens, but the model 257"),
         (["--tokenizer", "nowhere.json"], "There is no tokenizer nowhere.json"),
     ],
