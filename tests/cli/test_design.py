@@ -201,7 +201,6 @@ def test_constraints_that_conflict_are_named(capsys):
         (("--law", "chinchilla", "--flops", "1e21", "--hold", "width=8"), "width is not known"),
         (("--law", "chinchilla", "--flops", "1e21", "--range", "tokens=5"), "NAME=LOW:HIGH"),
         (("--law", "chinchilla", "--flops", "1e21", "--convention", "tien"), "did you mean tian"),
-        (("--law", "routed", "--flops", "1e21"), "cannot split flops"),
         (("--law", "leverage", "--params-total", "1e9"), "Choose a shape"),
         (("--law", "three_factor", "--flops", "1e21"), "No constants are published"),
         (("--law", "zhao", "--flops", "1e21", "--arch", "dense-6.1b", "--shape"), "the number of active experts"),

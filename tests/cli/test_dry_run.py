@@ -74,7 +74,6 @@ def test_a_pod_is_sized_by_memory(capsys):
     ("words", "sentence"),
     [
         (["--chip", "h8000"], "did you mean h800"),
-        (["--config.recipe.batch_tokens=1000"], "a positive multiple of data.sequence_length"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys, words, sentence):

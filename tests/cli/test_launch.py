@@ -310,17 +310,16 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--out", "gs:/b/x"], "gs:/b/x has one slash; write gs://b/x"),
         (["slurm", TINY, "--out", "s3://"], "s3:// names no bucket; give s3://BUCKET/FOLDER"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
-        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5q:4x4x4"], "did you mean v5"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is not a TPU that can be rented"),
         (
             ["gke", PILOT[0], "--out", "gs://b/x", *IMAGE, "--config.recipe.runtime.matmul_quantization=fp8"],
             "v5p has no products of such numbers; choose 'int8' or 'none', or another chip",
         ),
         (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
+        (["gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5e:2x4", "--chip", "v5p"], "leave out --chip"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--queue", "$(q)"], "--queue is '$(q)', which is not a valid name"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "v5e:2x4", "--chip", "h100"], "leave out --chip"),
-        (["sky", TINY, "--out", "gs://b/x", "--chip", "h1000"], "did you mean h100"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "2xv5p:2x2x1"], "moejax launch gke for several"),
         (["sky", TINY, "--out", "gs://b/x", "--chip", "v5p", "--nodes", "2"], "it counts machines of GPUs"),
     ],
@@ -518,8 +517,3 @@ def test_no_word_begins_a_line_of_its_own_in_a_script(words, capsys):
     said = capsys.readouterr()
     assert "has a line break or another control character" in said.err
     assert said.out == ""
-
-
-def test_a_folder_that_leaves_the_volume_by_dots_is_refused(capsys):
-    assert main(["launch", "gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"]) == 2
-    assert "a folder below PATH" in capsys.readouterr().err

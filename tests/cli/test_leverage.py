@@ -98,7 +98,6 @@ def test_a_column_of_a_formula_has_a_leverage_with_an_interval(variants, tmp_pat
     [
         (("a.csv", "b.csv"), "There is no table a.csv"),
         (("kimi-k3", "glm-4.5", "--law", "zhao", "--flops", "1e24"), "kimi-k2"),
-        (("width=16", "expansion=1", "--law", "zhao", "--flops", "1e24"), "width is not known"),
         (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
         (("expansion=16", "expansion=0.5", "--law", "effective_params", "--flops", "1e22"), "is 1 or more"),
         (("kimi-k2", "dense-6.1b", "--law", "zhao", "--flops", "1e24"), "the number of active experts"),

@@ -115,7 +115,6 @@ def test_runs_are_proposed_for_a_law_by_formula_with_columns_and_a_budget_of_its
     [
         (("--target", "deepseek-v3.1"), "deepseek-v3.1:tokens="),
         (("--target", "M*:flops=1e23"), "chinchilla has nothing called M*"),
-        (("--target", "loss:params_active=7B"), "also give tokens"),
         (("--target", LARGE, "--around", "nobody"), "nobody"),
         (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),
         (("--target", LARGE, "--flops", "1e9", "--arch", "dense-6.1b"), "larger --flops or --reach"),
