@@ -169,7 +169,7 @@ def test_no_position_sees_a_later_token(name):
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(3)
 def test_documents_of_a_row_do_not_see_each_other(name):
     first, second = jax.random.randint(jax.random.key(1), (2, 2, 8), 0, 64)
     row = jnp.concatenate([first, second], axis=1)

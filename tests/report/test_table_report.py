@@ -231,9 +231,16 @@ def fitted(tmp_path_factory):
     return folder
 
 
-def test_a_fit_beside_its_runs_is_a_page_with_what_it_rests_on(fitted, tmp_path):
-    assert main(["report", str(fitted / "fit.json"), "--out", str(tmp_path)]) == DONE
-    assert set(Page((tmp_path / PAGE).read_text()).names) >= {*EVIDENCE, "held-out-ranges"}
+@pytest.fixture(scope="module")
+def reported(fitted, tmp_path_factory):
+    """The report of what ``moejax fit`` leaves."""
+    folder = tmp_path_factory.mktemp("reported")
+    assert main(["report", str(fitted), "--out", str(folder)]) == DONE
+    return folder
+
+
+def test_a_fit_beside_its_runs_is_a_page_with_what_it_rests_on(reported):
+    assert set(Page((reported / PAGE).read_text()).names) >= {*EVIDENCE, "held-out-ranges"}
 
 
 def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
@@ -247,10 +254,9 @@ def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
 ANSWERS = ("held_out", "held_out_runs", "decisions", "predictions", "profiles", "influence", "bootstrap", "beyond")
 
 
-def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
-    assert main(["report", str(fitted), "--out", str(tmp_path)]) == DONE
-    page, text = (tmp_path / PAGE).read_text(), (tmp_path / TEXT).read_text()
-    data, found = json.loads((tmp_path / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
+def test_what_was_asked_of_a_fit_is_in_its_report(fitted, reported):
+    page, text = (reported / PAGE).read_text(), (reported / TEXT).read_text()
+    data, found = json.loads((reported / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
     assert {name: data[name] for name in ANSWERS} == {name: found[name] for name in ANSWERS}
     sections = ["fit", "coefficients", "held-out", "held-out-runs", "resamples", "decisions", "predictions", "beyond"]
     sections += ["profiles", "decisive"]

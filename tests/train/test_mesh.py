@@ -51,7 +51,7 @@ def first_step(training, sizes):
 
 @pytest.mark.parametrize("dtype", COMPUTE_DTYPES)
 @pytest.mark.parametrize("sizes", [*ALONE, *PAIRS], ids=str)
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 def test_every_axis_alone_and_every_pair_of_axes_takes_the_step_of_one_device(training, sizes, dtype):
     # All sizes divide experts, hidden units and sequences; 3 does not divide the heads.
     architecture = training.architecture.replace(
