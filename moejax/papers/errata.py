@@ -159,7 +159,6 @@ def _difference(record: Record) -> str:
 
 
 def _printed(record: Record) -> str:
-    """Return the printed number with its unit and tolerance."""
     unit = f" {record.unit}" if record.unit else ""
     tolerance = f" ({record.tolerance})" if record.tolerance else ""
     return f"{record.how} {record.printed}{unit}{tolerance}"

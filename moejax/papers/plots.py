@@ -1,40 +1,319 @@
-"""Collect the figures of the five documents, and with them every named figure."""
+"""Collect the figures of the five documents, and draw figures by name: from published laws, a fit or a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from moejax import run_table
 from moejax.errors import UserError
-from moejax.papers.abnar.figures import downstream, flops, optima, surfaces, thought
+from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
+from moejax.fit.selection.holdout import split_by
+from moejax.fit.tables.column_names import with_our_names
+from moejax.fit.tables.read_runs import ReadRuns
+from moejax.fit.tables.expression import mapped, select
+from moejax.fit.tables.units import check_units
+from moejax.json_text import finite
+from moejax.laws.active_params import convention
+from moejax.papers.abnar import figures as abnar
+from moejax.papers.abnar import score_figures as abnar_scores
 from moejax.papers.chapter_002 import figures as chapter_002
 from moejax.papers.documents import ABNAR, CHAPTER_002, LI, TIAN, ZHAO
 from moejax.papers.li import figures as li
-from moejax.papers.tian.figures import budgets, isoflop, leverage, training
-from moejax.papers.zhao.figures import coefficients, compute, marginals, steps, variation
-from moejax.report.plots import PLOTS
-from moejax.wording import did_you_mean
+from moejax.papers.tian import budget_figures, isoflop_figures, leverage_figures
+from moejax.papers.tian import score_figures as tian_scores
+from moejax.papers.zhao import coefficient_figures, expert_figures, loss_figures, prediction_figures
+from moejax.report import evidence, sources
+from moejax.report.figures.figure import FORMATS, Figure, write_figure
+from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, inputs_of
+from moejax.result import Column, Result, Table
+from moejax.run_table import DataFrame
+from moejax.say import ProgressCallback, say
+from moejax.wording import did_you_mean, told
 
 MODULES = (
-    *(coefficients, compute, marginals, steps, variation),
-    *(downstream, flops, optima, surfaces, thought),
-    *(budgets, isoflop, leverage, training),
+    *(coefficient_figures, expert_figures, loss_figures, prediction_figures),
+    *(abnar, abnar_scores),
+    *(budget_figures, isoflop_figures, leverage_figures, tian_scores),
     *(chapter_002, li),
 )
 """Modules that register figures when they are imported."""
 DOCUMENTS = {"zhao": ZHAO, "abnar": ABNAR, "tian": TIAN, "chapter_002": CHAPTER_002, "li": LI}
 """Documents by the names of ``moejax reproduce``."""
-
 ALL = {plot.name: plot for document in DOCUMENTS.values() for plot in document.in_order().values()} | PLOTS
 """All figures by name."""
+EVIDENCE = ("fit", "profile", "influence", "starts")
+"""Figures whose tables are computed from a fit and its runs."""
 
 
-def numbered(paper: str) -> Mapping[str, str]:
-    """Return the names of a document's figures by their numbers, or by words if the document does not number them.
+SYNTHETIC = "its points are synthetic"
 
-    Raises:
-      UserError: no such document; the message gives the nearest names.
-    """
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions:
+    """Data for figures: a fit, runs and how to read them."""
+
+    fit: Path | None
+    runs: Path | None
+    read: Callable[[Any, Any, str], ReadRuns]
+    """Function of a table, a law or columns, and the column of the loss that returns the runs."""
+    mapping: Mapping[str, str]
+    where: Sequence[str]
+    loss: str
+    trust_units: bool
+    synthetic: bool
+    hold_out: str | None
+    estimand: str | None
+    active_convention: str | None
+
+
+@dataclass(frozen=True)
+class DrawnFigures:
+    """Drawn figures by name, and the names of those that were left out."""
+
+    figures: Mapping[str, Figure]
+    left_out: Sequence[str]
+
+
+def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback) -> DrawnFigures:
+    """Draw figures by their names or their paper's. For a whole paper, figures that cannot be drawn are left out."""
+    plots = chosen(names, ALL)
+    every, left_out = {}, []
+    for number, plot in enumerate(plots):
+        update(number / len(plots), f"drawing {plot.name}")
+        try:
+            every[plot.name] = given.figure(plot)
+        except ValueError:
+            if plot.name in names or (plot is plots[-1] and not every):
+                raise
+            left_out.append(plot.name)
+    return DrawnFigures(every, left_out)
+
+
+def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str], update: ProgressCallback) -> Result:
+    """Draw a document's figures into a folder, and return for each number its files or the reason why it is missing."""
     asked = paper.strip().lower().replace("-", "_")
     if asked not in DOCUMENTS:
         raise UserError(f"There is no paper '{paper}' to draw; {did_you_mean(asked, DOCUMENTS)}")
-    return {number: plot.name for number, plot in DOCUMENTS[asked].in_order().items()}
+    figures = {number: plot.name for number, plot in DOCUMENTS[asked].in_order().items()}
+    # All figures are computed before the first is written.
+    every: dict[str, Figure] = {}
+    reasons: dict[str, str] = {}
+    given.check_table()
+    for done, (number, name) in enumerate(figures.items()):
+        update(done / len(figures), f"drawing {name}")
+        try:
+            every[number] = given.figure(ALL[name])
+        except UserError as error:
+            reasons[number] = told(error)
+    if not every:
+        said = dict.fromkeys(reasons.values())
+        raise UserError(f"No figure of {paper} can be drawn: {' '.join(said)}")
+    files = {number: write(folder, ALL[figures[number]], figure, formats)["files"] for number, figure in every.items()}
+    order = sorted(figures, key=_by_number)
+    alone = {number: given.law_alone[figures[number]] for number in every if figures[number] in given.law_alone}
+    made_up = {number for number in every if figures[number] in given.synthetic}
+    rows, first = [], {}
+    for number in order:
+        about = [alone.get(number), SYNTHETIC if number in made_up else None]
+        said = "; ".join([", ".join(files[number]), *filter(None, about)]) if number in files else ""
+        reason = reasons.get(number, "")
+        # A reason that several figures share is printed once.
+        before = first.setdefault(reason, number)
+        rows.append([number, said or (reason if before == number else f"not drawn, as figure {before}")])
+    columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
+    data = {
+        "paper": paper,
+        "figures": [
+            {"number": number, "name": figures[number], "files": files[number]}
+            | {"without_runs": alone.get(number), "synthetic": number in made_up}
+            if number in files
+            else {"number": number, "not_drawn": reasons[number]}
+            for number in order
+        ],
+    }
+    without = f" {len(alone)} of them show none of the runs." if alone else ""
+    without += f" {len(made_up)} of them show synthetic points, which the pictures do not say." if made_up else ""
+    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV.{without}"
+    return Result(tables=[Table("", columns, rows)], notes=[said], data=data)
+
+
+def _by_number(number: str) -> tuple[int, str]:
+    """Return a sort key in the order of the document: 1a, 1b, 2, …; figures without a number come last."""
+    digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return (int(digits) if digits else sys.maxsize, number)
+
+
+def write(folder: Path, plot: Plot, figure: Figure, formats: Sequence[str]) -> dict[str, Any]:
+    """Write a figure with its data, and return its description."""
+    files = write_figure(folder, plot.name, lambda: figure, formats)
+    data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
+    return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
+
+
+class GivenData:
+    """The given fit and table for figures, each read once."""
+
+    def __init__(self, options: PlotOptions):
+        self.options = options
+        self.fit = load_of_runs(options.fit) if options.fit else None
+        self.tables: dict[str, Any] = {}
+        self.made: dict[Any, Any] = {}
+        self.law_alone: dict[str, str] = {}
+        """Figures that draw none of the given runs, with the reason."""
+        self.synthetic: set[str] = set()
+        """Figures with synthetic points that only illustrate the form."""
+
+    def figure(self, plot: Plot) -> Figure:
+        """Return one figure.
+
+        Raises:
+          UserError: it cannot be drawn, or the table has no data for it.
+        """
+        inputs = self.inputs(plot)
+        if inputs.synthetic:
+            self.synthetic.add(plot.name)
+        figure = draw(plot, inputs)
+        if not figure.rows:
+            raise UserError(
+                f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}."
+            )
+        if plot.law and plot.columns and inputs.table is not None and not (inputs.synthetic or plot.needs_table):
+            # For figures that exist without a table, only the added rows are runs.
+            bare = draw(plot, replace(inputs, table=None))
+            if _points(bare) == _points(figure):
+                why = (
+                    "the fits to the runs gave nothing that it shows"
+                    if plot.from_runs
+                    else "no run of the table agrees with what its curves hold fixed, and has a loss"
+                )
+                self.law_alone[plot.name] = f"only the law is drawn; {why}"
+        return figure
+
+    def inputs(self, plot: Plot) -> Any:
+        """Return the inputs of one figure."""
+        name = plot.name
+        if self.options.synthetic and plot.needs_table:
+            return example_of(plot)
+        table = self._table(name)
+        if name in EVIDENCE and self.fit is not None and table is None:
+            raise UserError(
+                f"{name} is drawn of a fit and the runs that it was fitted to, and no runs were given; give these with "
+                f"--runs, or the predictions.csv in the folder of {self.options.fit}."
+            )
+        if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
+            table = self._evidence(name, self.fit)
+        if plot.from_runs is not None and table is not None and not {*plot.columns} <= {*table}:
+            table = self._from_runs(plot, plot.from_runs)
+        law = self.fit.law if self.fit is not None and plot.law else None
+        words = f"the fit in {self.options.fit}" if law is not None else ""
+        found = replace(
+            inputs_of(plot, law=law, law_name=words, table=table),
+            active_params=convention(self.options.active_convention),
+        )
+        if table is not None and not plot.columns:
+            self.law_alone[name] = "only the law is drawn; it takes no points from a table"
+        elif table is not None and found.table is None:
+            self.law_alone[name] = f"only the law is drawn; points need {', '.join(plot.columns)}"
+        return found
+
+    def _table(self, name: str) -> Any:
+        path = self.options.runs
+        if path is None:
+            return None
+        key = name if self._differs_by_figure() else ""
+        if key not in self.tables:
+            self.tables[key] = _renamed(sources.read(name, path), self.options, of_runs=not key)
+        return self.tables[key]
+
+    def check_table(self) -> None:
+        """Raise ``UserError`` for a table that no figure can read, before any single figure reports it."""
+        if self.options.runs is not None and not self._differs_by_figure():
+            self._table("")
+
+    def _differs_by_figure(self) -> bool:
+        """Return whether figures read different tables from --runs, as from a folder or a plan."""
+        path = self.options.runs
+        return path is not None and (path.is_dir() or path.suffix == ".json")
+
+    def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
+        """Return a figure's table, from fits to the given run table. Figures with the same function share it."""
+        if make.table not in self.made:
+            read = self._read(make.reads)
+            split = split_by(read, self.options.hold_out) if self.options.hold_out else None
+            law = self.fit.law if self.fit is not None and plot.law else None
+            runs, note = make.count(read.runs, read.frame) if "flops" not in self.options.mapping else (read.runs, "")
+            for sentence in filter(None, (note, f"{plot.name}: fitting to {len(runs)} runs.")):
+                say(sentence)
+            self.made[make.table] = make.table(runs, split, law)
+        return self.made[make.table]
+
+    def _read(self, law: Any, output: str | None = None) -> Any:
+        """Return the given run table for a law or columns. ``output`` is the fitted column if --loss is not given."""
+        loss = output if output and self.options.loss == "loss" else self.options.loss
+        assert self.options.runs is not None
+        return self.options.read(sources.run_table_of(self.options.runs), law, loss)
+
+    def _evidence(self, name: str, fit: FitResult) -> Any:
+        # A table with several outputs does not state which one was fitted.
+        read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None)
+        check_runs_of(fit, read.runs)
+        if name == "fit":
+            return evidence.fit_table(fit, read.runs)
+        if name == "starts":
+            return evidence.starts_table(fit, read.runs)
+        estimands = evidence.coefficients(fit)
+        if name == "profile":
+            return evidence.profile_table(fit, read.runs)
+        asked = self.options.estimand or next(reversed(estimands))
+        if asked not in estimands:
+            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(estimands)}.")
+        return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
+
+
+def _points(figure: Figure) -> int:
+    return sum(all(value == value for value in row.values()) for row in figure.rows)
+
+
+def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame:
+    """Return the rows that --where selects, with columns renamed by --map and --loss."""
+    mapping = dict(options.mapping)
+    if options.loss != "loss":
+        mapping["loss"] = options.loss
+    named = str(options.runs)
+    ours = with_our_names(table, mapping)
+    kept, notes = select(mapped(ours.frame, mapping, named), options.where, named)
+    for note in (*ours.notes, *notes):
+        say(note)
+    checked = run_table.check(kept, where=named, computed=mapping)
+    if of_runs and "loss" in checked and not options.trust_units:
+        check_units(checked, {**ours.read_from, **mapping}, named)
+    return checked
+
+
+def formats_of(text: str) -> list[str]:
+    """Return the formats that a text separates by commas."""
+    names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in FORMATS:
+            raise UserError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
+    return names
+
+
+def every_figure() -> Result:
+    """Return a list of all figures, in a table per paper."""
+    papers: dict[str, list[tuple[str, ...]]] = {}
+    for name, plot in ALL.items():
+        paper, _, where = plot.source.partition(", ")
+        mark = "*" if plot.needs_table else " "
+        papers.setdefault(paper, []).append((f"{mark} {name}", where.replace("Figure", "Fig."), plot.shows))
+    columns = (Column(""), Column("", words=True), Column("", words=True))
+    names = ("shows", "source", "law", "columns", "needs_table")
+    notes = [
+        "* is drawn from a table, moejax plot NAME says of which columns; the others draw a law, and runs of --runs."
+    ]
+    data = {name: {key: getattr(plot, key) for key in names} for name, plot in ALL.items()}
+    return Result(tables=[Table(paper, columns, rows) for paper, rows in papers.items()], notes=notes, data=data)

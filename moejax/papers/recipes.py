@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from moejax import run_table, table_file
 from moejax.errors import UserError
@@ -21,6 +20,7 @@ from moejax.fit.tables.column_names import with_derived, with_our_names
 from moejax.fit.tables.dense_models import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import one_set, write_text
+from moejax.laws.law import Law
 from moejax.papers.abnar.recipe import RESAMPLES
 from moejax.papers.abnar.recipe import abnar as fit_abnar
 from moejax.papers.chapter_002.launch_check import launch_check as check_launch
@@ -32,6 +32,7 @@ from moejax.report import render
 from moejax.report.figures.figure import write_figure
 from moejax.report.plots import chosen, draw, inputs_of
 from moejax.result import Result
+from moejax.run_table import DataFrame
 from moejax.say import StageCallback, say
 from moejax.wording import told
 
@@ -176,11 +177,11 @@ def write_recipe(
     folder: Path,
     paper: str,
     fits: Mapping[str, FitResult],
-    tables: Mapping[str, Any],
-    runs: Any,
+    tables: Mapping[str, DataFrame],
+    runs: DataFrame,
     *,
     best: str,
-    laws: Mapping[str, Any],
+    laws: Mapping[str, Law],
 ) -> None:
     """Write a recipe's fits, its tables, and the paper's figures of them.
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from math import floor, log10
-from typing import Any
+from typing import Any, SupportsFloat
+
+from moejax.laws.law import Law
 
 Number = float | int
 Value = Number | str | None
@@ -251,7 +253,7 @@ def recorder(paper: str) -> Callable[..., Record]:
 
 
 def constants(
-    record: Callable[..., Record], where: str, law: Any, printed: Mapping[str, str], what: str = "constant"
+    record: Callable[..., Record], where: str, law: Law, printed: Mapping[str, str], what: str = "constant"
 ) -> Records:
     """Yield the comparison of a law's constants with the printed ones."""
     by_symbol = {f.metadata["symbol"]: getattr(law, f.name) for f in fields(law)}
@@ -259,12 +261,12 @@ def constants(
         yield record(where, f"{what} {symbol} of the law in use here", text, by_symbol[symbol])
 
 
-def holds(fact: Any) -> str:
+def holds(fact: bool) -> str:
     """Return ``holds`` or ``fails``."""
     return "holds" if fact else "fails"
 
 
-def trend(values: Any) -> str:
+def trend(values: Iterable[SupportsFloat]) -> str:
     """Return ``rises`` or ``falls`` for strictly monotonic values, ``stays`` for equal ones, else ``turns``."""
     numbers = [float(value) for value in values]
     steps = [later - earlier for earlier, later in itertools.pairwise(numbers)]
@@ -275,6 +277,6 @@ def trend(values: Any) -> str:
     return "falls" if all(step < 0 for step in steps) else "turns"
 
 
-def same(one: Any, other: Any) -> str:
+def same(one: SupportsFloat, other: SupportsFloat) -> str:
     """Return ``holds`` if two sides of an identity agree to a billionth, else ``fails``."""
     return holds(abs(float(one) / float(other) - 1) < 1e-9)

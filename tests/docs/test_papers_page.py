@@ -15,7 +15,7 @@ from moejax.cli.command_line import DONE, split_overrides
 from moejax.cli.parser import parse_command
 from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.papers.record import ERROR, MATCH, NOT_CHECKABLE, UNDER_READING, UNEXPLAINED
-from moejax.papers.verdicts import recorded
+from moejax.papers.reproduce import recorded
 
 pytestmark = pytest.mark.docs
 PAGE = Path("docs/papers.md").read_text()

@@ -14,8 +14,7 @@ from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
-from moejax.papers.chapter_002.correction import correct
-from moejax.papers.chapter_002.launch_check import launch_check
+from moejax.papers.chapter_002.launch_check import correct, launch_check
 from moejax.papers.chapter_002.runs import chapter_002_runs
 from moejax.report import render
 

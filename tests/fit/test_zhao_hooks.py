@@ -6,7 +6,7 @@ import pytest
 from moejax.fit.runs import runs_from
 from moejax.laws.design import Design
 from moejax.laws.mixtures.five_factor import ZHAO_2025 as LAW
-from moejax.papers.zhao.hooks import hooks_of
+from moejax.papers.zhao.margins import hooks_of
 
 E, F, ALPHA, BETA = 0.16, 7.2, LAW.params_exponent, LAW.tokens_exponent
 

@@ -14,8 +14,7 @@ from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.mixtures.sparsity import ABNAR_2025, best_sparsity, dense_threshold
 from moejax.papers.errata import causes, errata
 from moejax.papers.record import ERROR, MATCH, RULE, UNEXPLAINED, VERDICTS, Reading
-from moejax.papers.reproduce import PAPERS, tally
-from moejax.papers.verdicts import as_text, changes, recorded
+from moejax.papers.reproduce import PAPERS, as_text, changes, recorded, tally
 from moejax.papers.zhao.table_6 import table_6
 
 ERRATA = Path(__file__).parents[2] / "docs" / "errata.md"

@@ -58,8 +58,16 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and stop", metavar="DIR", output=True)
 
     def run(self) -> None:
-        from moejax.papers.draw import SYNTHETIC, GivenData, draw_named, draw_paper, every_figure, formats_of, write
-        from moejax.papers.plots import ALL
+        from moejax.papers.plots import (
+            ALL,
+            SYNTHETIC,
+            GivenData,
+            draw_named,
+            draw_paper,
+            every_figure,
+            formats_of,
+            write,
+        )
         from moejax.report import render
         from moejax.report.gallery import write_gallery
 
@@ -93,7 +101,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         say(f"Wrote to {self.out}.")
 
     def _options(self):
-        from moejax.papers.draw import PlotOptions
+        from moejax.papers.plots import PlotOptions
 
         return PlotOptions(
             fit=self.fit,

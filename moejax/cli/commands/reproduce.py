@@ -44,8 +44,7 @@ class ReproduceCommand(ConventionOptions, name="reproduce"):
     def run(self) -> int:
         from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
         from moejax.papers.errata import errata
-        from moejax.papers.reproduce import chosen, reproduce, summary
-        from moejax.papers.verdicts import as_text, changes, read_verdicts, recorded
+        from moejax.papers.reproduce import as_text, changes, chosen, read_verdicts, recorded, reproduce, summary
         from moejax.report import render
 
         papers = chosen(self.paper)

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.fit.search.objective import Huber
@@ -17,7 +16,7 @@ from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.mixtures import sparsity as optima
 from moejax.laws.mixtures.sparsity import ABNAR_2025 as LAW
-from moejax.papers.record import Number, Reading, Record, Records, constants, holds, recorder, short, trend
+from moejax.papers.record import Number, Reading, Record, Records, Value, constants, holds, recorder, short, trend
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
 record = recorder("abnar")
@@ -68,8 +67,11 @@ def records() -> Records:
     yield from _flops_estimate()
 
 
-def _under_each(find: Callable[[Any], Any]) -> list[Reading]:
-    """Return the result of ``find`` under each reading of N_a(N, S)."""
+Convention = Callable[[Number, Number], Number]
+"""Active parameters by total parameters and sparsity."""
+
+
+def _under_each(find: Callable[[Convention], Value]) -> list[Reading]:
     return [Reading(find(ACTIVE_PARAMS[key]), name) for key, name in READINGS.items()]
 
 
@@ -90,15 +92,15 @@ def _constants() -> Records:
     yield record("Section 6", "the term with lambda, with S (sparser models lower the loss)", "falls", falls)
 
 
-def _size(flops: Number, sparsity: Number, reading: Any) -> float:
+def _size(flops: Number, sparsity: Number, reading: Convention) -> float:
     return float(optima.best_params_total(LAW, flops, sparsity, reading))
 
 
-def _active(flops: Number, sparsity: Number, reading: Any) -> float:
+def _active(flops: Number, sparsity: Number, reading: Convention) -> float:
     return float(reading(_size(flops, sparsity, reading), sparsity))
 
 
-def _loss(flops: Number, sparsity: Number, reading: Any) -> float:
+def _loss(flops: Number, sparsity: Number, reading: Convention) -> float:
     total = _size(flops, sparsity, reading)
     tokens = flops / (6 * float(reading(total, sparsity)))
     return float(LAW(Design(params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0)))
@@ -115,12 +117,8 @@ TRENDS = (
 def _by_sparsity() -> Records:
     for flops in BUDGETS:
         for where, quantity, published, value in TRENDS:
-
-            def find(reading: Any, value: Any = value, flops: Number = flops) -> str:
-                return trend(value(flops, sparsity, reading) for sparsity in SPARSITIES)
-
-            name = f"{quantity} with S from 0 to 0.98, at C = {short(flops)}"
-            yield _trend(where, name, published, _under_each(find))
+            trends = _under_each(lambda taken, at=value, c=flops: trend(at(c, s, taken) for s in SPARSITIES))
+            yield _trend(where, f"{quantity} with S from 0 to 0.98, at C = {short(flops)}", published, trends)
 
 
 SHARES = (
@@ -145,11 +143,8 @@ def _by_sparsity_at_other_shares() -> Records:
 
 def _sparsity_gain_by_budget() -> Records:
     """Yield Section 3: no difference in the slope of loss against sparsity between budgets, no diminishing effect."""
-
-    def gains(reading: Any) -> list[float]:
-        return [_loss(flops, 0.0, reading) - _loss(flops, 0.98, reading) for flops in BUDGETS]
-
-    first, *_, last = gains(ACTIVE_PARAMS[DEFAULT])
+    taken = ACTIVE_PARAMS[DEFAULT]
+    first, last = (_loss(c, 0.0, taken) - _loss(c, 0.98, taken) for c in (BUDGETS[0], BUDGETS[-1]))
     name = "L* at S = 0 less L* at S = 0.98, with C from 3e19 to 1e21 ('no diminishing effect of sparsity')"
     note = (
         "the sentence is about measured losses, which are not published, and Eq. 6 cannot refute it; by Eq. 6 with "
@@ -165,41 +160,34 @@ def _by_budget() -> Records:
             ("Section 1", "N_a*", "falls", _active, "Figures 9 and 12 have it rise, as Eq. 6 does"),
             ("Figures 9 and 12", "N_a*", "rises", _active, ""),
         ):
-
-            def find(reading: Any, value: Any = value, sparsity: Number = sparsity) -> str:
-                return trend(value(flops, sparsity, reading) for flops in BUDGETS)
-
+            trends = _under_each(lambda taken, at=value, s=sparsity: trend(at(flops, s, taken) for flops in BUDGETS))
             name = f"{quantity} with C from 3e19 to 1e21, at S = {sparsity:g}"
-            yield _trend(where, name, published, _under_each(find), note)
+            yield _trend(where, name, published, trends, note)
 
 
 def _by_sparsity_and_budget() -> Records:
     """Yield the trends with compute of the fall of N_a* with sparsity."""
 
-    def fall(flops: Number, reading: Any) -> tuple[float, float]:
+    def fall(flops: Number, reading: Convention) -> tuple[float, float]:
         dense, sparse = (_active(flops, sparsity, reading) for sparsity in (0.0, 0.9))
         return dense - sparse, 1 - sparse / dense
 
     for which, measure in enumerate(("in parameters", "as a share of N_a* at S = 0")):
-
-        def find(reading: Any, which: int = which) -> str:
-            return trend(fall(flops, reading)[which] for flops in BUDGETS)
-
+        trends = _under_each(lambda taken, which=which: trend(fall(flops, taken)[which] for flops in BUDGETS))
         name = f"what N_a* falls by from S = 0 to 0.9, {measure}, with C from 3e19 to 1e21"
         note = "the document does not say in which of the two N_a* falls faster"
-        yield _trend("Section 6", name, "rises", _under_each(find), note, undefined=True)
+        yield _trend("Section 6", name, "rises", trends, note, undefined=True)
 
 
-def _sparsity(flops: Number, total: Number, reading: Any) -> float:
+def _sparsity(flops: Number, total: Number, reading: Convention) -> float:
     return float(optima.best_sparsity(LAW, flops, total, reading))
 
 
 def _by_size() -> Records:
     for flops in BUDGETS:
         trends = _under_each(lambda reading, flops=flops: trend(_sparsity(flops, total, reading) for total in SIZES))
-        yield _trend(
-            "Section 2.2 and Appendix D.2", f"S* with N from 0.5B to 4B, at C = {short(flops)}", "rises", trends
-        )
+        name = f"S* with N from 0.5B to 4B, at C = {short(flops)}"
+        yield _trend("Section 2.2 and Appendix D.2", name, "rises", trends)
     for total in (1e9, 2e9, 4e9):
         trends = _under_each(lambda reading, total=total: trend(_sparsity(flops, total, reading) for flops in BUDGETS))
         name = f"S* with C from 3e19 to 1e21, at N = {total / 1e9:g}B"
@@ -265,13 +253,8 @@ def _fit() -> Records:
         ("Figure 1", "mean squared error of the IsoFLOP surfaces", "0.0001"),
     ):
         yield record(where, quantity, printed, None, note="the losses of the runs are not published")
-    yield record(
-        "Appendix E",
-        "correlation of lengths of given and generated answers",
-        "0.88",
-        None,
-        note="the answers are not published",
-    )
+    name, note = "correlation of lengths of given and generated answers", "the answers are not published"
+    yield record("Appendix E", name, "0.88", None, note=note)
 
 
 def shape_of(model_dim: int, sparsity: Number) -> Architecture:
@@ -323,15 +306,10 @@ def _multipliers() -> Records:
         return FLOPS["abnar"].per_token(architecture, tokens) - FLOPS["abnar"].per_token(shape, context)
 
     width, layers = shape.model_dim, shape.num_layers
+    larger, wider = (shape.replace(**{f: getattr(shape, f) + 1}) for f in ("vocab_size", "num_experts"))
     each = {
-        "C, FLOPs per parameter of the unembedding": (
-            "6",
-            more(shape.replace(vocab_size=shape.vocab_size + 1)) / width,
-        ),
-        "R, FLOPs per parameter of the router": (
-            "14",
-            more(shape.replace(num_experts=shape.num_experts + 1)) / (width * layers),
-        ),
+        "C, FLOPs per parameter of the unembedding": ("6", more(larger) / width),
+        "R, FLOPs per parameter of the router": ("14", more(wider) / (width * layers)),
         "2C, FLOPs per width and token of context": ("12", more(shape, context + 1) / (width * layers)),
         "12C, FLOPs per expert and squared width at G = 1": ("72", more(shape.replace(top_k=2)) / (width**2 * layers)),
     }

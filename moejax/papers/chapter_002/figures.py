@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from moejax.errors import UserError
 from moejax.fit.domains import BY_DOMAIN, ONE_LAW
@@ -150,7 +150,7 @@ def frontier_table(runs: Runs, held_out: Split | None = None, law: EffectivePara
     return pd.concat(parts, ignore_index=True)
 
 
-def _flops(active: Any, tokens: Any) -> np.ndarray:
+def _flops(active: ArrayLike, tokens: ArrayLike) -> np.ndarray:
     return np.asarray(training_flops({"params_active": active, "tokens": tokens})["flops"], np.float64)
 
 

@@ -237,7 +237,6 @@ def _at_scale() -> Records:
 
 
 def _gap(flops: Number, expansion: Number) -> float:
-    """Return the difference of the best dense model's loss and the best mixture's loss."""
     dense, mixture = (optimal_split(dense_slice(LAW, g), flops) for g in (1.0, expansion))
     best = _design(mixture["params_active"], expansion, mixture["tokens"])
     return float(LAW(_design(dense["params_active"], 1.0, dense["tokens"])) - LAW(best))

@@ -9,8 +9,8 @@ import numpy as np
 from moejax.laws.budget.resources import active_ratio
 from moejax.papers.documents import LI
 from moejax.papers.record import short
-from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
-from moejax.report.figures.panels import LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
+from moejax.report.figures.panels import LOSS, Axis, Panel, Series, curves_of, figure
 from moejax.report.figures.style import INK, RED, coloured
 from moejax.result import size
 from moejax.run_table import DataFrame
@@ -22,9 +22,9 @@ ASPECT = Axis("width_over_layers", "aspect ζ = D_m/L", "log")
 TOTAL_RATIO = Axis("total_ratio", "μ: width of all experts / D_m", "log")
 ACTIVE_RATIO = Axis("active_ratio", "β: active expert width / D_m")
 RATES = np.geomspace(0.06, 1.0, 41)
-SIZES = (2e9, 7e9, 14e9, 70e9)
 LAYERS = {2e9: (1408, 16), 7e9: (2048, 24), 14e9: (2560, 28), 70e9: (4096, 48)}
 """Width and layers of a mixture of each size, with an aspect ratio between 85 and 91."""
+SIZES = tuple(LAYERS)
 DEPTHS = (16, 20, 24, 32)
 RATE_COLUMNS = ("params_total", "params_active", "params_embedding", "num_experts", "tokens", "flops", "loss")
 """Columns of a run table for points by activation rate."""
@@ -44,8 +44,8 @@ def compute(inputs: FigureInputs) -> Figure:
         width, layers = LAYERS[total]
         at = {"params_total": total, "params_active": RATES * total, "model_dim": width, "num_layers": layers}
         label = f"N = {size(total, 3)}, {layers} layers of {width}"
-        ratios.append(Series(label=label, x=RATES, y=evaluate(inputs.law, COMPUTE.column, **at), colour=colour))
-        tokens.append(Series(label=label, x=RATES, y=evaluate(inputs.law, MULTIPLIER.column, **at), colour=colour))
+        for axis, series in ((COMPUTE, ratios), (MULTIPLIER, tokens)):
+            series.append(Series(label=label, x=RATES, y=evaluate(inputs.law, axis.column, **at), colour=colour))
     limit = "no attention scores: R_c = r_a"
     ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", colour=INK))
     tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", colour=INK))
@@ -102,13 +102,8 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
     )
     panels = []
     for along, across, letter in ((ASPECT, TOTAL_RATIO, "μ"), (TOTAL_RATIO, ASPECT, "ζ")):
-        values, series = ordered(runs[across.column]), []
-        for value, colour in coloured(values):
-            # Keep the best of several runs of equal shape.
-            own = runs[runs[across.column] == value].sort_values("loss").drop_duplicates(along.column)
-            own = own.sort_values(along.column)
-            x, y = column(own, along.column), column(own, "loss")
-            series.append(Series(label=f"{letter} = {short(value)}", x=x, y=y, mark="joined", colour=colour))
+        # Keep the best of several runs of equal shape.
+        series = curves_of(runs, across.column, along.column, "loss", lambda v, name=letter: f"{name} = {short(v)}")
         panels.append(Panel(x=along, y=LOSS, series=series))
     return panels
 

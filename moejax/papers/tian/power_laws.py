@@ -39,7 +39,7 @@ class PowerLaws:
     name: str
     part: str
     """Subset of the runs: ``mixtures`` or ``dense``."""
-    law: Any
+    law: Hyperparameters | Allocation
     points: Mapping[str, Float[np.ndarray, " runs"]]
     """Fitted runs: FLOPs, the outputs of the law, and the loss."""
     runs: int

@@ -34,6 +34,7 @@ from moejax.papers.tian.leverage_laws import (
 )
 from moejax.papers.tian.power_laws import LEAST_SPLITS, PowerLaws, allocation_law, hyperparameter_law, points_of
 from moejax.result import Column, Result, Table, percent
+from moejax.run_table import DataFrame
 from moejax.wording import told
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class TianRecipe:
         }
 
 
-def in_model_scale(runs: Runs, table: Any) -> tuple[Runs, str]:
+def in_model_scale(runs: Runs, table: DataFrame) -> tuple[Runs, str]:
     """Return the runs with C = M·D by Appendix I, without logits, and a sentence about it.
 
     If the table does not store the architectures, return the runs unchanged and an empty sentence.

@@ -1,18 +1,21 @@
-"""Check Tian et al. (2025): leverage, allocation and hyperparameter laws (Tables 5 and 6, Eqs. 1 to 6)."""
+"""Check Tian et al. (2025): laws (Tables 5 and 6, Eqs. 1 to 6), the two models, and the quoted activation ratios."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from typing import Any
+from collections.abc import Callable
 
+from moejax.architecture import Architecture
+from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.claim import check
+from moejax.laws.conventions import FLOPS, PARAMS, multi_head
 from moejax.laws.design import Design
-from moejax.laws.mixtures.leverage import optimal_granularity
+from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
 from moejax.laws.predict import published
 from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, same, short, trend
-from moejax.papers.tian import models as tian_models
 from moejax.papers.tian import tables as tian_tables
 
 TITLE = 'Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts" (2025)'
@@ -33,6 +36,20 @@ TABLE_5 = {
 }
 EQUATION_5 = {"k_eta": "1.1576", "p_eta": "-0.1529", "k_B": "0.0694", "p_B": "0.3644"}
 BASES = {"ln": math.e, "log2": 2.0, "log10": 10.0}
+MINI, DENSE = (CATALOGUE[name].architecture for name in ("moe-mini", "dense-6.1b"))
+
+COUNTS: dict[str, Callable[[Architecture], Number]] = {
+    "": lambda a: FLOPS["tian"].per_token(a, 4096),
+    "Eqs. 10 to 12 as printed": lambda a: FLOPS["tian-printed"].per_token(a, 4096),
+    "Eqs. 10 and 11 as printed, no logits": lambda a: (
+        FLOPS["tian-printed"].per_token(a, 4096) - 3 * flops_per_token(a, 4096).unembedding
+    ),
+    "all products, logits too": lambda a: FLOPS["exact"].per_token(a, 4096),
+    "the same with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
+    "the same with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
+}
+"""Counts of training FLOPs per token at sequences of 4096, by their assumptions."""
+
 NOT_PUBLISHED = "the losses of the runs are not published"
 
 
@@ -40,7 +57,8 @@ def records() -> Records:
     """Yield every number of the document."""
     yield from _constants()
     yield from _leverage()
-    yield from tian_models.records()
+    yield from _activation_ratios()
+    yield from _sizes()
     yield from _allocation()
     yield from _fit_quality()
     yield from tian_tables.records()
@@ -59,7 +77,7 @@ def _constants() -> Records:
     yield record("Section 4.2.2", "sign of d", "positive", sign, note=note)
 
 
-def _in_bases(compute: Number, granularity: Number) -> Any:
+def _in_bases(compute: Number, granularity: Number) -> Leverage:
     """Return Eq. 4 with other bases of the logarithms of C and G: Table 6's slopes, per unit of those logarithms."""
     decades, doublings = math.log(10.0) / math.log(compute), math.log(2.0) / math.log(granularity)
     return dataclasses.replace(
@@ -70,17 +88,14 @@ def _in_bases(compute: Number, granularity: Number) -> Any:
     )
 
 
-def _design(ratio: Number, granularity: Number, flops: Number) -> Design:
-    return Design(
+def _el(law: Leverage, ratio: Number, granularity: Number, flops: Number) -> float:
+    design = Design(
         num_experts=1.0, top_k=ratio, num_shared_experts=0.0, model_dim=granularity, expert_hidden=2.0, flops=flops
     )
+    return float(law(design)["efficiency_leverage"])
 
 
-def _el(law: Any, ratio: Number, granularity: Number, flops: Number) -> float:
-    return float(law(_design(ratio, granularity, flops))["efficiency_leverage"])
-
-
-def _best_granularity(law: Any) -> float:
+def _best_granularity(law: Leverage) -> float:
     return float(optimal_granularity(law, 0.031, 1e22).value["granularity"])
 
 
@@ -90,28 +105,20 @@ def _leverage() -> Records:
         for c, g in [("ln", "ln"), *((c, g) for c in BASES for g in BASES if (c, g) != ("ln", "ln"))]
     }
 
-    def each(find: Any) -> list[Reading]:
+    def each(find: Callable[[Leverage], str]) -> list[Reading]:
         return [Reading(find(law), "" if name == "ln of C and ln of G" else name) for name, law in laws.items()]
 
-    def fits(law: Any) -> str:
+    def fits(law: Leverage) -> str:
         in_range = 7 < _el(law, 0.031, 12.0, 1e22) < 8 and 8 <= _best_granularity(law) <= 12
         return "yes" if in_range else "no"
 
     bases = "the document does not print the bases of its logarithms, and no other pair of 2, e and 10 does it"
     where = "Abstract, Sections 1 and 5"
-    yield record(
-        where,
-        "EL between 7 and 8 at A = 3.1 %, G = 12, C = 1e22, with the best G between 8 and 12",
-        "yes",
-        *each(fits),
-        note=bases,
-    )
+    name = "EL between 7 and 8 at A = 3.1 %, G = 12, C = 1e22, with the best G between 8 and 12"
+    yield record(where, name, "yes", *each(fits), note=bases)
     value = Reading(_el(LEVERAGE, 0.031, 12.0, 1e22), "log10 of C and log2 of G")
     yield record(where, "EL at A = 3.1 %, G = 12, C = 1e22", ">7", value)
-    best = [
-        Reading(_best_granularity(law), f"{name} of G")
-        for name, law in ((name, _in_bases(10.0, BASES[name])) for name in BASES)
-    ]
+    best = [Reading(_best_granularity(_in_bases(10.0, base)), f"{name} of G") for name, base in BASES.items()]
     yield record("Section 4.1", "granularity of greatest leverage ('around 12')", "about 12", *best, note=bases)
     for bound in (">=8", "<=12"):
         value = Reading(_best_granularity(LEVERAGE), "log2 of G")
@@ -125,7 +132,7 @@ def _leverage() -> Records:
         note = f"the saturated activation ratio at A = 1 is 1.016 with Table 6, not 1, and EL is {dense:.4f}"
         name = f"EL of a dense model (A = 1) is 1 at C = {short(flops)}"
         yield record("Eq. 1", name, "holds", same(dense, 1.0), note=note)
-    built = 2 * tian_models.MINI.model_dim / tian_models.MINI.expert_hidden
+    built = 2 * MINI.model_dim / MINI.expert_hidden
     own = [
         Reading(_el(LEVERAGE, ratio, granularity, 1e22), f"{reading}{also}")
         for ratio, granularity, also in (
@@ -141,19 +148,16 @@ def _leverage() -> Records:
         f"moves EL at 3.4 % from {min(rounded):.2f} to {max(rounded):.2f}"
     )
     yield record("Section 5", "EL of MoE-mini at its stated A = 3.4 % and G = 12, C = 1e22", ">7", *own, note=note)
+    falling = (0.5, 0.25, 0.1, 0.03, 0.008)
     for variable, trend_printed, values in (
-        (
-            "a falling A from 50 % to 0.8 %",
-            "rises",
-            [_el(LEVERAGE, a, 12, 1e20) for a in (0.5, 0.25, 0.1, 0.03, 0.008)],
-        ),
+        ("a falling A from 50 % to 0.8 %", "rises", [_el(LEVERAGE, a, 12, 1e20) for a in falling]),
         ("C from 3e18 to 1e22", "rises", [_el(LEVERAGE, 0.031, 12, c) for c in (3e18, 3e19, 3e20, 1e21, 1e22)]),
         ("G from 2 to 16", "turns", [_el(LEVERAGE, 0.031, g, 1e20) for g in (2, 4, 8, 12, 16)]),
     ):
         yield record("Section 4.2", f"EL with {variable}", trend_printed, Reading(trend(values), reading))
 
 
-def _that_round_to_table_6() -> list[Any]:
+def _that_round_to_table_6() -> list[Leverage]:
     """Return Eq. 4 at the corners of the coefficients that round to those of Table 6; A_max has no effect."""
     ends = {
         f.name: [float(text) + sign * last_digit(text, float(text)) / 2 for sign in (-1, 1)]
@@ -178,6 +182,75 @@ def _over_rounding() -> Records:
         yield record(where, f"{end} granularity of greatest leverage ('around 12'), {over}", "about 12", value)
 
 
+def _activation_ratios() -> Records:
+    """Yield every printed activation ratio once, by Table 3's definition and by the two that the labels follow."""
+    note = (
+        "Table 3 has A = (E_a + E_s)/(E + E_s), by which the paper's ratios of 3.1 and 0.8 % are 4.6 and 1.2 %; the "
+        "data of Table 6 are labelled E_a/E, those of Appendix E.1 (E_a + E_s)/E. Which A Eq. 4 was fitted in is not "
+        "said: Table 3's is used here, and the other where a printed label is compared"
+    )
+    for where, quantity, experts, active, printed in (
+        ("Abstract", "A of MoE-mini's prediction", 384, 12, "3.1"),
+        ("Section 5", "A of MoE-mini", 384, 12, "3.4"),
+        ("Section 4.1 and Appendix F.1", "lowest A (2 of 256)", 256, 2, "0.8"),
+        ("Appendix E.1", "A of 4 of 64 experts", 64, 4, "7.8"),
+        ("Figure 8", "lowest A (2 of 64)", 64, 2, "4.7"),
+        ("Figure 8", "highest A (6 of 64)", 64, 6, "10.9"),
+        ("Figure 4b and Appendix C", "A of 2 of 64 experts (1/32)", 64, 2, "3.1"),
+    ):
+        design = Design(num_experts=experts, top_k=active, num_shared_experts=1)
+        values = (
+            100 * float(design.activation_ratio),
+            Reading(100 * active / experts, "E_a/E, without the shared experts"),
+            Reading(100 * float(design.active_experts) / experts, "(E_a + E_s)/E"),
+        )
+        yield record(where, quantity, printed, *values, unit="%", note=note)
+
+
+def _sizes() -> Records:
+    layers = [
+        Reading(PARAMS["tian"].total(MINI.replace(num_dense_layers=dense)) / 1e9, name)
+        for dense, name in ((0, ""), (1, "one dense layer, whose number is not printed"))
+    ]
+    yield record("Table 1", "N of MoE-mini, without the vocabulary", "17.5", *layers, unit="B")
+    for quantity in ("N", "N_a"):
+        yield record("Table 1", f"{quantity} of Dense-6.1B", "6.11", PARAMS["tian"].total(DENSE) / 1e9, unit="B")
+    with_router = PARAMS["tian"].active(MINI) / 1e9
+    without = with_router - params(MINI).router / 1e9
+    embedding = params(MINI).vocabulary / 2e9
+    values = (
+        with_router,
+        Reading(without, "the router left out"),
+        Reading(with_router + embedding, "one embedding matrix counted"),
+        Reading(with_router + 2 * embedding, "both embedding matrices counted"),
+        Reading(PARAMS["tian"].active(multi_head(MINI)) / 1e9, "as many key-value heads as heads"),
+        Reading(PARAMS["tian"].active(MINI.replace(num_dense_layers=0)) / 1e9, "no dense layer"),
+        Reading(PARAMS["tian"].active(MINI.replace(num_dense_layers=3)) / 1e9, "three dense layers"),
+    )
+    note = "no count of its parts gives it, and the document does not say which parts N_a has"
+    yield record("Table 1", "N_a of MoE-mini", "0.85", *values, unit="B", note=note, undefined=True)
+    yield record("Table 1", "N_a of MoE-mini in its name (A0.8B)", "0.8", *values, unit="B")
+    note = "G = 12 would need d_expert = 341; Table 1 has 384"
+    yield record("Table 1 and Section 5", "G of MoE-mini", "12", 2 * MINI.model_dim / MINI.expert_hidden, note=note)
+    dense = PARAMS["tian"].active(DENSE) / 1e9
+    yield record("Section 5", "active parameters of Dense-6.1B over MoE-mini's", ">7", dense / with_router)
+    share = 100 * with_router / dense
+    yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "about 13", share, unit="%")
+    ratios = [Reading(count(DENSE) / count(MINI), reading) for reading, count in COUNTS.items()]
+    name = "training FLOPs per token of Dense-6.1B over MoE-mini's ('over 7')"
+    note = "seven is the ratio of active parameters"
+    yield record("Abstract", name, ">7", *ratios, note=note)
+    spent = [Reading(count(MINI) * 1e12, reading) for reading, count in COUNTS.items()]
+    name = "training FLOPs of MoE-mini on 1T tokens, for the 1e22 of EL"
+    note = "EL grows with C, so that at these FLOPs it is below what is predicted for 1e22"
+    yield record("Section 5", name, "1e22", *spent, note=note, implied=True)
+    yield record("Appendix L", "size of the final MoE model", "16", layers[1], unit="B", note="Table 1 has 17.5B")
+    hours = 360_000 + 200_000 + 120_000
+    yield record("Appendix L", "GPU-hours, summed over the three parts", "about 680000", hours)
+    share = 7e9 / CATALOGUE["deepseek-moe-16b"].params_active
+    yield record("Section 1", "active parameters of a 7B dense model over DeepSeekMoE's", "about 2.5", share)
+
+
 def _allocation() -> Records:
     for name in ("dense", "moe"):
         law = published("allocation", f"tian-2025-{name}").law
@@ -187,10 +260,9 @@ def _allocation() -> Records:
             optimum = law(Design(flops=flops))
             product = optimum["flops_per_token"] * optimum["tokens"] / flops
             yield record(where, f"M·D over C at C = {short(flops)}", "1.00", product, implied=True)
-        for quantity, exponent in (("M", law.model_exponent), ("D", law.tokens_exponent)):
-            yield record(
-                "Appendix E.2", f"exponent of C in {quantity}, {where[9:]} ('close to 0.5')", "about 0.5", exponent
-            )
+        for letter, exponent in (("M", law.model_exponent), ("D", law.tokens_exponent)):
+            quantity = f"exponent of C in {letter}, {where[9:]} ('close to 0.5')"
+            yield record("Appendix E.2", quantity, "about 0.5", exponent)
     dense, mixture = (published("allocation", f"tian-2025-{name}").law for name in ("dense", "moe"))
     for flops in (1e18, 1e20, 1e22):
         one, other = dense(Design(flops=flops)), mixture(Design(flops=flops))

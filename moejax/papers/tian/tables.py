@@ -4,26 +4,60 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
+from typing import NamedTuple
 
 from moejax.architecture import Architecture
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
 from moejax.laws.predict import published
-from moejax.papers.record import Number, Reading, Record, Records, recorder, short
+from moejax.papers.record import Reading, Record, Records, recorder, short
 
 record = recorder("tian")
 
+
+class Group(NamedTuple):
+    """Models of one compute budget in Tables 8 to 12."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    expert: int
+    rate: str
+    """Learning rate of Table 8."""
+    batch: str
+    """Batch of Table 8 in sequences."""
+    flops: float
+    rate_12: str
+    """Learning rate of Table 12."""
+    dense_hidden: str
+    """d_ffn of Table 11."""
+
+    def model(self, **shape: int) -> Architecture:
+        """Return a model of the group with 2 of 64 experts, with other fields if given."""
+        given = {"model_dim": self.width, "expert_hidden": self.expert, "num_experts": 64, **shape}
+        return Architecture(
+            vocab_size=126_464,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            num_kv_heads=self.kv_heads,
+            head_dim=given["model_dim"] // self.heads,
+            top_k=2,
+            num_shared_experts=1,
+            **given,
+        )
+
+
 GROUPS = (
-    (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "1280"),
-    (8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "2048"),
-    (10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "2560"),
-    (14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "3072"),
-    (16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "4096"),
-    (22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "5120"),
+    Group(8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "1280"),
+    Group(8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "2048"),
+    Group(10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "2560"),
+    Group(14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "3072"),
+    Group(16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "4096"),
+    Group(22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "5120"),
 )
-"""Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta; Table 11's d_ffn."""
+"""Groups of models in the order of the tables."""
 BATCHES_12 = ("96", "160", "224", "320", "512", "768")
 """Batch sizes of Table 12, by group."""
 SEARCHED = {"eta": ("learning_rate", "<=-9"), "B in tokens": ("batch_tokens", ">=18")}
@@ -37,6 +71,13 @@ ROUTED_RATIOS = tuple(2 / experts for experts in (4, 8, 16, 32, 64, 128, 256))
 PRINTED_RATIO = 2 / 64
 """Activation ratio of 3.1 % in Figures 1 and 4: E_a/E. By Table 3, (E_a + E_s)/(E + E_s), the same models have 4.6 %.
 """
+
+
+def in_percent(ratio: float) -> str:
+    """Return an activation ratio as in the labels of the figures."""
+    return f"A = {100 * ratio:.2g} %"
+
+
 OF_ROUTED = "The ratios of the curves are of routed experts alone, E_a/E, as the paper's own labels."
 
 TABLE_12 = {
@@ -122,23 +163,19 @@ def records() -> Records:
     yield from _sums()
 
 
-UNITS = {"learning_rate": 1.0, "batch_tokens": 4096.0}
-"""Units of the columns eta and B of Tables 8 to 12: batches are of sequences of 4096 tokens."""
-
-
 def _hyperparameters() -> Records:
     law = published("hyperparameters", "tian-2025").law
     note = "the columns are power laws of the maximum training FLOPs, with other constants than Eq. 5's"
-    for (*_, rate, batch, flops, rate_12, _), batch_12 in zip(GROUPS, BATCHES_12, strict=True):
-        at = f"at {short(flops)} FLOPs"
-        best = law(Design(flops=flops))
-        eta, sequences = (best[name] / unit for name, unit in UNITS.items())
-        yield record("Tables 8 to 11", f"eta {at}, by Eq. 5", rate, eta, note=note)
-        yield record("Tables 8 to 11", f"B {at}, by Eq. 5", batch, sequences, unit="sequences", note=note)
+    for group, batch_12 in zip(GROUPS, BATCHES_12, strict=True):
+        at = f"at {short(group.flops)} FLOPs"
+        best = law(Design(flops=group.flops))
+        eta, sequences = best["learning_rate"], best["batch_tokens"] / 4096
+        yield record("Tables 8 to 11", f"eta {at}, by Eq. 5", group.rate, eta, note=note)
+        yield record("Tables 8 to 11", f"B {at}, by Eq. 5", group.batch, sequences, unit="sequences", note=note)
         slip = "Tables 8 to 11 have a tenth of it at the same FLOPs"
-        yield record("Table 12", f"eta {at}, as Table 8 has it", rate_12, float(rate), note=slip)
+        yield record("Table 12", f"eta {at}, as Table 8 has it", group.rate_12, float(group.rate), note=slip)
         slip = "Eq. 5 has a batch of C alone, and Tables 8 to 11 and 14 print another one at the same FLOPs"
-        values = int(batch), Reading(sequences, "by Eq. 5")
+        values = int(group.batch), Reading(sequences, "by Eq. 5")
         yield record("Table 12", f"B {at}, as Table 8 has it", batch_12, *values, unit="sequences", note=slip)
     for flops in (3e17, 1e18, 3e20):
         for name, (column, end) in SEARCHED.items():
@@ -147,20 +184,22 @@ def _hyperparameters() -> Records:
             what = f"log2 of {name} by Eq. 5 at {short(flops)} FLOPs, in the grid that was searched"
             yield record("Eq. 5 and Appendix E.1", what, end, value, note=note, implied=True)
     first, last = GROUPS[0], GROUPS[-1]
-    decades = math.log(last[7] / first[7])
-    for name, column, printed in (("eta", 5, "-0.1529"), ("B", 6, "0.3644")):
-        slope = math.log(float(last[column]) / float(first[column])) / decades
+    decades = math.log(last.flops / first.flops)
+    for name, ends, printed in (
+        ("eta", (first.rate, last.rate), "-0.1529"),
+        ("B", (first.batch, last.batch), "0.3644"),
+    ):
+        slope = math.log(float(ends[1]) / float(ends[0])) / decades
         yield record("Eq. 5", f"exponent of C in {name}, from the first and last row of Table 8", printed, slope)
 
 
 def _largest_budget() -> Record:
     """Return the largest IsoFLOP budget of Section 3 and Appendix F.1, compared with the largest of Tables 8 to 12."""
-    most = max(flops for *_, flops, _, _ in GROUPS)
     return record(
         "Section 3 and Tables 8 to 12",
         "largest compute budget of the architecture experiments",
         "3e20",
-        most,
+        max(group.flops for group in GROUPS),
         note="each of the budgets 1e18 to 3e20 of Appendix F.1 is half of a model's 'Max training FLOPs'; whether "
         "losses are read at half of a training is not said",
         undefined=True,
@@ -169,8 +208,7 @@ def _largest_budget() -> Record:
 
 def _largest_model() -> Record:
     """Return the largest size in the abstract's findings, which is Table 8's last group with 256 experts."""
-    layers, width, heads, kv_heads, expert, *_ = GROUPS[-1]
-    largest = _model(layers, heads, kv_heads, width, expert).replace(num_experts=256)
+    largest = GROUPS[-1].model(num_experts=256)
     with_vocabulary = Reading(PARAMS["exact"].total(largest) / 1e9, "with the vocabulary")
     size = PARAMS["tian"].total(largest) / 1e9
     return record(
@@ -180,8 +218,8 @@ def _largest_model() -> Record:
 
 def _overtraining() -> Records:
     law = published("allocation", "tian-2025-moe").law
-    for layers, width, heads, kv_heads, expert, _, _, flops, *_ in GROUPS:
-        per_token = FLOPS["tian"].per_token(_model(layers, heads, kv_heads, width, expert), 4096)
+    for group in GROUPS:
+        per_token, flops = FLOPS["tian"].per_token(group.model(), 4096), group.flops
         tokens = flops / per_token
         # Solve M^opt of Table 5 for the budget at which this model is optimal.
         own_budget = (per_token / law.model_scale) ** (1 / law.model_exponent)
@@ -193,44 +231,40 @@ def _overtraining() -> Records:
 
 
 def _granularity() -> Records:
-    for _, width, *_ in GROUPS:
-        for experts, expert in zip(EXPERTS, TABLE_9[width], strict=True):
+    for width, widths in TABLE_9.items():
+        for experts, expert in zip(EXPERTS, widths, strict=True):
+            name = f"G of {experts} experts at d_model = {width}"
             note = "d_expert is rounded to a whole number"
-            yield record(
-                "Table 9",
-                f"G of {experts} experts at d_model = {width}",
-                str(experts // 32),
-                2 * width / expert,
-                note=note,
-            )
-    for _, width, _, _, expert, *_ in GROUPS:
+            yield record("Table 9", name, str(experts // 32), 2 * width / expert, note=note)
+    for group in GROUPS:
+        name = f"G at d_model = {group.width} (Figure 4: fixed at 2)"
         note = "d_expert = 320 where 384 would give 2"
-        yield record("Table 8", f"G at d_model = {width} (Figure 4: fixed at 2)", "2.0", 2 * width / expert, note=note)
+        yield record("Table 8", name, "2.0", 2 * group.width / group.expert, note=note)
     for experts, printed in TABLE_15.items():
-        expert = 64 * 768 / experts
         note = "Table 9 has 256 for the same model"
-        yield record("Table 15", f"d_expert of {experts} experts at d_model = 768", printed, expert, note=note)
+        name = f"d_expert of {experts} experts at d_model = 768"
+        yield record("Table 15", name, printed, 64 * 768 / experts, note=note)
 
 
 def _shared_experts() -> Records:
-    for (_, width, *_), printed in zip(GROUPS, TABLE_10_SHARED, strict=True):
+    for group, printed in zip(GROUPS, TABLE_10_SHARED, strict=True):
         note = "the caption fixes E_a + E_s = 12, and E_a is 11"
-        yield record("Table 10", f"E_s beside E_a = 11 at d_model = {width}", printed, 12 - 11, note=note)
+        yield record("Table 10", f"E_s beside E_a = 11 at d_model = {group.width}", printed, 12 - 11, note=note)
     shares = [100 * shared / 12 for shared in (10, 8, 6, 4, 1, 0)]
     for printed in ("83.3", "16.7", "8.3"):
         nearest = min(shares, key=lambda share, printed=printed: abs(share - float(printed)))
-        note = "no row of Table 10 has two shared experts of twelve active ones"
-        yield record(
-            "Appendix F.3", f"S = {printed} % among the rows of Table 10", printed, nearest, unit="%", note=note
+        name, note = (
+            f"S = {printed} % among the rows of Table 10",
+            "no row of Table 10 has two shared experts of twelve active ones",
         )
+        yield record("Appendix F.3", name, printed, nearest, unit="%", note=note)
 
 
 def _dense_layers() -> Records:
-    for _, width, *_, ffn in GROUPS:
+    for group in GROUPS:
+        name, value = f"d_ffn of the dense layers at d_model = {group.width}", 3 * TABLE_9[group.width][0]
         note = "Appendix F.4 sets it to the width of the active experts together, 3·d_expert, for equal FLOPs"
-        yield record(
-            "Table 11", f"d_ffn of the dense layers at d_model = {width}", ffn, 3 * TABLE_9[width][0], note=note
-        )
+        yield record("Table 11", name, group.dense_hidden, value, note=note)
 
 
 FORMS = {
@@ -245,80 +279,64 @@ FORMS = {
 """Counts of M by the assumptions about Appendix I."""
 
 
+def _table_12() -> list[tuple[Group, list[Architecture]]]:
+    shapes = [shapes for several in TABLE_12.values() for shapes in several]
+    return [
+        (group, [group.model(model_dim=width, expert_hidden=expert) for width, expert in own])
+        for group, own in zip(GROUPS, shapes, strict=True)
+    ]
+
+
 def _equal_compute() -> Records:
-    groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
     where, most = "Table 12 and Appendix I", dict.fromkeys(FORMS, 0.0)
     note = "Eq. 10 has 1 for 2, and the shared expert 4 for 6"
-    for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _) in zip(groups, GROUPS, strict=True):
-        models = [_model(layers, heads, kv_heads, *widths) for widths in group]
+    for group, models in _table_12():
         spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
         most = {name: max(most[name], spread[name]) for name in FORMS}
-        name = f"standard deviation of M in the group of {short(flops)} FLOPs, as a share ('constant')"
+        name = f"standard deviation of M in the group of {short(group.flops)} FLOPs, as a share ('constant')"
         yield record(where, name, "<0.001", *(Reading(share, form) for form, share in spread.items()), note=note)
     values = [Reading(share, form) for form, share in most.items()]
     yield record(where, "largest of the six standard deviations", "<0.001", *values, note=note)
 
 
-def _attention() -> Records:
-    groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
-    shares: dict[str, list[Number]] = {
-        "": [],
-        "2 for 1 in Eq. 10 and 6 for 4 in the shared expert": [],
-        "2 for 1 in Eq. 10 and 6 for 4 in the shared expert, and half of the scores by a causal mask": [],
-        "2 for 1 in Eq. 10 and 6 for 4 in the shared expert, and no logits": [],
+def _attention_shares(model: Architecture) -> dict[str, float]:
+    """Return the percentage of attention in a model's FLOPs, by the assumptions about Eqs. 10 to 12."""
+    f = flops_per_token(model, 4096)
+    whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
+    experts = f.routed_experts + f.shared_experts
+    fixed = "2 for 1 in Eq. 10 and 6 for 4 in the shared expert"
+    parts = {
+        "": (whole - 2 * model.model_dim**2 * model.num_layers, experts - f.shared_experts / 3 + f.unembedding),
+        fixed: (whole, experts + f.unembedding),
+        f"{fixed}, and half of the scores by a causal mask": (causal, experts + f.unembedding),
+        f"{fixed}, and no logits": (whole, experts),
     }
-    for (layers, group), (_, _, heads, kv_heads, *_) in zip(groups, GROUPS, strict=True):
-        for width, expert in group:
-            f = flops_per_token(_model(layers, heads, kv_heads, width, expert), 4096)
-            whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
-            experts = f.routed_experts + f.shared_experts
-            parts = (
-                (whole - 2 * width**2 * layers, experts - f.shared_experts / 3 + f.unembedding),
-                (whole, experts + f.unembedding),
-                (causal, experts + f.unembedding),
-                (whole, experts),
-            )
-            for own, (attention, rest) in zip(shares.values(), parts, strict=True):
-                own.append(100 * attention / (attention + rest))
+    return {name: 100 * attention / (attention + rest) for name, (attention, rest) in parts.items()}
+
+
+def _attention() -> Records:
+    each = [_attention_shares(model) for _, models in _table_12() for model in models]
+    shares = {name: [one[name] for one in each] for name in each[0]}
     where = "Appendix F.4"
     ends = [Reading(f"{min(own):.0f} to {max(own):.0f}", name) for name, own in shares.items()]
     note = f"by Eqs. 10 to 12 as printed the lowest is {min(shares['']):.4g} %, and no reading gives both ends"
     name = "lowest and highest share of attention in the FLOPs of Table 12"
     yield record(where, name, "20 to 50", *ends, unit="%", note=note)
     inside = [Reading(sum(20 <= share <= 50 for share in own), name) for name, own in shares.items()]
-    models = sum(len(group) for _, group in groups)
-    yield record(where, "models of Table 12 whose attention has 20 to 50 % of the FLOPs", str(models), *inside)
-
-
-def _model(layers: int, heads: int, kv_heads: int, width: int, expert: int) -> Architecture:
-    return Architecture(
-        vocab_size=126_464,
-        model_dim=width,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=width // heads,
-        num_experts=64,
-        top_k=2,
-        num_shared_experts=1,
-        expert_hidden=expert,
-    )
+    yield record(where, "models of Table 12 whose attention has 20 to 50 % of the FLOPs", str(len(each)), *inside)
 
 
 def _spread(scales: list[float]) -> float:
     return statistics.pstdev(scales) / statistics.mean(scales)
 
 
-def _mean(scores: tuple[float, ...]) -> tuple[Any, ...]:
-    mean = statistics.mean(scores)
-    return mean, Reading(mean, "cut off after one digit", "down")
-
-
 def _sums() -> Records:
     yield record("Table 4", "sum of the shares of the training data", "100.0", sum(TABLE_4), unit="%")
     for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
         for category, row in TABLE_7.items():
-            yield record("Tables 2 and 7", f"mean of {category}, {model}", row[which], *_mean(row[2 + which]))
+            mean = statistics.mean(row[2 + which])
+            values = mean, Reading(mean, "cut off after one digit", "down")
+            yield record("Tables 2 and 7", f"mean of {category}, {model}", row[which], *values)
         scores = [score for row in TABLE_7.values() for score in row[2 + which]]
         means = statistics.mean(statistics.mean(row[2 + which]) for row in TABLE_7.values())
         values = means, Reading(statistics.mean(scores), "the mean of all 34 scores, not of the five categories")

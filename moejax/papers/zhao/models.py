@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
+from moejax.architecture import Architecture
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.mixtures import five_factor as optima
 from moejax.laws.mixtures.five_factor import ZHAO_2025 as LAW
@@ -87,7 +89,7 @@ def _published_models() -> Records:
         yield record("Table 3", f"{model}: share of shared experts", TABLE_3[model][1], _share(shape))
 
 
-def _share(shape: Any) -> float:
+def _share(shape: Architecture) -> float:
     return shape.num_shared_experts / (shape.top_k + shape.num_shared_experts)
 
 
@@ -120,27 +122,22 @@ def _table_3() -> Records:
 def _table_4() -> Records:
     for model, printed in TABLE_4.items():
         total = float(MODELS[model][2]) * 1e9
-        yield from _two_ways(
-            model,
-            "theoretical",
-            printed[:2],
-            total,
-            *(
-                (_theoretical(total, EXACT_G, EXACT_S), "", "nearest"),
-                (_theoretical(total, 7.0, 0.31), ROUNDED, "nearest"),
-                (_theoretical(total, 7.0, 0.31), f"{ROUNDED}, cut off after two digits", "down"),
-            ),
+        rounded = _theoretical(total, 7.0, 0.31)
+        shares = (
+            Reading(_theoretical(total, EXACT_G, EXACT_S)),
+            Reading(rounded, ROUNDED),
+            Reading(rounded, f"{ROUNDED}, cut off after two digits", "down"),
         )
+        yield from _two_ways(f"{model}: theoretical", printed[:2], total, *shares)
         for (text, gain), pair in zip(GAINS.items(), (printed[2:4], printed[4:]), strict=True):
-            share = _efficient(total, gain)
-            yield from _two_ways(model, f"efficient at a gain of {text}", pair, total, (share, "", "nearest"))
+            what = f"{model}: efficient at a gain of {text}"
+            yield from _two_ways(what, pair, total, Reading(_efficient(total, gain)))
 
 
-def _two_ways(model: str, which: str, printed: Any, total: Number, *shares: tuple[float, str, str]) -> Records:
-    for text, scale, unit in zip(printed, (100, total / 1e9), ("%", "B"), strict=True):
-        values = [Reading(share * scale, name, rounding) for share, name, rounding in shares]
-        what = "N_a/N" if unit == "%" else "N_a"
-        yield record("Table 4", f"{model}: {which} {what}", text, *values, unit=unit)
+def _two_ways(what: str, printed: Sequence[str], total: Number, *shares: Reading) -> Records:
+    for text, name, scale, unit in zip(printed, ("N_a/N", "N_a"), (100, total / 1e9), ("%", "B"), strict=True):
+        values = [replace(share, computed=share.computed * scale) for share in shares]
+        yield record("Table 4", f"{what} {name}", text, *values, unit=unit)
 
 
 def _theoretical(total: Number, active_experts: Number, shared_share: Number) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from moejax.laws.mixtures.five_factor import (
     shared_share_range,
     with_experts,
 )
-from moejax.laws.predict import factor
+from moejax.laws.predict import Ranged, factor
 from moejax.papers.zhao.models import MODELS
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
@@ -73,7 +73,9 @@ def _published(name: str, entry: str, total: float, active: float) -> Model:
     return Model(name, total, active, experts, float(shape.num_shared_experts) / experts)
 
 
-def ranges(law: FiveFactor, name: str, models: Sequence[Model], sizes: str, known: Any, asked: RangeLimits) -> Result:
+def ranges(
+    law: FiveFactor, name: str, models: Sequence[Model], sizes: str, known: Ranged, asked: RangeLimits
+) -> Result:
     """Return the optima of the law, and the ranges and active shares of every model.
 
     Args:
@@ -83,28 +85,42 @@ def ranges(law: FiveFactor, name: str, models: Sequence[Model], sizes: str, know
     best = float(best_active_experts(law)), _as_share(float(best_shared_share(law)))
     experts = best[0] if asked.active_experts is None else asked.active_experts
     shared = best[1] if asked.shared_share is None else asked.shared_share
-    rows = [_row(law, model, experts, shared, asked) for model in models]
+    rows = [_ranges(law, model, experts, shared, asked) for model in models]
     fit = known if isinstance(known, FitResult) else None
     optima = [
         ["G* = sqrt(f / e)", _known(best[0]), _interval(fit, law, best_active_experts, asked.level)],
         ["S* = -n / (2 m)", _known(best[1]), _interval(fit, law, best_shared_share, asked.level)],
     ]
+    shares = [
+        Column("model", value="model"),
+        Column("own N_a/N", percent(2), value="own_active_share"),
+        *_share_columns("theoretical (Eq. 14)", lambda row: row.optimal_active_share),
+    ]
+    for gain in asked.gains:
+        shares += _share_columns(f"gain {gain:g}", lambda row, gain=gain: row.efficient_active_share[f"{gain:g}"])
     coverage = f"{in_percent(asked.level)} interval"
     said = [f"law: {name}; N_a/N is asked at G = {experts:.4g} and S = {shared:.3g}, whatever a model's own."]
-    if not all(map(math.isfinite, (*best, *(row["optimal_active_share"] for row in rows)))):
+    if not all(map(math.isfinite, (*best, *(row.optimal_active_share for row in rows)))):
         said.append(
             f"Where it says {NOT_DETERMINED}, the law has no optimum that can be: a coefficient of it is 0, or its "
             f"share of least loss is below 0 or above 1."
         )
     said += [sizes] * bool(sizes)
-    asked_at = {"active_experts": ("G", asked.active_experts), "shared_share": ("S", asked.shared_share)}
-    if far := ", ".join([*_beyond(models, known.fitted), *_outside(asked_at, known.fitted)]):
-        said.append(f"Beyond what the law was fitted to: {far}.")
+    if far := _beyond(models, asked, known.fitted):
+        said.append(f"Beyond what the law was fitted to: {', '.join(far)}.")
     return Result(
         tables=[
             Table("Optima (Eqs. 12 and 13)", (Column(""), Column("value", ".4g"), Column(coverage)), optima),
-            _structure_table(rows, asked.tolerance),
-            _share_table(rows, asked),
+            Table.of(
+                f"Practical ranges: within {asked.tolerance:g} nats per token of the best, rounded inward",
+                STRUCTURE,
+                rows,
+            ),
+            Table.of(
+                f"Active share: best, and where {asked.step:g} more of N gains less than so many nats (Algorithm 1)",
+                shares,
+                rows,
+            ),
         ],
         notes=said,
         data={
@@ -115,25 +131,13 @@ def ranges(law: FiveFactor, name: str, models: Sequence[Model], sizes: str, know
             "step": asked.step,
             "active_experts": experts,
             "shared_share": shared,
-            "models": rows,
+            "models": [asdict(row) for row in rows],
         },
     )
 
 
-def _outside(asked: Mapping[str, tuple[str, float | None]], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Return the values of G and S for N_a/N that are outside the fitted range, in words."""
-    given = [
-        (symbol, value, fitted[name]) for name, (symbol, value) in asked.items() if name in fitted and value is not None
-    ]
-    return [
-        f"{symbol} = {value:.4g} (fitted {low:.3g} to {high:.3g})"
-        for symbol, value, (low, high) in given
-        if factor(value, low, high) != 1
-    ]
-
-
-def _beyond(models: Sequence[Model], fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Return the largest distance of the models from the fitted sizes, in words; empty if all are inside."""
+def _beyond(models: Sequence[Model], asked: RangeLimits, fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return the largest distances of the models and of the asked G and S from the fitted range, in words."""
     farthest: dict[str, tuple[float, str]] = {}
     for model in models:
         for name, size in (("params_total", model.total), ("params_active", model.active)):
@@ -141,95 +145,23 @@ def _beyond(models: Sequence[Model], fitted: Mapping[str, tuple[Any, Any]]) -> l
             times = 1.0 if ends is None else factor(size, *ends)
             if abs(math.log(times)) > abs(math.log(farthest.get(name, (1.0, ""))[0])):
                 farthest[name] = times, model.name
-    return [f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items()]
+    far = [f"{times:.3g} times in {name} ({model})" for name, (times, model) in farthest.items()]
+    for symbol, name, value in (
+        ("G", "active_experts", asked.active_experts),
+        ("S", "shared_share", asked.shared_share),
+    ):
+        if value is not None and name in fitted and factor(value, *fitted[name]) != 1:
+            low, high = fitted[name]
+            far.append(f"{symbol} = {value:.4g} (fitted {low:.3g} to {high:.3g})")
+    return far
 
 
-def _row(law: FiveFactor, model: Model, experts: float, shared: float, asked: RangeLimits) -> dict[str, Any]:
-    at = with_experts(experts, shared, params_total=model.total, params_active=model.active)
-    low, high = (float(end) for end in active_experts_range(law, at, tolerance=asked.tolerance))
-    least, most = (float(end) for end in shared_share_range(law, at, tolerance=asked.tolerance))
-    theory = optimal_active_share(law, model.total, experts, shared).value["active_share"]
-    efficient = {
-        f"{gain:g}": float(efficient_active_share(law, model.total, experts, shared, least_gain=gain, step=asked.step))
-        for gain in asked.gains
-    }
-    return {
-        "model": model.name,
-        "params_total": model.total,
-        "params_active": model.active,
-        "own_active_experts": model.experts,
-        "own_shared_share": model.shared,
-        "active_experts_range": [low, high],
-        # A share is between 0 and 1, whatever the loss outside.
-        "shared_share_range": [max(least, 0.0), min(most, 1.0)] if least <= 1 and most >= 0 else [math.nan, math.nan],
-        "own_active_share": model.active / model.total,
-        "optimal_active_share": _as_share(float(theory)),
-        "efficient_active_share": efficient,
-    }
-
-
-def _structure_table(rows: list[dict[str, Any]], tolerance: float) -> Table:
-    columns = (
-        Column("model"),
-        Column("N", format),
-        Column("N_a", format),
-        Column("own G", ".4g"),
-        Column("range of G", inward(2)),
-        Column("own S", ".3g"),
-        Column("range of S", inward(3)),
-    )
-    names = ("model", "params_total", "params_active", "own_active_experts", "active_experts_range")
-    names += ("own_shared_share", "shared_share_range")
-    cells = [[row[name] for name in names] for row in rows]
-    return Table(f"Practical ranges: within {tolerance:g} nats per token of the best, rounded inward", columns, cells)
-
-
-def _share_table(rows: list[dict[str, Any]], asked: RangeLimits) -> Table:
-    columns = (
-        Column("model"),
-        Column("own N_a/N", percent(2)),
-        Column("theoretical (Eq. 14)", percent(2)),
-        Column("N_a there", format),
-        *(
-            column
-            for gain in asked.gains
-            for column in (Column(f"gain {gain:g}", percent(2)), Column("N_a there", format))
-        ),
-    )
-    cells = [
-        [
-            row["model"],
-            row["own_active_share"],
-            *_with_active(row, row["optimal_active_share"]),
-            *(cell for share in row["efficient_active_share"].values() for cell in _with_active(row, share)),
-        ]
-        for row in rows
-    ]
-    return Table(
-        f"Active share: best, and where {asked.step:g} more of N gains less than so many nats (Algorithm 1)",
-        columns,
-        cells,
-    )
-
-
-def _with_active(row: dict[str, Any], share: float) -> tuple[float | str, float | str]:
-    return _known(share), _known(share * row["params_total"])
-
-
-def _as_share(value: float) -> float:
-    return value if 0 <= value <= 1 else math.nan
-
-
-def _known(value: float) -> float | str:
-    return value if math.isfinite(value) else NOT_DETERMINED
-
-
-def inward(digits: int) -> Callable[[list[float]], str]:
+def inward(digits: int) -> Callable[[Sequence[float]], str]:
     """Return a function that writes a range with its rounded bounds inside it, to ``digits`` digits, or more if it is
     narrower.
     """
 
-    def write(ends: list[float]) -> str:
+    def write(ends: Sequence[float]) -> str:
         if not all(map(math.isfinite, ends)):
             return NOT_DETERMINED
         for shown in range(digits, 13):
@@ -239,6 +171,72 @@ def inward(digits: int) -> Callable[[list[float]], str]:
         return f"{sum(ends) / 2:.{digits}f}"
 
     return write
+
+
+STRUCTURE = (
+    Column("model", value="model"),
+    Column("N", format, value="params_total"),
+    Column("N_a", format, value="params_active"),
+    Column("own G", ".4g", value="own_active_experts"),
+    Column("range of G", inward(2), value="active_experts_range"),
+    Column("own S", ".3g", value="own_shared_share"),
+    Column("range of S", inward(3), value="shared_share_range"),
+)
+
+
+@dataclass(frozen=True)
+class ModelRanges:
+    """Ranges and active shares of a model under a law, with its own; NaN where the law has no optimum that can be."""
+
+    model: str
+    params_total: float
+    params_active: float
+    own_active_experts: float | None
+    own_shared_share: float | None
+    active_experts_range: tuple[float, float]
+    shared_share_range: tuple[float, float]
+    own_active_share: float
+    optimal_active_share: float
+    efficient_active_share: dict[str, float]
+    """Active share by gain."""
+
+
+def _ranges(law: FiveFactor, model: Model, experts: float, shared: float, asked: RangeLimits) -> ModelRanges:
+    at = with_experts(experts, shared, params_total=model.total, params_active=model.active)
+    low, high = (float(end) for end in active_experts_range(law, at, tolerance=asked.tolerance))
+    least, most = (float(end) for end in shared_share_range(law, at, tolerance=asked.tolerance))
+    theory = optimal_active_share(law, model.total, experts, shared).value["active_share"]
+    return ModelRanges(
+        model=model.name,
+        params_total=model.total,
+        params_active=model.active,
+        own_active_experts=model.experts,
+        own_shared_share=model.shared,
+        active_experts_range=(low, high),
+        # A share is between 0 and 1, whatever the loss outside.
+        shared_share_range=(max(least, 0.0), min(most, 1.0)) if least <= 1 and most >= 0 else (math.nan, math.nan),
+        own_active_share=model.active / model.total,
+        optimal_active_share=_as_share(float(theory)),
+        efficient_active_share={
+            f"{g:g}": float(efficient_active_share(law, model.total, experts, shared, least_gain=g, step=asked.step))
+            for g in asked.gains
+        },
+    )
+
+
+def _share_columns(name: str, share: Callable[[ModelRanges], float]) -> tuple[Column, Column]:
+    return (
+        Column(name, percent(2), value=lambda row: _known(share(row))),
+        Column("N_a there", format, value=lambda row: _known(share(row) * row.params_total)),
+    )
+
+
+def _as_share(value: float) -> float:
+    return value if 0 <= value <= 1 else math.nan
+
+
+def _known(value: float) -> float | str:
+    return value if math.isfinite(value) else NOT_DETERMINED
 
 
 def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFactor], Any], level: float) -> str | None:

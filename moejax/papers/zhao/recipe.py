@@ -26,13 +26,14 @@ from moejax.laws.mixtures.five_factor import FiveFactor, best_active_experts, be
 from moejax.laws.mixtures.granularity import Granularity
 from moejax.laws.mixtures.routed import Routed
 from moejax.laws.mixtures.sparsity import Sparsity
-from moejax.papers.zhao.hooks import Hooks, hooks_of
 from moejax.papers.zhao.margins import (
     FACTORS,
     AtStructure,
+    Hooks,
     Margin,
     at_each_structure,
     coefficient_table,
+    hooks_of,
     margins_of,
     with_gamma_of,
 )

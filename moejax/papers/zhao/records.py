@@ -133,14 +133,12 @@ def _compute_curve() -> Records:
 
 
 def _exact(flops: float) -> float:
-    """Return L*(C) of Eqs. 30 to 32 at N = 1T, G = 7, S = 0.31, in nats."""
     claim = optima.optimal_active_at_compute(LAW, flops, 1e12, 7.0, 0.31)
     structure = LAW.structure(optima.with_experts(7, 0.31))
     return float(optima.loss_at_optimum(LAW, claim.value["params_active"], 1e12, structure))
 
 
 def _missing(flops: float) -> float:
-    """Return the difference of the exact optimum and the printed Eq. 33, in nats."""
     return _exact(flops) - float(EQUATION_33(Design(flops=flops)))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,9 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, grid
+from moejax.report.figures.figure import Figure, column, ordered
+from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, coloured, grid
 from moejax.result import size
+from moejax.run_table import DataFrame
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,25 @@ def figure(
 ) -> Figure:
     """Return a figure of panels."""
     return Figure(title, caption, *draw(panels, columns=columns, height=height, sharey=sharey))
+
+
+def curves(
+    values: Iterable[T], label: Callable[[T], str], x: ArrayLike, y: Callable[[T], ArrayLike], mark: str = "line"
+) -> list[Series]:
+    """Return y over x for each value, in the colours of a ramp."""
+    return [
+        Series(label=label(value), x=x, y=y(value), mark=mark, colour=colour)
+        for value, colour in coloured(list(values))
+    ]
+
+
+def curves_of(table: DataFrame, by: str, x: str, y: str, label: Callable[[float], str]) -> list[Series]:
+    """Return the lowest y at each x of a table, joined for each value of the column ``by``."""
+    series = []
+    for value, colour in coloured(ordered(table[by])):
+        own = table[table[by] == value].groupby(x, as_index=False)[y].min()
+        series.append(Series(label=label(value), x=column(own, x), y=column(own, y), mark="joined", colour=colour))
+    return series
 
 
 CHARACTERS = 105

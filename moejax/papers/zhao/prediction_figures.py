@@ -77,7 +77,6 @@ def steps() -> pd.DataFrame:
 
 
 def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame:
-    """Return the predictions of laws for a run table, as a table of predictions."""
     return pd.concat(
         pd.DataFrame(
             {
@@ -110,7 +109,6 @@ def compared(inputs: FigureInputs) -> Figure:
 
 
 def _step(inputs: FigureInputs, number: str, equation: str, factors: str) -> Figure:
-    """Draw the predictions of one equation."""
     named: Any = inputs.table["law"].isin((equation, LAWS[equation]))
     if not named.any():
         known = ", ".join(map(str, dict.fromkeys(inputs.table["law"])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -14,11 +16,11 @@ from moejax.papers.documents import TIAN
 from moejax.papers.record import short
 from moejax.papers.tian.recipe import curve_table, leverage_table
 from moejax.papers.tian.runs import LAW, from_runs
-from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
+from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS, in_percent
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
-from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
-from moejax.report.figures.style import BLUE, MUTED, ORANGE, coloured
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, curves, figure
+from moejax.report.figures.style import BLUE, MUTED, ORANGE
 from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame
 
@@ -66,23 +68,24 @@ def definition(inputs: FigureInputs) -> Figure:
       UserError: the table has no dense curve, or no mixture whose loss it reaches.
     """
     table = inputs.table.assign(activation=inputs.table["activation"].astype(str))
-    curves = {
-        row["activation"] + f"-{row['granularity']}": (
+    fitted = {
+        (row["activation"], row["granularity"]): (
             row,
             LossCompute(scale=row["scale"], exponent=row["exponent"], irreducible=row["irreducible"]),
         )
         for row in table.to_dict("records")
     }
-    dense = next((curve for row, curve in curves.values() if row["activation"] == "dense"), None)
-    mixtures = []
-    for row, curve in curves.values():
-        if dense is not None and row["activation"] != "dense":
-            gain = float(leverage_between(curve, dense, row["most_flops"]))
-            if np.isfinite(gain) and gain > 0:
-                mixtures.append((gain, row, curve))
-    if dense is None or not mixtures:
+    dense = next((curve for row, curve in fitted.values() if row["activation"] == "dense"), None)
+    gains = {
+        key: float(leverage_between(curve, dense, row["most_flops"]))
+        for key, (row, curve) in fitted.items()
+        if dense is not None and row["activation"] != "dense"
+    }
+    gains = {key: gain for key, gain in gains.items() if 0 < gain < np.inf}
+    if dense is None or not gains:
         raise UserError("The table has no dense curve, or no mixture whose loss the dense curve reaches.")
-    gain, row, curve = max(mixtures, key=lambda one: one[0])
+    best = max(gains, key=lambda key: gains[key])
+    gain, (row, curve) = gains[best], fitted[best]
     least, most = float(row["least_flops"]), float(row["most_flops"])
     own, needed = np.geomspace(least, most, 41), most * gain
     longer = np.geomspace(least, max(needed, most) * 1.5, 61)
@@ -131,24 +134,19 @@ def one_by_one(inputs: FigureInputs) -> Figure:
     held = PRINTED_RATIO
     if inputs.table is not None:
         held = float(_measured(inputs.table, GRANULARITY)[RATIO.column].iloc[0])
-    ratio, granularity, flops = np.geomspace(0.0078, 1, 61), np.geomspace(1.5, 24, 61), np.geomspace(1e18, 1e23, 61)
-    by_ratio, by_granularity, by_flops = [], [], []
-    for budget, colour in coloured(BUDGETS):
-        mark = "line" if budget <= LARGEST_FITTED else "dashed"
-        label = f"C = {short(budget)}"
-        by_ratio.append(
-            Series(label=label, x=ratio, y=leverage(inputs.law, ratio, 2.0, budget), mark=mark, colour=colour)
-        )
-        values = leverage(inputs.law, held, granularity, budget)
-        by_granularity.append(Series(label=label, x=granularity, y=values, mark=mark, colour=colour))
-    for a, colour in coloured(ROUTED_RATIOS):
-        values = leverage(inputs.law, a, 2.0, flops)
-        by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=values, mark="dotted", colour=colour))
-    every = (
-        (RATIO, by_ratio, "G = 2"),
-        (GRANULARITY, by_granularity, f"A = {100 * held:.2g} %"),
-        (FLOPS, by_flops, "G = 2"),
+    ratios, granularities, flops = (np.geomspace(*ends, 61) for ends in ((0.0078, 1), (1.5, 24), (1e18, 1e23)))
+
+    def at_budget(budget: float) -> str:
+        return f"C = {short(budget)}"
+
+    by_ratio = curves(BUDGETS, at_budget, ratios, lambda c: leverage(inputs.law, ratios, 2.0, c))
+    by_granularity = curves(BUDGETS, at_budget, granularities, lambda c: leverage(inputs.law, held, granularities, c))
+    by_ratio, by_granularity = (
+        [replace(one, mark="line" if c <= LARGEST_FITTED else "dashed") for one, c in zip(each, BUDGETS, strict=True)]
+        for each in (by_ratio, by_granularity)
     )
+    by_flops = curves(ROUTED_RATIOS, in_percent, flops, lambda a: leverage(inputs.law, a, 2.0, flops), "dotted")
+    every = ((RATIO, by_ratio, "G = 2"), (GRANULARITY, by_granularity, in_percent(held)), (FLOPS, by_flops, "G = 2"))
     panels = []
     for axis, series, title in every:
         if inputs.table is not None:
@@ -168,6 +166,7 @@ def one_by_one(inputs: FigureInputs) -> Figure:
 
 MEASURED = Axis("measured_efficiency_leverage", "measured EL")
 PREDICTED = Axis("predicted_efficiency_leverage", "predicted EL")
+RESIDUAL = Axis("residual", "predicted minus measured EL")
 ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
 
 
@@ -198,38 +197,22 @@ def residuals(inputs: FigureInputs) -> Figure:
     table = inputs.table
     gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
     counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))
-    stairs = Series(
-        label="residuals",
-        x=np.repeat(edges, 2)[1:-1],
-        y=np.repeat(counts, 2),
-        colour=BLUE,
-        in_legend=False,
-    )
+    x, y = np.repeat(edges, 2)[1:-1], np.repeat(counts, 2)
+    stairs = Series(label="residuals", x=x, y=y, colour=BLUE, in_legend=False)
     normal = np.linspace(edges[0], edges[-1], 61)
     spread = max(float(gap.std()), 1e-12)
     bell = len(gap) * (edges[1] - edges[0]) * np.exp(-((normal - gap.mean()) ** 2) / (2 * spread**2))
+    bell = Series(
+        label="normal of the same mean and spread",
+        x=normal,
+        y=bell / (spread * np.sqrt(2 * np.pi)),
+        mark="dashed",
+        colour=MUTED,
+    )
+    note = f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}"
     panels = [
-        Panel(
-            x=PREDICTED,
-            y=Axis("residual", "predicted minus measured EL"),
-            series=_by_role(inputs, residual=True),
-            level=0.0,
-        ),
-        Panel(
-            x=Axis("residual", "predicted minus measured EL"),
-            y=Axis("count", "points"),
-            series=[
-                stairs,
-                Series(
-                    label="normal of the same mean and spread",
-                    x=normal,
-                    y=bell / (spread * np.sqrt(2 * np.pi)),
-                    mark="dashed",
-                    colour=MUTED,
-                ),
-            ],
-            note=f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}",
-        ),
+        Panel(x=PREDICTED, y=RESIDUAL, series=_by_role(inputs, residual=True), level=0.0),
+        Panel(x=RESIDUAL, y=Axis("count", "points"), series=[stairs, bell], note=note),
     ]
     return figure(
         "Residuals of the leverage law",

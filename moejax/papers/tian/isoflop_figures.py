@@ -13,19 +13,19 @@ import numpy as np
 import pandas as pd
 
 from moejax.errors import UserError
-from moejax.fit.runs import Runs, budgets
+from moejax.fit.runs import budgets, runs_from
 from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS
 from moejax.fit.sweeps.leverages import leverage_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
 from moejax.papers.documents import TIAN
 from moejax.papers.record import short
-from moejax.papers.tian.figures.budgets import NEAR
+from moejax.papers.tian.budget_figures import NEAR
 from moejax.papers.tian.runs import LAW
-from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS
+from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS, in_percent
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
-from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, curves, curves_of, figure
 from moejax.report.figures.style import ORANGE, RED, coloured
 from moejax.report.synthetic import NOISE, rng
 from moejax.result import size
@@ -36,7 +36,6 @@ SHARED = Axis("shared_share", "shared share S")
 HEADS = Axis("num_heads", "attention heads", "log")
 DENSE_LAYERS = Axis("num_dense_layers", "dense layers before the mixtures")
 ATTENTION = Axis("attention_share", "attention's share of the FLOPs", "percent")
-BALANCE = "balance_weight"
 COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 
@@ -75,7 +74,6 @@ def _swept(
     usual: Mapping[str, float],
     loss: Callable[[Mapping[str, float], float], float],
 ) -> pd.DataFrame:
-    """Return sweeps of one variable each at four budgets, with the others at their usual values."""
     rows = []
     for (sweep, values), flops in product(sweeps.items(), (6e18, 2e19, 6e19, 2e20)):
         for value in values:
@@ -94,12 +92,9 @@ def balances() -> pd.DataFrame:
 def sizes_by_heads() -> pd.DataFrame:
     """Return the loss by the number of attention heads, for three sizes."""
     random, rows = rng(), []
-    for total, middle in ((3e8, 8.0), (1e9, 12.0), (4e9, 16.0)):
-        for number in (2, 4, 8, 16, 32, 64):
-            loss = (
-                2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(number / middle) ** 2 + random.normal(0.0, 0.002)
-            )
-            rows.append({"params_total": total, "num_heads": number, "loss": loss})
+    for (total, middle), heads in product(((3e8, 8.0), (1e9, 12.0), (4e9, 16.0)), (2, 4, 8, 16, 32, 64)):
+        loss = 2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(heads / middle) ** 2 + random.normal(0.0, 0.002)
+        rows.append({"params_total": total, "num_heads": heads, "loss": loss})
     return pd.DataFrame(rows)
 
 
@@ -131,8 +126,8 @@ def all_three(inputs: FigureInputs) -> Figure:
 )
 def activation(inputs: FigureInputs) -> Figure:
     """Draw Figure 10."""
-    curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in ROUTED_RATIOS]
-    return _with_leverage(inputs, RATIO, curves, "G = 2", f" {OF_ROUTED}")
+    lines = curves(ROUTED_RATIOS, in_percent, COMPUTE, lambda ratio: leverage(inputs.law, ratio, 2.0, COMPUTE))
+    return _with_leverage(inputs, RATIO, lines, "G = 2", f" {OF_ROUTED}")
 
 
 @TIAN.experiment(
@@ -140,12 +135,12 @@ def activation(inputs: FigureInputs) -> Figure:
 )
 def granularity(inputs: FigureInputs) -> Figure:
     """Draw Figure 11."""
+    held = PRINTED_RATIO
+    if inputs.has(GRANULARITY.column, RATIO.column, "flops", "loss"):
+        held = float(column(_sweep(inputs.table, GRANULARITY), RATIO.column).mean())
     chosen = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-    held, runs = PRINTED_RATIO, inputs.table if inputs.has(GRANULARITY.column, RATIO.column, "flops", "loss") else None
-    if runs is not None:
-        held = float(column(_sweep(runs, GRANULARITY), RATIO.column).mean())
-    curves = [(f"G = {g:g}", leverage(inputs.law, held, g, COMPUTE)) for g in chosen]
-    return _with_leverage(inputs, GRANULARITY, curves, f"A = {100 * held:.2g} %")
+    lines = curves(chosen, "G = {:g}".format, COMPUTE, lambda one: leverage(inputs.law, held, one, COMPUTE))
+    return _with_leverage(inputs, GRANULARITY, lines, in_percent(held))
 
 
 @TIAN.experiment(
@@ -156,10 +151,10 @@ def granularity(inputs: FigureInputs) -> Figure:
 )
 def weak_balance(inputs: FigureInputs) -> Figure:
     """Draw Figure 12: granularity with the usual and with a weak balance loss."""
-    panels = []
-    for weight in ordered(inputs.table[BALANCE]):
-        own = inputs.table[inputs.table[BALANCE] == weight]
-        panels.append(replace(_isoflop(own, GRANULARITY), title=f"balance loss × {weight:g}"))
+    panels = [
+        replace(_isoflop(own, GRANULARITY), title=f"balance loss × {weight:g}")
+        for weight, own in inputs.table.groupby("balance_weight")
+    ]
     return figure(
         "Granularity under weaker balance",
         "With a weaker balance loss the best granularity (stars) moves to fewer, larger experts." + inputs.whose,
@@ -227,31 +222,21 @@ def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> 
     """Return the leverage of every value over the baseline, by loss-compute curves (Figures 14b and 14d)."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(2)})
-    values = ordered(table[axis.column])
-    usual = min(values, key=lambda value: abs(value - USUAL[axis]))
+    lines = curves_of(table, axis.column, "flops", "loss", label)
+    every = dict(zip(ordered(table[axis.column]), lines, strict=True))
+    usual = min(every, key=lambda value: abs(value - USUAL[axis]))
+    runs = {value: runs_from(Design(flops=np.asarray(curve.x)), curve.y) for value, curve in every.items()}
     series = []
-    for value, colour in coloured(values):
+    for value, curve in every.items():
         if value == usual:
             continue
         try:
-            gain = leverage_of(_runs(table, axis, value), _runs(table, axis, usual))
+            gain = leverage_of(runs[value], runs[usual])
         except UserError:
             continue
-        series.append(Series(label=label(value), x=gain.flops, y=gain.value, mark="joined", colour=colour))
+        series.append(replace(curve, x=gain.flops, y=gain.value))
     title = f"over {label(usual)}"
     return [Panel(x=FLOPS, y=LEVERAGE, series=series, title=title, level=1.0)] if series else []
-
-
-def _runs(table: DataFrame, axis: Axis, value: float) -> Runs:
-    """Return the runs of one value with the lowest loss of a budget, with only FLOPs and losses."""
-    least = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
-    loss = column(least, "loss")
-    return Runs(
-        design=Design(flops=column(least, "flops")),
-        loss=loss,
-        weight=np.ones(len(loss)),
-        group=np.arange(len(loss)),
-    )
 
 
 @TIAN.experiment(
@@ -341,15 +326,13 @@ def _those_of(panels_of: Callable[[Axis], list[Panel]], axes: Iterable[Axis]) ->
 
 
 def _isoflop(table: DataFrame, axis: Axis) -> Panel:
+    """Return the loss against a variable, a curve per budget with a star at its lowest loss."""
     series = []
-    table = _sweep(table, axis)
-    spent = ordered(table["flops"])
-    for flops, colour in coloured(spent):
-        own = table[table["flops"] == flops].groupby(axis.column, as_index=False)["loss"].min()
-        x, y = column(own, axis.column), column(own, "loss")
+    for curve in curves_of(_sweep(table, axis), "flops", axis.column, "loss", lambda flops: f"C = {short(flops)}"):
+        x, y = np.asarray(curve.x), np.asarray(curve.y)
         lowest = int(np.argmin(y))
-        series.append(Series(label=f"C = {short(flops)}", x=x, y=y, mark="joined", colour=colour))
-        series.append(Series(label="least loss", x=[x[lowest]], y=[y[lowest]], mark="stars", colour=ORANGE))
+        star = Series(label="least loss", x=[x[lowest]], y=[y[lowest]], mark="stars", colour=ORANGE)
+        series += [curve, star]
     return Panel(x=axis, y=LOSS, series=series)
 
 
@@ -357,32 +340,16 @@ def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], dig
     """Return the loss against compute, a curve per value; values that are equal when rounded are merged."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(digits)})
-    series, values = [], ordered(table[axis.column])
-    for value, colour in coloured(values):
-        own = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
-        x, y = column(own, "flops"), column(own, "loss")
-        series.append(Series(label=label(value), x=x, y=y, mark="joined", colour=colour))
-    return Panel(x=FLOPS, y=LOSS, series=series)
+    return Panel(x=FLOPS, y=LOSS, series=curves_of(table, axis.column, "flops", "loss", label))
 
 
-Curves = list[tuple[str, np.ndarray]]
-
-
-def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str, more: str = "") -> Figure:
-    lines = [Series(label=label, x=COMPUTE, y=values, colour=colour) for (label, values), colour in coloured(curves)]
+def _with_leverage(inputs: FigureInputs, axis: Axis, lines: list[Series], held: str, more: str = "") -> Figure:
     panels = [Panel(x=FLOPS, y=LEVERAGE, series=lines, title=held)]
+    said = f"Leverage by {inputs.name}, which grows with compute." + inputs.whose
     if inputs.has(axis.column, "flops", "loss"):
         panels.insert(0, _isoflop(inputs.table, axis))
-    return figure(
-        f"Loss and leverage against {axis.words}",
-        (
+        said = (
             f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with "
             "compute."
-            if len(panels) > 1
-            else f"Leverage by {inputs.name}, which grows with compute." + inputs.whose
         )
-        + more,
-        panels,
-        columns=2,
-        height=2.8,
-    )
+    return figure(f"Loss and leverage against {axis.words}", said + more, panels, columns=2, height=2.8)

@@ -11,10 +11,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from moejax.float64 import float64
 from moejax.laws.design import Design
+from moejax.laws.law import Law
 from moejax.laws.mixtures.fewer_factors import at_structure
+from moejax.laws.mixtures.five_factor import FiveFactor
 from moejax.laws.mixtures.marginal import margin_of_active, margin_of_shared
 from moejax.papers.documents import ZHAO
 from moejax.papers.zhao.margins import COLUMNS, INPUTS, WITH_GAMMA
@@ -42,13 +45,13 @@ class MarginalCurve:
     """A marginal law: its equation, its derivation from the joint law, and the settings of Table 6 that vary it."""
 
     equation: str
-    of_law: Callable[[Any, Design], Any]
+    of_law: Callable[[FiveFactor, Design], Law]
     experts: float
     shared: float | None
     """Shared share; None if S varies."""
     settings: Sequence[Run]
 
-    def value(self, law: Any, symbol: str, total: Any, tokens: Any) -> np.ndarray:
+    def value(self, law: FiveFactor, symbol: str, total: ArrayLike, tokens: ArrayLike) -> np.ndarray:
         """Return a coefficient at sizes and tokens, with N_a a fifth of N (only Eq. 10 reads it)."""
         total, tokens = np.broadcast_arrays(np.asarray(total, float), np.asarray(tokens, float))
         with float64():
@@ -137,12 +140,12 @@ def shared(inputs: FigureInputs) -> Figure:
     )
 
 
-def _at(law: Any, symbol: str, experts: np.ndarray, share: float) -> np.ndarray:
+def _at(law: FiveFactor, symbol: str, experts: np.ndarray, share: float) -> np.ndarray:
     with float64():
         return np.asarray(_coefficient(at_structure(law, experts, share), symbol), float)
 
 
-def _coefficient(law: Any, symbol: str) -> Any:
+def _coefficient(law: Law, symbol: str) -> Any:
     return next(getattr(law, f.name) for f in fields(law) if f.metadata["symbol"] == symbol)
 
 

@@ -34,11 +34,10 @@ def scores() -> pd.DataFrame:
         for category, tasks in TASKS.items():
             for task, last in zip(tasks, TABLE_7[category][2 + which], strict=True):
                 grown = last * (1 - 0.6 * np.exp(-tokens / 2.5e11)) + random.normal(0.0, 0.6, len(tokens))
-                rows += [
-                    {"model": model, "tokens": t, "task": task, "score": float(score), "loss": float(at)}
-                    for t, score, at in zip(tokens, grown, loss, strict=True)
-                ]
-    return pd.DataFrame(rows)
+                rows.append(
+                    pd.DataFrame({"model": model, "tokens": tokens, "task": task, "score": grown, "loss": loss})
+                )
+    return pd.concat(rows, ignore_index=True)
 
 
 @TIAN.experiment("6", columns=READS, example=scores, shows="loss and benchmarks over training")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from moejax.errors import UserError
 from moejax.fit.runs import budgets
-from moejax.laws.law import outputs_of
+from moejax.laws.law import Law, outputs_of
 from moejax.laws.predict import published
 from moejax.papers.documents import TIAN
 from moejax.papers.tian.recipe import size_table
@@ -49,14 +49,13 @@ def grids() -> pd.DataFrame:
 @TIAN.experiment("2", law="hyperparameters", columns=READS, shows="learning rate, batch and allocation by compute")
 def all_four(inputs: FigureInputs) -> Figure:
     """Draw Figure 2."""
-    panels = [*_hyperparameters(inputs), *_allocation(inputs)]
-    return _picture(inputs, panels, 2, "Hyperparameters and allocation")
+    return _picture(inputs, [*_hyperparameters(inputs), *_allocation(inputs)], "Hyperparameters and allocation")
 
 
 @TIAN.experiment("7", law="hyperparameters", columns=READS, shows="best learning rate and batch by compute")
 def hyperparameters(inputs: FigureInputs) -> Figure:
     """Draw Figure 7."""
-    return _picture(inputs, _hyperparameters(inputs), 2, "Best batch and learning rate")
+    return _picture(inputs, _hyperparameters(inputs), "Best batch and learning rate")
 
 
 @TIAN.experiment(
@@ -85,30 +84,16 @@ def near_optimal(inputs: FigureInputs) -> Figure:
     """Draw Figure 8: the loss over learning rate and batch size, a panel per activation ratio."""
     fields = []
     for title, own in _grids(inputs.table):
-        rates, batches = ordered(own["learning_rate"]), ordered(own["batch_tokens"])
-        cells = np.full((len(batches), len(rates)), np.nan)
-        for rate, batch, loss in zip(own["learning_rate"], own["batch_tokens"], own["loss"], strict=True):
-            at = batches.index(float(batch)), rates.index(float(rate))
-            cells[at] = np.fmin(cells[at], loss)
-        above = 100 * (cells / np.nanmin(cells) - 1)
-        near = np.argwhere(above <= 100 * NEAR["hyperparameters"])
+        cells = own.pivot_table(values="loss", index=BATCH.column, columns=RATE.column, aggfunc="min")
+        rates, batches = cells.columns.to_numpy(float), cells.index.to_numpy(float)
+        above = 100 * (cells.to_numpy() / np.nanmin(cells) - 1)
+        rows, columns = np.nonzero(above <= 100 * NEAR["hyperparameters"])
+        near = f"near-optimal: within {NEAR['hyperparameters']:.2%} of the least loss"
+        at = [[float(evaluate(inputs.law, axis.column, flops=own["flops"].iloc[0]))] for axis in (RATE, BATCH)]
         marks = [
-            Series(
-                label=f"near-optimal: within {NEAR['hyperparameters']:.2%} of the least loss",
-                x=[rates[j] for _, j in near],
-                y=[batches[i] for i, _ in near],
-                mark="points",
-                colour=RED,
-            )
+            Series(label=near, x=rates[columns], y=batches[rows], mark="points", colour=RED),
+            Series(label="the law", x=at[0], y=at[1], mark="stars", colour=ORANGE),
         ]
-        if "flops" in own:
-            at = {
-                name: evaluate(inputs.law, name, flops=float(own["flops"].iloc[0]))
-                for name in (RATE.column, BATCH.column)
-            }
-            marks.append(
-                Series(label="the law", x=[at[RATE.column]], y=[at[BATCH.column]], mark="stars", colour=ORANGE)
-            )
         fields.append(
             Field(
                 x=RATE,
@@ -156,52 +141,42 @@ def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
 
 
 def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
+    """Return batch and learning rate by compute: runs, the law, and Table 8 with a power law through it."""
     printed = {
-        RATE.column: [float(row[5]) for row in GROUPS],
-        BATCH.column: [SEQUENCE * float(row[6]) for row in GROUPS],
+        RATE: [float(group.rate) for group in GROUPS],
+        BATCH: [SEQUENCE * float(group.batch) for group in GROUPS],
     }
-    flops = [row[7] for row in GROUPS]
+    flops = [group.flops for group in GROUPS]
     tables = published("hyperparameters", "tian-2025-tables").law
     panels = []
     for axis in (BATCH, RATE):
-        series = [
-            Series(
-                label="power law through Table 8",
-                x=BUDGETS,
-                y=evaluate(tables, axis.column, flops=BUDGETS),
-                mark="dashed",
-                colour=ORANGE,
-            ),
-            Series(label="settings of Table 8", x=flops, y=printed[axis.column], mark="open", colour=INK),
-        ]
+        series = _trained(inputs.table, axis) if inputs.has("flops", axis.column) else []
         # A law of only one of the two outputs has no line in the other panel.
         if axis.column in outputs_of(inputs.law):
-            own = evaluate(inputs.law, axis.column, flops=BUDGETS)
-            series = [Series(label=inputs.name, x=BUDGETS, y=own, colour=BLUE), *series]
-        if inputs.has("flops", axis.column):
-            series = [*_trained(inputs.table, axis), *series]
+            series.append(_law(inputs.law, axis, inputs.name, "line", BLUE))
+        series += [
+            _law(tables, axis, "power law through Table 8", "dashed", ORANGE),
+            Series(label="settings of Table 8", x=flops, y=printed[axis], mark="open", colour=INK),
+        ]
         panels.append(Panel(x=FLOPS, y=axis, series=series))
     return panels
 
 
 def _allocation(inputs: FigureInputs) -> list[Panel]:
     """Return Table 5, and the best sizes of runs with their laws if the table has them."""
-    sets = (("mixtures, Table 5", "tian-2025-moe", BLUE, "line"), ("dense, Table 5", "tian-2025-dense", RED, "dotted"))
+    moe, dense = (published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense"))
     panels = []
     for axis in (SCALE, TOKENS):
-        series = [
-            Series(
-                label=label,
-                x=BUDGETS,
-                y=evaluate(published("allocation", name).law, axis.column, flops=BUDGETS),
-                mark=mark,
-                colour=colour,
-            )
-            for label, name, colour, mark in sets
-        ]
-        own = _trained(inputs.table, axis) if inputs.has("part", "flops", axis.column) else []
-        panels.append(Panel(x=FLOPS, y=axis, series=[*own, *series]))
+        series = _trained(inputs.table, axis) if inputs.has("part", "flops", axis.column) else []
+        series.append(_law(moe, axis, "mixtures, Table 5", "line", BLUE))
+        series.append(_law(dense, axis, "dense, Table 5", "dotted", RED))
+        panels.append(Panel(x=FLOPS, y=axis, series=series))
     return panels
+
+
+def _law(law: Law, axis: Axis, label: str, mark: str, colour: str) -> Series:
+    values = evaluate(law, axis.column, flops=BUDGETS)
+    return Series(label=label, x=BUDGETS, y=values, mark=mark, colour=colour)
 
 
 PARTS = {"mixtures": MUTED, "dense": RED}
@@ -222,12 +197,12 @@ def _trained(table: DataFrame, axis: Axis) -> list[Series]:
     return series
 
 
-def _picture(inputs: FigureInputs, panels: list[Panel], columns: int, title: str) -> Figure:
+def _picture(inputs: FigureInputs, panels: list[Panel], title: str) -> Figure:
     return figure(
         title,
         "The learning rates and batches that the paper trained with (Table 8) are a power law, but not the printed "
         "Eq. 5: it gives smaller batches and larger learning rates." + inputs.whose,
         panels,
-        columns=columns,
+        columns=2,
         height=2.6,
     )

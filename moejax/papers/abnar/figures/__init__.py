@@ -1,1 +1,0 @@
-"""Figures of Abnar et al. (2025)."""

@@ -1,1 +1,0 @@
-"""Figures of Tian et al. (2025)."""

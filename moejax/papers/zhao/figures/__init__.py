@@ -1,1 +1,0 @@
-"""Figures of Zhao et al. (2025)."""
