@@ -16,7 +16,7 @@ from moejax.design.coordinates import SCALED, Candidate, Shapes, trained_on
 from moejax.design.measures import MEASURES
 from moejax.design.problem import Optimum, Problem
 from moejax.laws.accounting import design_of
-from moejax.laws.predict import Prediction, predict
+from moejax.laws.predict import Prediction, Ranged, predict
 
 MULTIPLES = {
     "model_dim": 128,
@@ -54,7 +54,7 @@ class Built:
         return self.prediction.values[problem.program.output] * (1 if problem.program.output == "loss" else -1)
 
 
-def max_tokens_within(problem: Problem, architecture: Architecture, published: Any = None) -> Built | None:
+def max_tokens_within(problem: Problem, architecture: Architecture, published: Ranged | None = None) -> Built | None:
     """Return an architecture with the maximum tokens under a problem's constraints, or the fewest that reach the
     required loss.
 
@@ -100,7 +100,7 @@ def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Can
     return trained_on(design, None if constraint is None else constraint.high, architecture)
 
 
-def build(optimum: Optimum, published: Any = None, *, exact: bool = False) -> Built | None:
+def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = False) -> Built | None:
     """Choose the best integer shape around an optimum of shapes, each trained as long as the constraints let it.
 
     Shapes use hardware-friendly multiples (``integer_shape``) or, with ``exact``, the integers nearest to the optimum.
@@ -224,18 +224,24 @@ def _kept(constraint: Constraint, measures: Mapping[str, float]) -> bool:
     return constraint.low * (1 - HELD) <= value <= above
 
 
+def changed_options(architecture: Architecture) -> dict[str, Any]:
+    """Return the options of an architecture that differ from their defaults, as plain data."""
+    changed = {}
+    for f in dataclasses.fields(architecture):
+        value = getattr(architecture, f.name)
+        if value != f.default:
+            changed[f.name] = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+    return changed
+
+
 def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
     """Return the text of a config file for ``moejax train --config``; ``says`` is a line about the origin of the
     design.
 
     Batch size and learning rate are "auto", so that the trainer's law sets them; the user must name the data.
     """
-    architecture = {
-        f.name: value
-        for f in dataclasses.fields(built.architecture)
-        if (value := getattr(built.architecture, f.name)) != f.default
-    }
-    settings = "".join(f"        {key}={_written(value)},\n" for key, value in architecture.items())
+    options = changed_options(built.architecture).items()
+    settings = "".join(f"        {key}={_written(value)},\n" for key, value in options)
     tokens = round(built.tokens / sequence_length) * sequence_length
     return f'''"""{says}
 
@@ -267,6 +273,4 @@ def get_config() -> ConfigDict:
 def _written(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
         return f"{value:_}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return repr(dataclasses.asdict(value))
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -4,9 +4,9 @@ proportions follow a given model."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -15,6 +15,10 @@ from moejax.laws.accounting import design_of
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
+from moejax.ranges import Number
+
+Convention = Callable[[Number, Number], Number]
+"""Active parameters by total parameters and sparsity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,7 @@ class Coordinate:
         """Return the value on the scale of the search."""
         return value if self.linear else math.log(value) if value > 0 else -math.inf
 
-    def plain(self, scaled: Any) -> Any:
+    def plain(self, scaled: Number) -> Number:
         """Return the plain value: the inverse of ``scaled``."""
         return scaled if self.linear else jnp.exp(scaled)
 
@@ -51,41 +55,17 @@ class Candidate:
     design: Design
     architecture: Architecture | None = None
     """Architecture; None if only sizes are chosen."""
-    epochs: Any = None
+    epochs: Number | None = None
     """Passes over the unique tokens; None if these are unlimited."""
 
 
-def trained_on(design: Design, unique_tokens: Any, architecture: Architecture | None = None) -> Candidate:
+def trained_on(design: Design, unique_tokens: Number | None, architecture: Architecture | None = None) -> Candidate:
     """Return the candidate of a design trained on ``unique_tokens`` different tokens, or, if None, without
     repetition."""
     if unique_tokens is None:
         return Candidate(design=replace(design, unique_tokens=design.tokens), architecture=architecture)
     unique = replace(design, unique_tokens=unique_tokens)
     return Candidate(design=unique, architecture=architecture, epochs=design.tokens / unique_tokens)
-
-
-@runtime_checkable
-class Space(Protocol):
-    """A search space; hashable, so that equal spaces share a compiled program."""
-
-    @property
-    def coordinates(self) -> tuple[Coordinate, ...]:
-        """Return the coordinates of the space."""
-        ...
-
-    @property
-    def assumes(self) -> str:
-        """Return assumptions beyond the coordinates, as a sentence; empty if there are none."""
-        ...
-
-    @property
-    def at_least(self) -> Mapping[str, float]:
-        """Return lower bounds of measures that always hold."""
-        ...
-
-    def candidate(self, values: Mapping[str, Any]) -> Candidate:
-        """Return the candidate of the plain values of all coordinates."""
-        ...
 
 
 PARAMS_ACTIVE = Coordinate(
@@ -161,7 +141,7 @@ class Sizes:
     """
 
     inputs: tuple[str, ...]
-    active_params: Any = ACTIVE_PARAMS[DEFAULT]
+    active_params: Convention = ACTIVE_PARAMS[DEFAULT]
     """Active-parameter convention of ``laws/active_params.py``."""
 
     @property
@@ -291,3 +271,6 @@ class Shapes:
 
 SCALED = ("num_layers", "num_heads", "num_kv_heads", "expert_hidden", "shared_hidden", "dense_hidden")
 """Fields that grow with the model width unless they are chosen."""
+
+Space = Sizes | Shapes
+"""A search space; hashable, so that equal spaces share a compiled program."""

@@ -1,18 +1,21 @@
 """Answer a design problem for one law: the optimum, prices of constraints, flat region, value of repetition, and the
-model to build."""
+model to build.
+
+``moejax.design(law, flops=1e24)`` is ``design`` of this module.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
 from moejax.design.build import Built, build, max_tokens_within, measured
-from moejax.design.constraint import Constraint, restated
+from moejax.design.constraint import Constraint, held, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
-from moejax.design.problem import Optimum, Problem, optimise
+from moejax.design.problem import Optimum, Problem, of_sizes, optimise
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
 from moejax.errors import UserError
 from moejax.float64 import float64
@@ -20,7 +23,7 @@ from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.law import Law, Published
-from moejax.laws.predict import Ranged, check_experts, predict
+from moejax.laws.predict import Ranged, check_experts, predict, published
 from moejax.wording import told
 
 
@@ -77,7 +80,7 @@ class Likely(Protocol):
     """Laws drawn from the uncertainty of a fit, and intervals of answers under them."""
 
     @property
-    def laws(self) -> Any:
+    def laws(self) -> Law:
         """Return a law whose coefficients have one entry per draw."""
         ...
 
@@ -87,7 +90,7 @@ class Likely(Protocol):
         nothing."""
         ...
 
-    def interval_of(self, answers: Any, level: float) -> Interval:
+    def interval_of(self, answers: Sequence[float], level: float) -> Interval:
         """Return the interval of an answer from its value under each law; NaN for a law without one."""
         ...
 
@@ -135,7 +138,7 @@ def decide(
     *,
     like: Architecture | None = None,
     within: float = 0.001,
-    known: Any = None,
+    known: Ranged | None = None,
     exact: bool = False,
     likely: Likely | None = None,
     by: str = "drawn laws",
@@ -203,7 +206,7 @@ def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Inte
     return chosen
 
 
-def _published(problem: Problem, known: Any) -> dict[str, Built]:
+def _published(problem: Problem, known: Ranged | None) -> dict[str, Built]:
     published = {}
     for name, model in CATALOGUE.items():
         if isinstance(known, Published) and known.dense and model.architecture.is_moe:
@@ -256,7 +259,11 @@ def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None
     }
 
 
-def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], make: Any) -> dict[str, Optimum | str]:
+def side_by_side(
+    laws: Mapping[str, Law],
+    constraints: Sequence[Constraint],
+    make: Callable[[Law, Sequence[Constraint]], Problem],
+) -> dict[str, Optimum | str]:
     """Return the optimum under every law, or the reason why there is none; ``make(law, constraints)`` is the
     problem."""
     optima: dict[str, Optimum | str] = {}
@@ -282,3 +289,41 @@ def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
 
 def _far(factor: float) -> float:
     return abs(math.log(factor)) if factor > 0 else math.inf
+
+
+def design(
+    law: Any,
+    *,
+    hold: Mapping[str, float | int] | None = None,
+    like: Architecture | None = None,
+    within: float = 0.001,
+    level: float = 0.9,
+    **at_most: float | int,
+) -> DesignResult:
+    """Return the design of minimum loss under a law and constraints, with prices, flat region, and the model to build.
+
+    Args:
+      law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
+        ``FitResult``.
+      hold: fixed values, such as ``{"expansion": 16}``.
+      like: architecture that gives the proportions not read by the law.
+      within: rise of the loss in nats per token that defines the flat region.
+      level: coverage of the intervals, which only a fit has.
+      at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
+
+    Raises:
+      UserError: the law or constraint is unknown, nothing constrains the design, or the constraints contradict each
+        other.
+    """
+    known = published(law) if isinstance(law, str) else law
+    constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
+    constraints += held(hold or {})
+    if not constraints:
+        raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
+    # A published set and a fit contain a law.
+    bare: Any = getattr(known, "law", known)
+    problem = of_sizes(bare, tuple(constraints))
+    ranged = known if isinstance(known, Ranged) else None
+    # A fit has a covariance, from which laws are drawn.
+    draw = getattr(known, "drawn", None)
+    return decide(problem, like=like, within=within, known=ranged, likely=None if draw is None else draw(), level=level)

@@ -1,11 +1,16 @@
-"""Compute the ratio of compute that two sets of designs need for equal loss, under a law."""
+"""Compute the ratio of compute that two sets of designs need for equal loss, under a law.
+
+A law of sizes compares optima. For a formula of any columns, the FLOPs at equal loss are found by root finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from moejax.architecture import Architecture
@@ -13,9 +18,13 @@ from moejax.design.constraint import Constraint
 from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
 from moejax.design.problem import Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
+from moejax.errors import UserError
 from moejax.laws.accounting import design_of
+from moejax.laws.design import design_from
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law
 from moejax.laws.predict import check_experts
+from moejax.wording import listed
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
 """Coordinates that vary within a set of designs; all others are held."""
@@ -56,7 +65,7 @@ def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constrain
     return FamilyLeverage(value=second.values["flops"] / flops, family=first, against=second)
 
 
-def resampled(central: FamilyLeverage, laws: Any) -> list[float]:
+def resampled(central: FamilyLeverage, laws: Law) -> list[float]:
     """Return the leverage under every law of a stack, such as a bootstrap; NaN if it is undefined."""
     best = under_laws(central.family, laws)
     budget = central.family.values["flops"]
@@ -73,3 +82,88 @@ def resampled(central: FamilyLeverage, laws: Any) -> list[float]:
     for i, one in zip(lanes, again, strict=True):
         values[i] = np.nan if one is None else one.values["flops"] / budget
     return values.tolist()
+
+
+REACH = 16.0
+"""Search range of compute in e-folds on either side of the budget."""
+BISECTIONS = 60
+
+Given = tuple[tuple[str, float], ...]
+
+
+def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return the held values of a set of designs, under the names of a ``Design``.
+
+    Raises:
+      UserError: a value that the formula reads is missing, or one that it does not read is given.
+    """
+    columns = dict(cls.formula.columns)
+    held = {columns.get(one, one): value for one, value in given.items()}
+    _, wanted = _loss_of(cls)
+    if set(held) != set(wanted):
+        if not wanted:
+            raise UserError(
+                f"The formula {cls.formula.text!r} reads no column besides the budget, so {name} cannot differ; name "
+                f"a column of the table in the formula."
+            )
+        raise UserError(
+            f"{name} gives {listed(held)}, but the formula {cls.formula.text!r} reads {listed(wanted)}: give "
+            f"{','.join(f'{one}=VALUE' for one in wanted)}."
+        )
+    return held
+
+
+@dataclass(frozen=True)
+class FormulaLeverage:
+    """Functional of a fitted formula that gives the leverage; NaN if the other set of designs never has that loss."""
+
+    family: Given
+    against: Given
+    flops: float
+
+    def __call__(self, law: FormulaLaw) -> jax.Array:
+        loss, _ = _loss_of(type(law))
+        budget = jnp.log(self.flops)
+        wanted = loss(law, dict(self.family), budget)
+        still, level = jax.lax.stop_gradient((law, wanted))
+
+        def excess(law: FormulaLaw, log_flops: jax.Array) -> jax.Array:
+            return loss(law, dict(self.against), log_flops)
+
+        def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = ends
+            middle = (low + high) / 2
+            above = excess(still, middle) > level
+            return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+        ends = (budget - REACH, budget + REACH)
+        reached = (excess(still, ends[0]) > level) & (excess(still, ends[1]) < level)
+        at, _ = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
+        # A Newton step from a constant point applies the implicit function theorem.
+        slope = jax.grad(lambda log_flops: excess(still, log_flops))(at)
+        at = at - (excess(law, at) - wanted) / jnp.where(slope == 0, 1.0, slope)
+        return jnp.where(reached, jnp.exp(at - budget), jnp.nan)
+
+
+def _loss_of(cls: type[FormulaLaw]) -> tuple[Callable[[Any, Mapping[str, float], Any], Any], tuple[str, ...]]:
+    """Return the loss of a set of designs as a function of log FLOPs, and the names of its held values.
+
+    Raises:
+      UserError: the formula reads no FLOPs and has no budget.
+    """
+    (target,) = cls.outputs
+    if "flops" in cls.inputs:
+
+        def at_flops(law: FormulaLaw, given: Mapping[str, float], log: jax.Array) -> jax.Array:
+            found = law(design_from({**given, "flops": jnp.exp(log)}))
+            return found[target] if isinstance(found, Mapping) else found
+
+        return at_flops, tuple(name for name in cls.inputs if name != "flops")
+    rule = next((rule for rule in cls.decides if f"optimal_{target}" in rule.gives), None)
+    if rule is None:
+        raise UserError(
+            f"The formula {cls.formula.text!r} reads no flops, and leverage needs what a budget is spent on; fit it "
+            f"with --budget 'C = 6*N*D'."
+        )
+    spent, *held = rule.given
+    return lambda law, given, log: rule.decide(law, **{spent: jnp.exp(log)}, **given)[f"optimal_{target}"], tuple(held)

@@ -12,10 +12,9 @@ import numpy as np
 
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, restated
-from moejax.design.coordinates import Sizes, Space
+from moejax.design.coordinates import Convention, Sizes, Space
 from moejax.design.measures import MEASURES, CostAssumptions
-from moejax.design.program import CompiledProblem, Lane, local, output_of
-from moejax.design.solve import Solved, solve
+from moejax.design.solve import CompiledProblem, Lane, Solved, local, output_of, solve
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.law import Law
@@ -160,7 +159,9 @@ class Unbounded(UserError):
     """The law has no optimum under these constraints."""
 
 
-def of_sizes(law: Law, constraints: Sequence[Constraint], *, active_params: Any = None, **options: Any) -> Problem:
+def of_sizes(
+    law: Law, constraints: Sequence[Constraint], *, active_params: Convention | None = None, **options: Any
+) -> Problem:
     """Return the problem in the sizes that a law reads.
 
     Constraints may be in the letters of the law's paper. ``active_params`` is the active-parameter convention

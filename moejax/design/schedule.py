@@ -21,6 +21,7 @@ from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.curves.schedule_sums import sums_at
 from moejax.laws.law import Law, coefficients
+from moejax.ranges import Number
 
 Rates = Float[np.ndarray, " updates"]
 
@@ -72,7 +73,7 @@ def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
     return {name: warmed_up(peak, warmup, after) for name, after in shares.items()}
 
 
-def final_loss(law: Law, rates: Any) -> Any:
+def final_loss(law: Law, rates: jax.Array | np.ndarray) -> Number:
     """Return the loss after the last update of a schedule, exactly; differentiable in law and rates."""
     return law(sums_at(rates))
 
@@ -85,7 +86,7 @@ class _Objective:
     steps: int
     warmup: int
 
-    def rates(self, point: Any, peak: Any) -> Any:
+    def rates(self, point: jax.Array, peak: jax.Array) -> jax.Array:
         count = self.steps - self.warmup
         taken = jnp.concatenate([jnp.zeros(1), jnp.cumsum(point**2)])
         floor = -np.log(FINAL)
@@ -96,13 +97,13 @@ class _Objective:
         rise = jnp.arange(1, self.warmup + 1) / max(self.warmup, 1)
         return peak * jnp.concatenate([rise, after])
 
-    def __call__(self, point: Any, shared: Any, lane: Any) -> Any:
+    def __call__(self, point: jax.Array, shared: Mapping[str, Any], lane: jax.Array) -> jax.Array:
         law = self.law(**shared["coefficients"])
         return 1e3 * (final_loss(law, self.rates(point, shared["peak"])) - shared["loss"])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _rates(objective: _Objective, point: Any, peak: Any) -> Any:
+def _rates(objective: _Objective, point: jax.Array, peak: jax.Array) -> jax.Array:
     return objective.rates(point, peak)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ from moejax.design.constraint import Constraint
 from moejax.design.problem import Optimum, Problem, at_the_end, lanes_of, read
 from moejax.design.solve import solve
 from moejax.float64 import float64
+from moejax.laws.law import Law
 
 CHANGE = 0.02
 """E-folds by which a bound is moved to estimate its price."""
@@ -145,7 +145,7 @@ def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
     return tuple(one.name for one in flat_region(optimum, UNMOVED) if one.is_wide)
 
 
-def under_laws(optimum: Optimum, laws: Any) -> list[Optimum | None]:
+def under_laws(optimum: Optimum, laws: Law) -> list[Optimum | None]:
     """Return the optimum under every law of a stack, such as a bootstrap; None for a law without one."""
     count = len(jax.tree.leaves(laws)[0])
     each = [jax.tree.map(lambda leaf, i=i: float(leaf[i]), laws) for i in range(count)]

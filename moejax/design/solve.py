@@ -1,16 +1,126 @@
-"""Solve many problems at once: augmented Lagrangian for the constraints, then Newton on the optimality conditions."""
+"""Compile problems and solve many at once: augmented Lagrangian, then Newton on the optimality conditions.
+
+The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws are arguments of every lane, and weights and
+constraints are not compiled, so one program serves a problem under many laws, budgets and goals.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from moejax.design.program import CompiledProblem, Lane, local
+from moejax.design.coordinates import Coordinate, Space
+from moejax.design.measures import MEASURES, CostAssumptions
+from moejax.errors import UserError
+from moejax.float64 import float64
 from moejax.laws.law import Law
+
+Lane = Mapping[str, Any]
+"""Mapping with ``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
+
+GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp.log(leverage)}
+"""Objectives by the name of a law's output."""
+
+
+def output_of(law: Law) -> str:
+    """Return the output of a law that is an objective of designs.
+
+    Raises:
+      UserError: the law has no such output.
+    """
+    known = [name for name in GOALS if name in law.outputs]
+    if not known:
+        raise UserError(
+            f"The law {type(law).__name__} predicts {', '.join(law.outputs)}, and neither a loss nor a leverage: "
+            f"there is nothing to minimise. Ask it of a design with `moejax predict`."
+        )
+    return known[0]
+
+
+@dataclass(frozen=True)
+class CompiledProblem:
+    """The compiled form of problems."""
+
+    space: Space
+    assumptions: CostAssumptions
+    measured: tuple[str, ...]
+    """Keys of ``MEASURES`` that are constrained or minimised and are not coordinates."""
+    output: str
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """Return the coordinates of the space."""
+        return self.space.coordinates
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the measures, in order."""
+        return (*(c.name for c in self.coordinates), *self.measured, "loss")
+
+    def values(self, point: jax.Array) -> dict[str, jax.Array]:
+        """Return the coordinates in plain numbers."""
+        return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
+
+    def measured_at(self, point: jax.Array, law: Law) -> jax.Array:
+        """Return the measures that are not coordinates, on the scale of the search: logarithms, then the objective."""
+        candidate = self.space.candidate(self.values(point))
+        logs = [jnp.log(MEASURES[name].of(candidate, self.assumptions)) for name in self.measured]
+        said = law(candidate.design)
+        goal = GOALS[self.output](said[self.output] if isinstance(said, Mapping) else said)
+        return jnp.stack([*(jnp.asarray(x, float) for x in logs), jnp.asarray(goal, float)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Measures of many points, each in its lane, with their derivatives with respect to the point."""
+
+    measures: Float[np.ndarray, "lanes measures"]
+    """Coordinates on the scale of the search, then the results of ``measured_at``."""
+    jacobian: Float[np.ndarray, "lanes measures coordinates"]
+    second: Float[np.ndarray, "lanes measures coordinates coordinates"]
+
+    def hessian(self, forces: Float[np.ndarray, "lanes measures"]) -> np.ndarray:
+        """Return the Hessians [lanes, coordinates, coordinates] of the measures weighted by ``forces``."""
+        return np.einsum("lm,lmyz->lyz", forces, self.second)
+
+
+def local(program: CompiledProblem, points: np.ndarray, laws: Law) -> Local:
+    """Compute measures and derivatives."""
+    with float64():
+        measures, jacobian, second = (np.asarray(part) for part in _local(program, points, laws))
+    lanes, size = points.shape
+    return Local(
+        measures=np.concatenate([points, measures], axis=1),
+        jacobian=np.concatenate([np.broadcast_to(np.eye(size), (lanes, size, size)), jacobian], axis=1),
+        second=np.concatenate([np.zeros((lanes, size, size, size)), second], axis=1),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _local(program: CompiledProblem, points: jax.Array, laws: Law) -> tuple[jax.Array, jax.Array, jax.Array]:
+    # One program from one trace computes everything, because compilation takes most of the time of a design. With few
+    # coordinates, forward-mode derivatives give the smaller program.
+    def one(point: jax.Array, law: Law) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def measured(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+            measured = program.measured_at(z, law)
+            return measured, measured
+
+        def slopes(z: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            jacobian, measures = jax.jacfwd(measured, has_aux=True)(z)
+            return jacobian, (measures, jacobian)
+
+        second, (measures, jacobian) = jax.jacfwd(slopes, has_aux=True)(point)
+        return measures, jacobian, second
+
+    return jax.vmap(one)(points, laws)
+
 
 ROUNDS = 14
 """Maximum number of multiplier updates."""
@@ -55,7 +165,7 @@ class Solved:
         )
 
 
-def solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
+def solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
     """Solve every lane from its point; ``lanes`` has ``law``, ``weight``, ``low`` and ``high`` with an entry per
     lane."""
     points, parts = np.asarray(points, float), []
@@ -67,7 +177,7 @@ def solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     return Solved(**{name: values[: len(points)] for name, values in joined.items()})
 
 
-def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
+def _solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
     lanes = {**lanes, "multiplier": np.zeros_like(lanes["weight"]), "penalty": _penalties(program, points, lanes)}
     missed = np.full(len(points), np.inf)
     solved = None
@@ -88,7 +198,7 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     return solved
 
 
-def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
+def _minimise(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
     """Minimise the augmented Lagrangian near every point: a multiplier and a quadratic penalty for constraint
     violations.
 
@@ -130,7 +240,7 @@ def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
     return points
 
 
-def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
+def _penalties(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
     """Return penalties for which an e-fold of violation costs about ten times its gain in the objective."""
     slopes = local(program, points, lanes["law"]).jacobian
     gain = np.linalg.norm(np.einsum("lm,lmz->lz", lanes["weight"], slopes), axis=1)
@@ -138,24 +248,23 @@ def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.n
     return np.nan_to_num(10 * np.clip(gain, 1e-2, 1e2)[:, None] / steep, nan=1.0)
 
 
-def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane) -> Solved:
+def _finish(program: CompiledProblem, points: np.ndarray, multipliers: np.ndarray, lanes: Lane) -> Solved:
     """Take Newton steps on the residuals of the optimality conditions while they decrease.
 
     The residuals are the gradient of the goal with the constraints' multipliers, and the violations of the binding
     constraints. The multiplier of a constraint that does not bind stays 0.
     """
-    weight, low, high, law = (lanes[name] for name in ("weight", "low", "high", "law"))
+    low, high = lanes["low"], lanes["high"]
     binds, size = (multipliers != 0) | (low == high), points.shape[1]
     bound = np.where(binds, np.where(multipliers > 0, high, low), 0.0)
-    here = _conditions(program, points, multipliers, weight, law, binds, bound)
+    here = _conditions(program, points, multipliers, lanes, binds, bound)
     for _ in range(STEPS):
         # A non-finite point has no step and is not better.
         with np.errstate(all="ignore"):
             change = np.stack([_step(*lane) for lane in zip(here.slopes, here.wrong, strict=True)])
             change *= np.minimum(1.0, 1.0 / np.abs(change[:, :size]).max(axis=1, keepdims=True))
-            there = _conditions(
-                program, here.points - change[:, :size], here.multipliers - change[:, size:], weight, law, binds, bound
-            )
+            moved, pulled = here.points - change[:, :size], here.multipliers - change[:, size:]
+            there = _conditions(program, moved, pulled, lanes, binds, bound)
             better = np.linalg.norm(there.wrong, axis=1) < np.linalg.norm(here.wrong, axis=1)
         if not better.any():
             break
@@ -166,7 +275,7 @@ def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane
         multipliers=here.multipliers,
         outside=here.measures - np.clip(here.measures, low, high),
         slope=np.linalg.norm(here.wrong[:, :size], axis=1),
-        values=np.einsum("lm,lm->l", weight, here.measures),
+        values=np.einsum("lm,lm->l", lanes["weight"], here.measures),
         signs=np.all((here.multipliers * multipliers >= 0) | (low == high), axis=1),
     )
 
@@ -185,9 +294,14 @@ class _Conditions:
 
 
 def _conditions(
-    program: CompiledProblem, points: Any, multipliers: Any, weight: Any, law: Law, binds: Any, bound: Any
+    program: CompiledProblem,
+    points: np.ndarray,
+    multipliers: np.ndarray,
+    lanes: Lane,
+    binds: np.ndarray,
+    bound: np.ndarray,
 ) -> _Conditions:
-    at, forces = local(program, points, law), weight + multipliers
+    at, forces = local(program, points, lanes["law"]), lanes["weight"] + multipliers
     pull = np.einsum("lm,lmz->lz", forces, at.jacobian)
     missed = np.where(binds, at.measures - bound, multipliers)
     rows = np.where(binds[:, :, None], at.jacobian, 0.0)

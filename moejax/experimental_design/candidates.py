@@ -158,7 +158,6 @@ def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count d
 
 
 def _tokens_per_parameter(design: Design) -> Any:
-    """Return tokens per active parameter; None if a design lacks either."""
     if design.tokens is None or design.params_active is None:
         return None
     return np.asarray(design.tokens, float) / np.asarray(design.params_active, float)
@@ -205,7 +204,6 @@ def _tidy(width: int) -> int:
 
 
 def _range(name: str, given: Architecture, box: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the range of one part of the shape."""
     active = box.get("active_experts", (1.0, 16.0))
     if name == "top_k":
         return 0.6, float(active[1])

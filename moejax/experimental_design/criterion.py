@@ -24,6 +24,7 @@ from jaxtyping import Float
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.float64 import float64
 
+Array = jax.Array | np.ndarray
 PosteriorArrays = dict[str, Any]
 """Arrays of all laws from ``posterior_arrays``, the inputs of compiled functions."""
 Sums = dict[str, Any]
@@ -77,11 +78,11 @@ def posterior_arrays(
     return known | {"importance": importance / importance.mean()}
 
 
-def sums(known: PosteriorArrays, counts: Any) -> Sums:
+def sums(known: PosteriorArrays, counts: Array) -> Sums:
     """Return the sums over the runs so far and ``counts`` of every candidate, which need not be integers."""
     laws, model, before = known["laws"], known["model"], known["model_runs"]
 
-    def by_model(start: Any, values: Any) -> Any:
+    def by_model(start: Array, values: Array) -> Array:
         return start + jax.ops.segment_sum(values, model, num_segments=len(before))
 
     runs = by_model(before, counts)
@@ -111,12 +112,12 @@ def sums(known: PosteriorArrays, counts: Any) -> Sums:
     }
 
 
-def _luck(known: PosteriorArrays, runs: Any) -> Any:
+def _luck(known: PosteriorArrays, runs: Array) -> Array:
     """Return the remaining variance of a model's random effect after n runs, relative to the noise variance."""
     return known["ratio"] / (1 + known["ratio"] * runs)
 
 
-def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any) -> Sums:
+def with_run(known: PosteriorArrays, so_far: Sums, candidate: int | Array) -> Sums:
     """Return the sums with one more run of a candidate, by the Sherman-Morrison formula.
 
     The information of a run is its difference from the expectation given its model's earlier runs and their shared
@@ -137,7 +138,7 @@ def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any) -> Sums:
     return {**so_far, "taken": taken, "residual_squares": squares, "cross_term": cross}
 
 
-def _squared(so_far: Sums, law: int, vectors: Any) -> Any:
+def _squared(so_far: Sums, law: int, vectors: Array) -> Array:
     """Return the quadratic forms of vectors with a law's inverse information.
 
     The rank-one reduction by one more run is subtracted here, so that no inverse is computed per candidate.
@@ -164,17 +165,17 @@ def variances(known: PosteriorArrays, after: Sums, before: Sums) -> Float[jax.Ar
 
 
 @jax.jit
-def _variances_before(known: PosteriorArrays) -> Any:
+def _variances_before(known: PosteriorArrays) -> Array:
     before = sums(known, jnp.zeros(len(known["model"])))
     return variances(known, before, before)
 
 
-def _refitted_residual(sums_so_far: Sums, true: int, other: int) -> Any:
+def _refitted_residual(sums_so_far: Sums, true: int, other: int) -> Array:
     """Return the residual sum of squares of the other law after a refit to the predictions of the true one."""
     pair = f"{true} {other}"
     return sums_so_far["residual_squares"][pair] - _squared(sums_so_far, other, sums_so_far["cross_term"][pair])
 
 
-def share_left(known: PosteriorArrays, after: Sums, before: Sums) -> Any:
+def share_left(known: PosteriorArrays, after: Sums, before: Sums) -> Array:
     """Return the ratio of remaining to initial variance, averaged over the answers: the objective."""
     return jnp.mean(known["importance"] * variances(known, after, before) / variances(known, before, before))

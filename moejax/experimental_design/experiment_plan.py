@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jaxtyping import Float, Int
 
 from moejax.errors import UserError
 from moejax.experimental_design.criterion import (
+    Array,
     PosteriorArrays,
     posterior_arrays,
     share_left,
@@ -112,13 +112,13 @@ def corner(slope: np.ndarray, cost: np.ndarray, budget: RunBudget) -> np.ndarray
 
 
 @jax.jit
-def _slope(known: PosteriorArrays, counts: Any) -> tuple[Any, Any]:
+def _slope(known: PosteriorArrays, counts: Array) -> tuple[Array, Array]:
     before = sums(known, jnp.zeros_like(counts))
     return jax.value_and_grad(lambda n: share_left(known, sums(known, n), before))(counts)
 
 
 @jax.jit
-def _along(known: PosteriorArrays, counts: Any, end: Any, ways: Any) -> Any:
+def _along(known: PosteriorArrays, counts: Array, end: Array, ways: Array) -> Array:
     before = sums(known, jnp.zeros_like(counts))
     return jax.vmap(lambda way: share_left(known, sums(known, counts + way * (end - counts)), before))(ways)
 
@@ -134,7 +134,7 @@ def exchange(
     known: PosteriorArrays,
     cost: Float[np.ndarray, " candidates"],
     budget: RunBudget,
-    relaxed: Any,
+    relaxed: Float[np.ndarray, " candidates"] | None,
     *,
     sweeps: int = SWEEPS,
 ) -> Counts:
@@ -227,13 +227,13 @@ def left_after(known: PosteriorArrays, order: list[int]) -> Float[np.ndarray, " 
 
 
 @jax.jit
-def _left(known: PosteriorArrays, counts: Any) -> Any:
+def _left(known: PosteriorArrays, counts: Array) -> Array:
     counts = jnp.asarray(counts, float)
     return share_left(known, sums(known, counts), sums(known, jnp.zeros_like(counts)))
 
 
 @jax.jit
-def _with_each(known: PosteriorArrays, counts: Any) -> tuple[Any, Any]:
+def _with_each(known: PosteriorArrays, counts: Array) -> tuple[Array, Array]:
     """Return the remaining share, and the share with one more run of every candidate."""
     before, now = sums(known, jnp.zeros_like(counts)), sums(known, counts)
     each = jax.vmap(lambda one: share_left(known, with_run(known, now, one), before))
@@ -305,7 +305,6 @@ def choose_runs(
 def _with(
     posteriors: Sequence[LaplacePosterior], arrays: PosteriorArrays, counts: np.ndarray
 ) -> list[LaplacePosterior]:
-    """Return the posteriors after further runs."""
     with float64():
         inverse = [np.asarray(one) for one in sums(arrays, np.asarray(counts, float))["inverse"]]
     return [replace(b, precision=np.linalg.inv(one)) for b, one in zip(posteriors, inverse, strict=True)]

@@ -19,6 +19,7 @@ from moejax.fit.uncertainty.derivatives import Functional
 from moejax.fit.uncertainty.undetermined import slopes_of_log_loss
 from moejax.float64 import float64
 from moejax.laws.design import Design, in_units, known, value_of
+from moejax.laws.law import Law
 
 PRIOR = 2.0
 """Prior standard deviation of a centred coefficient: in e-folds, or in units for a coefficient of any sign."""
@@ -39,7 +40,7 @@ class LaplacePosterior:
     runs in the table.
     """
 
-    law: Any
+    law: Law
     weight: float
     """Akaike weight of the law among the given laws, from the runs so far."""
     noise: float
@@ -91,7 +92,7 @@ class LaplacePosterior:
 
 
 def laplace_posterior(
-    law: Any,
+    law: Law,
     runs: Runs,
     candidates: Design,
     answers: Sequence[Functional],
@@ -162,7 +163,7 @@ def laplace_posterior(
 
 
 def _scores(
-    rows: Float[np.ndarray, "runs free"], root: Float[np.ndarray, " runs"], group: Any, ratio: float
+    rows: Float[np.ndarray, "runs free"], root: Float[np.ndarray, " runs"], group: np.ndarray, ratio: float
 ) -> Float[np.ndarray, "runs free"]:
     """Return the score matrix that turns an unweighted fit of grouped runs into a sum over runs.
 
@@ -199,8 +200,10 @@ def models(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _answers(objective: FitObjective, answers: tuple[Functional, ...], point: Any, data: Any) -> tuple[Any, Any]:
-    def logs(at: Any) -> Any:
+def _answers(
+    objective: FitObjective, answers: tuple[Functional, ...], point: jax.Array, data: Mapping[str, Any]
+) -> tuple[jax.Array, jax.Array]:
+    def logs(at: jax.Array) -> jax.Array:
         law = objective.law_at(at, data)
         return jnp.log(jnp.stack([jnp.asarray(answer(law), float) for answer in answers]))
 

@@ -236,7 +236,6 @@ class PosteriorModes:
     def _followed(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise, steps: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return optimised points, and -2 log posterior there."""
         residuals = functools.partial(self._residuals, rows=rows, seen=seen, noise=noise)
         return least_squares(residuals, points, max_steps=steps)
 
@@ -278,10 +277,12 @@ class PosteriorModes:
         rows = np.flatnonzero(trained)
         return rows, np.log(self.loss[rows])
 
-    def _squares(self, points: np.ndarray, *seen: Any) -> Float[np.ndarray, " points"]:
+    def _squares(
+        self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
+    ) -> Float[np.ndarray, " points"]:
         """Return -2 log posterior up to a constant."""
-        chunks = [self._residuals(points[i : i + FOLLOWED], *seen)[0] for i in range(0, len(points), FOLLOWED)]
-        return np.sum(np.concatenate(chunks) ** 2, axis=1)
+        parts = [points[i : i + FOLLOWED] for i in range(0, len(points), FOLLOWED)]
+        return np.concatenate([np.sum(self._residuals(own, rows, seen, noise)[0] ** 2, axis=1) for own in parts])
 
     def _residuals(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
@@ -299,7 +300,6 @@ class PosteriorModes:
         return np.concatenate(parts, axis=1), np.concatenate([slopes, steepness / EDGE, eye], axis=1)
 
     def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
-        """Return the noise with the level estimated at a point."""
         values, slopes = self.log_losses(point[None], rows)
         off = values[0] - seen
         if not np.isfinite(slopes).all():
@@ -359,7 +359,7 @@ def expected(seen: np.ndarray) -> tuple[float, float]:
     return float(seen.min() - beyond), float(seen.max() + beyond)
 
 
-def _continued_log(loss: Any, lowest: Any) -> Any:
+def _continued_log(loss: jax.Array, lowest: jax.Array | float) -> jax.Array:
     """Return the logarithm, and its tangent below ``lowest``, so that a search can pass through negative losses."""
     return jax.numpy.where(
         loss > lowest,
@@ -374,9 +374,9 @@ def length(design: Design) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_losses(objective: FitObjective, points: Any, data: Any) -> tuple[Any, Any]:
-    def one(point: Any) -> tuple[Any, Any]:
-        def log_loss(p: Any) -> Any:
+def _log_losses(objective: FitObjective, points: jax.Array, data: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
+    def one(point: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def log_loss(p: jax.Array) -> jax.Array:
             return _continued_log(objective.predicted(p, data), LOWEST * data["typical"])
 
         return log_loss(point), jax.jacfwd(log_loss)(point)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
+from moejax.design.build import changed_options
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.propose import Proposal
 from moejax.laws.accounting import params
@@ -43,7 +44,7 @@ def study_text(
         added = (
             "\nThe budget of half the tokens is a branch beside what was planned: a study needs two to hold one out."
         )
-    models = {names[a]: _settings(a) for a in budgets}
+    models = {names[a]: changed_options(a) for a in budgets}
     recipes = {names[a]: {"budgets_tokens": counts} for a, counts in budgets.items() if counts != every}
     shared = {**recipe, "budgets_tokens": every}
     return f'''"""{says}{added}
@@ -88,16 +89,6 @@ def _name(a: Architecture) -> str:
         return f"dense-{a.model_dim}x{a.num_layers}"
     shared = f"-{a.num_shared_experts}s" if a.num_shared_experts else ""
     return f"moe-{a.model_dim}x{a.num_layers}-{a.num_experts}e{a.top_k}{shared}"
-
-
-def _settings(architecture: Architecture) -> dict[str, Any]:
-    """Return the options that differ from their defaults."""
-    settings = {}
-    for f in dataclasses.fields(architecture):
-        value = getattr(architecture, f.name)
-        if value != f.default:
-            settings[f.name] = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-    return settings
 
 
 def _written(value: Any) -> str:
@@ -176,7 +167,6 @@ def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
 
 
 def _known(proposal: Proposal, title: str, number: int) -> Table:
-    """Return every law's answer to one question."""
     columns = (
         Column("law"),
         Column("share of posterior" if proposal.by_modes else "Akaike weight", ".2f"),

@@ -13,8 +13,8 @@ from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.tables.column_names import with_our_names
-from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.tables.expression import mapped, select
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.tables.units import check_units
 from moejax.json_text import finite
 from moejax.laws.active_params import convention

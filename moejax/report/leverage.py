@@ -10,8 +10,7 @@ import numpy as np
 
 from moejax.design.constraint import held
 from moejax.design.decide import beyond
-from moejax.design.formula_leverage import FormulaLeverage, held_by
-from moejax.design.leverage import leverage, proportions, resampled
+from moejax.design.leverage import FormulaLeverage, held_by, leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs

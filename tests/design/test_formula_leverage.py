@@ -2,7 +2,7 @@
 
 import pytest
 
-from moejax.design.formula_leverage import held_by
+from moejax.design.leverage import held_by
 from moejax.errors import UserError
 from moejax.laws.formula_law import formula_law
 

@@ -103,9 +103,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         compile_quickly()
 
     def run(self) -> None:
-        from moejax.experimental_design.ask import check_output, designs_of, recipe_of, target
         from moejax.experimental_design.experiment_plan import RunBudget
-        from moejax.experimental_design.propose import propose
+        from moejax.experimental_design.propose import check_output, designs_of, propose, recipe_of, target
         from moejax.experimental_design.summary import summary
         from moejax.report import render
         from moejax.train.training import Recipe
@@ -167,8 +166,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         return {name: published(name, self.around).law}
 
     def _candidates(self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any]) -> Candidates:
-        from moejax.experimental_design.ask import architectures_like, candidates_of, whole
         from moejax.experimental_design.candidates import like
+        from moejax.experimental_design.propose import architectures_like, candidates_of, whole
 
         most = min(self.flops, self.largest or self.flops)
         if self.candidates:
