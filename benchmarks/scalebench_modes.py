@@ -62,7 +62,6 @@ class AskedModes(PosteriorModes):
             own = slope[rows] * counted[:, None]
             posteriors.append(
                 LaplacePosterior(
-                    law=None,
                     weight=mode.share,
                     noise=noise.level,
                     shared=0.0,

@@ -40,7 +40,6 @@ class LaplacePosterior:
     runs in the table.
     """
 
-    law: Law
     weight: float
     """Akaike weight of the law among the given laws, from the runs so far."""
     noise: float
@@ -144,7 +143,6 @@ def laplace_posterior(
     weights = np.ones(count) if candidate_weights is None else candidate_weights
     model, groups = models(runs, candidates, count)
     return LaplacePosterior(
-        law=law,
         weight=weight,
         noise=noise,
         shared=shared,

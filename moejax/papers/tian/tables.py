@@ -34,18 +34,20 @@ class Group(NamedTuple):
     dense_hidden: str
     """d_ffn of Table 11."""
 
-    def model(self, **shape: int) -> Architecture:
-        """Return a model of the group with 2 of 64 experts, with other fields if given."""
-        given = {"model_dim": self.width, "expert_hidden": self.expert, "num_experts": 64, **shape}
+    def model(self, width: int = 0, expert: int = 0) -> Architecture:
+        """Return a model of the group with 2 of 64 experts, with another d_model and d_expert if given."""
+        width = width or self.width
         return Architecture(
             vocab_size=126_464,
+            model_dim=width,
             num_layers=self.layers,
             num_heads=self.heads,
             num_kv_heads=self.kv_heads,
-            head_dim=given["model_dim"] // self.heads,
+            head_dim=width // self.heads,
+            num_experts=64,
             top_k=2,
             num_shared_experts=1,
-            **given,
+            expert_hidden=expert or self.expert,
         )
 
 
@@ -208,7 +210,7 @@ def _largest_budget() -> Record:
 
 def _largest_model() -> Record:
     """Return the largest size in the abstract's findings, which is Table 8's last group with 256 experts."""
-    largest = GROUPS[-1].model(num_experts=256)
+    largest = GROUPS[-1].model().replace(num_experts=256)
     with_vocabulary = Reading(PARAMS["exact"].total(largest) / 1e9, "with the vocabulary")
     size = PARAMS["tian"].total(largest) / 1e9
     return record(
@@ -281,10 +283,7 @@ FORMS = {
 
 def _table_12() -> list[tuple[Group, list[Architecture]]]:
     shapes = [shapes for several in TABLE_12.values() for shapes in several]
-    return [
-        (group, [group.model(model_dim=width, expert_hidden=expert) for width, expert in own])
-        for group, own in zip(GROUPS, shapes, strict=True)
-    ]
+    return [(group, [group.model(*widths) for widths in own]) for group, own in zip(GROUPS, shapes, strict=True)]
 
 
 def _equal_compute() -> Records:

@@ -145,7 +145,7 @@ def _at(law: FiveFactor, symbol: str, experts: np.ndarray, share: float) -> np.n
         return np.asarray(_coefficient(at_structure(law, experts, share), symbol), float)
 
 
-def _coefficient(law: Law, symbol: str) -> Any:
+def _coefficient(law: Any, symbol: str) -> Any:
     return next(getattr(law, f.name) for f in fields(law) if f.metadata["symbol"] == symbol)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 
 from moejax.architecture import Architecture
 from moejax.laws.catalogue import CATALOGUE
@@ -124,19 +123,19 @@ def _table_4() -> Records:
         total = float(MODELS[model][2]) * 1e9
         rounded = _theoretical(total, 7.0, 0.31)
         shares = (
-            Reading(_theoretical(total, EXACT_G, EXACT_S)),
-            Reading(rounded, ROUNDED),
-            Reading(rounded, f"{ROUNDED}, cut off after two digits", "down"),
+            (_theoretical(total, EXACT_G, EXACT_S), "", "nearest"),
+            (rounded, ROUNDED, "nearest"),
+            (rounded, f"{ROUNDED}, cut off after two digits", "down"),
         )
         yield from _two_ways(f"{model}: theoretical", printed[:2], total, *shares)
         for (text, gain), pair in zip(GAINS.items(), (printed[2:4], printed[4:]), strict=True):
             what = f"{model}: efficient at a gain of {text}"
-            yield from _two_ways(what, pair, total, Reading(_efficient(total, gain)))
+            yield from _two_ways(what, pair, total, (_efficient(total, gain), "", "nearest"))
 
 
-def _two_ways(what: str, printed: Sequence[str], total: Number, *shares: Reading) -> Records:
+def _two_ways(what: str, printed: Sequence[str], total: Number, *shares: tuple[float, str, str]) -> Records:
     for text, name, scale, unit in zip(printed, ("N_a/N", "N_a"), (100, total / 1e9), ("%", "B"), strict=True):
-        values = [replace(share, computed=share.computed * scale) for share in shares]
+        values = [Reading(share * scale, reading, rounding) for share, reading, rounding in shares]
         yield record("Table 4", f"{what} {name}", text, *values, unit=unit)
 
 
