@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from moejax.architecture import Architecture
 from moejax.laws.mixtures.five_factor import routed_experts_factor
@@ -70,7 +69,7 @@ def _model(routed: int, active: int, shared: int, width: int) -> Architecture:
     return model(SHAPE, experts=routed, top_k=active - shared, shared=shared, expert_hidden=width)
 
 
-def _bar(axes: Axes, row: int, model: Architecture) -> float:
+def _bar(axes: Any, row: int, model: Architecture) -> float:
     """Draw the experts of a model as blocks of a row, shared ones first; return their total width."""
     counts = (model.num_shared_experts, model.top_k, model.num_experts - model.top_k)
     left = 0.0

@@ -80,7 +80,7 @@ class Slice:
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Experiment:
     """Panels of the loss against one factor, with the others fixed."""
 
