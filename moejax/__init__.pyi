@@ -2,7 +2,7 @@
 
 from moejax import laws as laws
 from moejax.architecture import Architecture as Architecture
-from moejax.design.design import design as design
+from moejax.design.decide import design as design
 from moejax.fit.curves.loss_curves import fit_curves as fit_curves
 from moejax.fit.curves.read_curves import read_curves as read_curves
 from moejax.fit.fit import fit as fit
