@@ -30,10 +30,10 @@ EXPERTS = 32
 MESHES = {"one device": (1, 1, 1, 1), "mesh": (2, 1, 2, 2)}
 
 
-def model(router):
-    """Two mixture layers with so many experts that rounding moves tokens between them."""
+def model(router, layers=1):
+    """Mixture layers with so many experts that rounding moves tokens between them."""
     options = {"top_k": 2, "expert_bias": router not in NOT_CAUSAL} | OPTIONS.get(router, {})
-    return MIXTURE.replace(num_layers=2, num_dense_layers=0, num_experts=EXPERTS, router=router, **options)
+    return MIXTURE.replace(num_layers=layers, num_dense_layers=0, num_experts=EXPERTS, router=router, **options)
 
 
 def loss_of(architecture, runtime, tokens):
@@ -104,26 +104,27 @@ def on(mesh):
 
 @pytest.mark.parametrize(("remat", "mesh"), [("full", "one device"), (ALL_NAMES, "mesh")])
 @pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.matrix(len(ROUTERS))
 def test_a_backward_pass_never_chooses_experts_again(router, remat, mesh):
     architecture, tokens = model(router), jnp.zeros((4, 17), jnp.int32)
     loss = loss_of(architecture, Runtime(remat=remat), tokens)
     with on(mesh):
         program = jax.make_jaxpr(jax.grad(loss))(transformer.abstract_params(architecture))
     again = list(recomputations(program.jaxpr))
-    assert len(again) > 1
+    assert again
     assert [new_choices(program)[0] for program in again] == [[]] * len(again)
 
 
 @functools.cache
 def initial(router):
-    architecture = model(router)
+    architecture = model(router, layers=2)
     init = jax.jit(lambda: transformer.init(architecture, jax.random.key(0)))
     return jax.tree.map(np.asarray, init())
 
 
 @functools.cache
 def gradients(router, runtime, mesh):
-    architecture = model(router)
+    architecture = model(router, layers=2)
     tokens = jax.random.randint(jax.random.key(1), (32, 129), 0, architecture.vocab_size)
     with on(mesh):
         found = jax.jit(jax.grad(loss_of(architecture, runtime, tokens)))(initial(router))
@@ -144,9 +145,7 @@ CASES = [
     for remat in (POLICIES if mesh == "one device" else ("full", "moe_gate_up", ALL_NAMES))
 ]
 QUICK = [
-    ("moe_gate_up", "softmax_topk", "bfloat16", "one device", True),
-    ("moe_gate_up", "expert_choice", "bfloat16", "one device", False),
-    (ALL_NAMES, "top_p", "bfloat16", "mesh", True),
+    (ALL_NAMES, "softmax_topk", "float32", "one device", True),
     ("dots", "group_limited", "float32", "one device", False),
 ]
 
@@ -181,7 +180,7 @@ TOKENS, SLOTS = 4 * 16, 2 * 4 * 16
 
 
 def saved_bytes(router, remat):
-    """Bytes that the layers of a model hand to their backward pass, with experts that compute all tokens."""
+    """Bytes that a layer hands to its backward pass, with experts that compute all tokens."""
     architecture, runtime = model(router).replace(expert_bias=False), Runtime(remat=remat, dispatcher="dense")
     loss = loss_of(architecture, runtime, jnp.zeros((4, 17), jnp.int32))
     backward = jax.eval_shape(lambda params: jax.vjp(loss, params)[1], transformer.abstract_params(architecture))
@@ -202,9 +201,9 @@ def saved_bytes(router, remat):
 def test_a_saved_choice_takes_four_bytes_an_assignment(router, of_layer, monkeypatch):
     with_choices = saved_bytes(router, "full")
     monkeypatch.setitem(REMAT_POLICIES, "full", jax.checkpoint_policies.nothing_saveable)
-    assert with_choices - saved_bytes(router, "full") == 2 * of_layer
+    assert with_choices - saved_bytes(router, "full") == of_layer
 
 
 def test_a_named_activation_takes_the_bytes_of_its_rows():
     of_layer = 4 * 2 * MIXTURE.expert_hidden * EXPERTS * TOKENS
-    assert saved_bytes("softmax_topk", "moe_gate_up") - saved_bytes("softmax_topk", "full") == 2 * of_layer
+    assert saved_bytes("softmax_topk", "moe_gate_up") - saved_bytes("softmax_topk", "full") == of_layer
