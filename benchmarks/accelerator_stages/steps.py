@@ -223,7 +223,7 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
         "lower_seconds": step.lower_seconds,
         "compile_seconds": step.compile_seconds,
         "first_step_seconds": first,
-        **calls(step.compiled.as_text()),
+        **calls(step.compiled.as_text() or ""),
         "layers": int(given.architecture.num_layers),
         "params": float(shape.total),
         "params_active": float(shape.active),
@@ -261,10 +261,10 @@ def _profile(cases: Cases) -> Row:
         with jax.profiler.trace(folder):
             step.take(2)
         (path,) = Path(folder).rglob("*.xplane.pb")
-        kernels = longest(jax.profiler.ProfileData.from_file(str(path)), operations(step.compiled.as_text()))
+        kernels = longest(jax.profiler.ProfileData.from_file(str(path)), operations(step.compiled.as_text() or ""))
     # What the names stand for.
     with gzip.open(cases.out / "step.hlo.txt.gz", "wt", encoding="utf-8") as file:
-        file.write(step.compiled.as_text())
+        file.write(step.compiled.as_text() or "")
     if not kernels:
         raise LeftOut("the profiler saw no kernel of the device")
     return {"kernels": kernels}

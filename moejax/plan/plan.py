@@ -290,7 +290,7 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
         return _plan(training, topology, program, mesh, None, None, str(error), time.monotonic() - start)
     if text_to:
         with open(text_to, "w", encoding="utf-8") as file:
-            file.write(compiled.as_text())
+            file.write(compiled.as_text() or "")
     return _plan(training, topology, program, mesh, compiled, evaluation, "", time.monotonic() - start)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ class Leverage:
         "expert_hidden",
         "flops",
     )
-    outputs: ClassVar = {"efficiency_leverage": "FLOPs of the dense model per FLOP of the mixture"}
+    outputs: ClassVar[Mapping[str, str]] = {"efficiency_leverage": "FLOPs of the dense model per FLOP of the mixture"}
 
     base_exponent: Scalar = coefficient(
         "exponent at G = 1 and C = 1", symbol="a", sign="any", shift={"flops": "flops_slope"}, log_base=10.0
