@@ -312,6 +312,6 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architectu
     return [CATALOGUE[name].architecture]
 
 
-def whole(value: int | str) -> int:
+def whole(value: int | str | None) -> int:
     """Return a whole number, or 0 for a setting that is chosen later."""
     return value if isinstance(value, int) else 0
