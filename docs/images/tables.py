@@ -11,7 +11,7 @@ import moejax as mj
 from moejax import run_table
 from moejax.__main__ import main as moejax
 from moejax.fit.tables.read_runs import read_runs
-from moejax.report import evidence
+from moejax.report.figures import evidence
 
 OUT = Path(__file__).parents[1] / "gallery"
 COLUMNS = (

@@ -5,8 +5,6 @@ its continuation are tokenised together and split at the context's own number of
 text (``Tokenizer.opening``). Rolling likelihoods score only the tokens of the text itself, after one opening token.
 """
 
-# If lm_eval is installed, its annotations contradict the behaviour of its own adapters and evaluator.
-
 from __future__ import annotations
 
 import contextlib
@@ -14,8 +12,9 @@ import importlib.metadata
 import logging
 import os
 import platform
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +177,19 @@ class HarnessModel(TemplateLM):
         return lambda done, total: self._update(done / total, f"{done:,} of {total:,} {what}")
 
 
+def answer_lengths(lengths: Iterable[tuple[int, int]]) -> dict[str, float | None]:
+    """Return the number of generated answers and their mean words and tokens, from ``HarnessModel.answers``."""
+    every = list(lengths)
+    words, tokens = (statistics.mean(column) for column in zip(*every, strict=True)) if every else (None, None)
+    return {"number": len(every), "words": words, "tokens": tokens}
+
+
 _KNOWN = ("do_sample", "temperature", "top_p", "top_k")
 _OFF = {"num_beams": 1, "repetition_penalty": 1}
 """Options with values that have no effect, which some tasks set."""
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
-    """Convert the harness's generation options to ``Sampling``."""
     for name, value in options.items():
         if name not in _KNOWN and not (name in _OFF and value == _OFF[name]):
             raise UserError(

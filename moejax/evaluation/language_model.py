@@ -1,9 +1,9 @@
-"""Compute likelihoods of continuations and generate text with a model."""
+"""Compute likelihoods of continuations and generate text with a model, in batches of few shapes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.evaluation.padding import batches
 from moejax.kernels.cross_entropy import token_loss_and_correct
 from moejax.model import transformer
 from moejax.model.generate import Sampling, generate_in_parts
@@ -180,3 +179,38 @@ def _read(architecture, runtime, params, expert_bias, tokens, ends, last):
     end = jnp.take_along_axis(hidden, ends[:, None, None] - 1, axis=1)
     after = jax.nn.log_softmax(transformer.unembed(architecture, params, end)[:, 0])
     return losses, correct, -jnp.take_along_axis(after, last, axis=1), last == after.argmax(1)[:, None]
+
+
+SHORTEST = 32
+"""Minimum number of tokens of a row."""
+
+
+class Batch(NamedTuple):
+    """Rows that are computed together."""
+
+    items: tuple[int, ...]
+    """Indices of the items in the list."""
+    rows: int
+    """Number of rows, equal for all batches of this length; rows without an item are empty."""
+    length: int
+    """Number of tokens per row."""
+
+
+def padded(size: int, longest: int) -> int:
+    """Return the smallest of 32, 48, 64, 96, 128, … that is at least ``size``, and at most ``longest``."""
+    length = SHORTEST
+    while length < size:
+        # Alternate between factors of 3/2 and 4/3, so that every second length is a power of two.
+        length = length * 3 // 2 if length & (length - 1) == 0 else length * 4 // 3
+    return min(length, longest)
+
+
+def batches(sizes: Sequence[int], *, longest: int, batch_tokens: int) -> Iterator[Batch]:
+    """Batch every item once, longest rows first, with at most ``batch_tokens`` tokens but at least one row."""
+    by_length: dict[int, list[int]] = {}
+    for item, size in enumerate(sizes):
+        by_length.setdefault(padded(size, longest), []).append(item)
+    for length, items in sorted(by_length.items(), reverse=True):
+        rows = min(max(1, batch_tokens // length), 1 << (len(items) - 1).bit_length())
+        for start in range(0, len(items), rows):
+            yield Batch(tuple(items[start : start + rows]), rows, length)

@@ -1,14 +1,21 @@
-"""Load a model from a training run, one of its checkpoints, a weights folder, or a Hugging Face checkpoint."""
+"""Load a model from a training run, its checkpoint, a weights folder or Hugging Face; hash what a model computes."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from moejax.config import dump
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.huggingface.conversion import ORIGIN, from_huggingface
+from moejax.huggingface.family import canonical
 from moejax.stored import read_json
 from moejax.train.directory.saved_weights import (
     SavedState,
@@ -18,7 +25,7 @@ from moejax.train.directory.saved_weights import (
     tokenizer_beside,
     write_saved_weights,
 )
-from moejax.weights.folder import Weights, is_weights, load_weights, special_token
+from moejax.weights.folder import EXPERT_BIAS, Weights, flat, is_weights, load_weights, special_token
 
 
 class LoadedModel(NamedTuple):
@@ -108,3 +115,20 @@ def _described(saved: SavedState) -> dict[str, Any]:
         "step": saved.step,
         "tokens": saved.tokens,
     }
+
+
+def fingerprint(weights: Weights) -> str:
+    """Return a hash of the parameters in float32 and of the function that the architecture computes.
+
+    Architectures that compute the same function, such as routers that differ in training alone, have the same hash,
+    because a transformers checkpoint represents each in one way only. An expert bias of zeros counts as none.
+    """
+    bias = {} if weights.expert_bias is None or not np.any(weights.expert_bias) else {EXPERT_BIAS: weights.expert_bias}
+    architecture = canonical(weights.architecture).replace(expert_bias=bool(bias))
+    default = {field.name: field.default for field in dataclasses.fields(architecture)}
+    changed = {name: value for name, value in dump(architecture).items() if value != default[name]}
+    digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode())
+    for name, array in sorted((dict(flat(weights.params)) | bias).items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(np.asarray(array, np.float32)).data)
+    return digest.hexdigest()[:16]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.evaluation.fingerprint import fingerprint
-from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
+from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, answer_lengths, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import LoadedModel, load_model
+from moejax.evaluation.load_model import LoadedModel, fingerprint, load_model
 from moejax.evaluation.suites import Suite
 from moejax.model.runtime import Runtime
 from moejax.result import Column, Result, Table
@@ -70,14 +68,7 @@ def run_tasks(
         own = evaluate(asked, manager, tasks, limit=settings.limit, num_fewshot=number, log_samples=settings.samples)
         for name, part in own.items():
             results.setdefault(name, {}).update(part)
-    answers = {
-        task: {
-            "number": len(lengths),
-            "words": statistics.mean(words for words, _ in lengths),
-            "tokens": statistics.mean(tokens for _, tokens in lengths),
-        }
-        for task, lengths in asked.answers.items()
-    }
+    answers = {task: answer_lengths(lengths) for task, lengths in asked.answers.items()}
     return {
         **_about(settings, path, given, asked),
         "versions": versions(),
@@ -152,13 +143,12 @@ def summary(results: dict[str, Any], path: Path) -> Result:
 
 
 def _answers(results: Mapping[str, Any]) -> list[Table]:
-    """Return the mean lengths of generated answers, by task."""
     rows = [[task, one["number"], one["words"], one["tokens"]] for task, one in results.get("answers", {}).items()]
     columns = (Column("task"), Column("answers", ","), Column("words, mean", ".1f"), Column("tokens, mean", ".1f"))
     return [Table("Generated answers", columns, rows)] if rows else []
 
 
-def _averages(suite: Any) -> list[Table]:
+def _averages(suite: Mapping[str, Any] | None) -> list[Table]:
     """Return averages by category, with the reasons for missing tasks."""
     if suite is None:
         return []

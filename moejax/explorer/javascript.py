@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from numpy.typing import ArrayLike
 
 from moejax.errors import UserError
 from moejax.float64 import float64
@@ -55,13 +57,13 @@ class _Writer:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, list[str]]] = []
 
-    def write(self, program: Any, constants: Any, inputs: list[str]) -> list[str]:
+    def write(self, program: Jaxpr, constants: Sequence[ArrayLike], inputs: list[str]) -> list[str]:
         """Return the expressions of the program's outputs."""
         at = dict(zip(program.invars, inputs, strict=True))
         at |= {variable: number(value) for variable, value in zip(program.constvars, constants, strict=True)}
 
-        def read(atom: Any) -> str:
-            return number(atom.val) if hasattr(atom, "val") else at[atom]
+        def read(atom: Var | Literal) -> str:
+            return number(atom.val) if isinstance(atom, Literal) else at[atom]
 
         for equation in program.eqns:
             operands = [read(atom) for atom in equation.invars]
@@ -73,7 +75,7 @@ class _Writer:
             at |= dict(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in program.outvars]
 
-    def _assigned(self, equation: Any, operands: list[str]) -> str:
+    def _assigned(self, equation: JaxprEqn, operands: list[str]) -> str:
         (output,) = equation.outvars
         if output.aval.shape:
             raise UserError(NO_JAVASCRIPT.format(f"{equation.primitive.name} of an array"))
@@ -82,7 +84,7 @@ class _Writer:
         return name
 
 
-def _expression(equation: Any, operands: list[str]) -> str:
+def _expression(equation: JaxprEqn, operands: list[str]) -> str:
     name = equation.primitive.name
     if sign := (INFIX | COMPARISONS).get(name):
         return f" {sign} ".join(operands)
@@ -106,7 +108,7 @@ def _expression(equation: Any, operands: list[str]) -> str:
     raise UserError(NO_JAVASCRIPT.format(name))
 
 
-def number(value: Any) -> str:
+def number(value: ArrayLike) -> str:
     """Return a number or truth value as JavaScript writes it, to the last digit."""
     if np.ndim(value):
         raise UserError(NO_JAVASCRIPT.format("a constant array"))

@@ -21,8 +21,9 @@ from moejax.fit.fit_result import FitResult
 from moejax.json_text import finite
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS, Design, value_of
-from moejax.laws.law import coefficients
+from moejax.laws.law import Law, coefficients
 from moejax.laws.predict import AS_DENSE, predict
+from moejax.run_table import DataFrame
 from moejax.say import say
 
 WITHIN = 0.001
@@ -110,7 +111,7 @@ def _example() -> Values:
     return tuple(START[name] for name in VALUES)
 
 
-def _answers(law: Any, values: Values) -> list[Any]:
+def _answers(law: Law, values: Values) -> list[Any]:
     """The outputs of a law in the order of ``outputs``."""
     answer = _of_values(law)(values)
     return [answer[name] for name in law.outputs] if isinstance(answer, Mapping) else [answer]
@@ -132,7 +133,7 @@ def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
         own = {"answers": javascript(_answers, example, _example())}
         if "loss" in example.outputs:
 
-            def slopes(given: Any, values: Values) -> list[Any]:
+            def slopes(given: Law, values: Values) -> list[Any]:
                 return list(jax.grad(lambda v: _answers(given, v)[0])(values)[: len(STRUCTURE)])
 
             own["slopes"] = javascript(slopes, example, _example())
@@ -140,7 +141,7 @@ def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
             own["effective"] = javascript(lambda given, v: [_of_values(given.dense_equivalent)(v)], example, _example())
         if law.fit is not None:
 
-            def pulls(given: Any, values: Values) -> Any:
+            def pulls(given: Law, values: Values) -> Any:
                 return jax.grad(lambda one: jax.numpy.log(_answers(one, values)[0]))(given)
 
             own["pulls"] = javascript(pulls, example, _example())
@@ -214,7 +215,7 @@ def _uncertainty(fit: FitResult) -> dict[str, Any]:
     }
 
 
-def _run_data(table: Any) -> list[dict[str, float]]:
+def _run_data(table: DataFrame | None) -> list[dict[str, float]]:
     if table is None:
         return []
     kept = [name for name in ("flops", "params_active", "loss") if name in table]

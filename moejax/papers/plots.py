@@ -26,7 +26,8 @@ from moejax.papers.li import figures as li
 from moejax.papers.tian import budget_figures, isoflop_figures, leverage_figures
 from moejax.papers.tian import score_figures as tian_scores
 from moejax.papers.zhao import coefficient_figures, expert_figures, loss_figures, prediction_figures
-from moejax.report import evidence, sources
+from moejax.report import sources
+from moejax.report.figures import evidence
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
 from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table

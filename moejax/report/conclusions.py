@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moejax.fit.curves.annealed import LEVEL, AnnealedErrors
@@ -19,7 +19,7 @@ from moejax.report.findings import (
     parts,
     versions,
 )
-from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, column, columns_of, percent, size
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, columns_of, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
@@ -72,11 +72,7 @@ def brief(findings: Findings) -> Result:
     analysed = findings.concluded.analysed
     rest = len(analysed.limits) - BRIEF_LIMITS
     limits = [f"- {limit}" for limit in analysed.limits[:BRIEF_LIMITS]]
-    explained = [
-        *stages_table(findings),
-        best(findings, BRIEF_BEST),
-        *losses_by_part(findings, BRIEF_BEST),
-    ]
+    explained = [*stages_table(findings), best(findings, BRIEF_BEST), *losses_by_part(findings, BRIEF_BEST)]
     return Result(
         title=_lead(findings),
         warnings=findings.concluded.notes,
@@ -118,23 +114,19 @@ STAGES = (
     Column("models", value=lambda stage: len(stage.losses)),
     Column("winner", words=True, value="winner"),
     Column("loss", ".4f", value=lambda stage: stage.losses[stage.winner]),
-    Column("second", words=True, value=lambda stage: _second(stage)),
+    Column("second", words=True, value=lambda stage: next(iter(stage.ranking[1:]), None)),
     Column("loss above", ".4f", value=lambda stage: _behind(stage)),
-    Column("compared with", words=True, value=lambda stage: _references(stage) or None),
+    Column(
+        "compared with",
+        words=True,
+        value=lambda stage: ", ".join(f"{name} {stage.losses[name]:.4f}" for name in stage.references) or None,
+    ),
 )
 
 
-def _second(stage: StageResult) -> str | None:
-    return stage.ranking[1] if len(stage.ranking) > 1 else None
-
-
 def _behind(stage: StageResult) -> float | None:
-    second = _second(stage)
-    return stage.losses[second] - stage.losses[stage.winner] if second else None
-
-
-def _references(stage: StageResult) -> str:
-    return ", ".join(f"{name} {stage.losses[name]:.4f}" for name in stage.references)
+    best = [stage.losses[name] for name in stage.ranking[:2]]
+    return best[1] - best[0] if len(best) > 1 else None
 
 
 def stages_table(findings: Findings) -> list[Table]:
@@ -145,21 +137,18 @@ def stages_table(findings: Findings) -> list[Table]:
 
 
 COLUMNS = {
-    name: replace(column, value=column.value or name)
-    for name, column in {
-        "model": Column("model", words=True),
-        "experts": Column("experts", words=True, value=experts),
-        "params_active": Column("active", size),
-        "params_total": Column("total", size),
-        "tokens": Column("tokens", ",.0f"),
-        "flops": Column("FLOPs", ".2e"),
-        "loss": Column("loss", ".4f"),
-        "bits_per_byte": Column("bits/byte", ".4f"),
-        "load_cv": Column("load CV", ".3f"),
-        "max_violation": Column("worst load", lambda value: f"{1 + value:.2f}"),
-        "dropped_share": Column("dropped", percent()),
-        "tokens_per_second": Column("tokens/s", ",.0f"),
-    }.items()
+    "model": Column("model", words=True, value="model"),
+    "experts": Column("experts", words=True, value=experts),
+    "params_active": Column("active", size, value="params_active"),
+    "params_total": Column("total", size, value="params_total"),
+    "tokens": Column("tokens", ",.0f", value="tokens"),
+    "flops": Column("FLOPs", ".2e", value="flops"),
+    "loss": Column("loss", ".4f", value="loss"),
+    "bits_per_byte": Column("bits/byte", ".4f", value="bits_per_byte"),
+    "load_cv": Column("load CV", ".3f", value="load_cv"),
+    "max_violation": Column("worst load", lambda value: f"{1 + value:.2f}", value="max_violation"),
+    "dropped_share": Column("dropped", percent(), value="dropped_share"),
+    "tokens_per_second": Column("tokens/s", ",.0f", value="tokens_per_second"),
 }
 """Columns of a run table in reports."""
 BEST_COLUMNS = ("tokens", *(name for name in list(COLUMNS)[:8] if name != "tokens"))
@@ -252,38 +241,24 @@ def against_naive(check: HeldOutCheck) -> str:
     return f"{abs(share):.0%} {word} than the {check.naive_mae:.4f} of predicting no improvement"
 
 
-@dataclass(frozen=True)
-class Coefficient:
-    """A row of a law's coefficients."""
-
-    name: str = column("coefficient")
-    symbol: str = column("symbol")
-    fitted: float = column("fitted", format)
-    interval: Written = column("bootstrap, 90 %")
-    median: float = column("median", format)
-    verdict: str = column("", words=True)
-    meaning: str = column("meaning", words=True)
-
-
 def coefficients(law: FittedLaw) -> Table:
     """Return the fitted coefficients, their intervals and meanings."""
-    fields = {field.name: field.metadata for field in dataclasses.fields(law.fit.law)}
-    rows = []
-    for name, value in law.fit.coefficients.items():
-        interval = law.intervals[name]
-        rows.append(
-            Coefficient(
-                name=name,
-                symbol=fields[name]["symbol"],
-                fitted=value,
-                interval=Written([interval.low, interval.high], _ends(interval, format)),
-                median=interval.middle,
-                verdict=_verdict(name, law),
-                meaning=fields[name]["meaning"],
-            )
-        )
+    about = {field.name: field.metadata for field in dataclasses.fields(law.fit.law)}
+    columns = (
+        Column("coefficient", value=str),
+        Column("symbol", value=lambda name: about[name]["symbol"]),
+        Column("fitted", format, value=law.fit.coefficients.get),
+        Column("bootstrap, 90 %", value=lambda name: _bounds(law.intervals[name])),
+        Column("median", format, value=lambda name: law.intervals[name].middle),
+        Column("", words=True, value=lambda name: _verdict(name, law)),
+        Column("meaning", words=True, value=lambda name: about[name]["meaning"]),
+    )
     notes = [f"- {warning}" for warning in law.fit.warnings]
-    return Table.of(f"Coefficients of {law.name}", Coefficient, rows, notes)
+    return Table.of(f"Coefficients of {law.name}", columns, law.fit.coefficients, notes)
+
+
+def _bounds(interval: Interval) -> Written:
+    return Written([interval.low, interval.high], _ends(interval, format))
 
 
 def _verdict(name: str, law: FittedLaw) -> str:
@@ -296,7 +271,6 @@ def _verdict(name: str, law: FittedLaw) -> str:
 
 
 def _ends(interval: Interval, write: Callable[[float], str]) -> str:
-    """Return the bounds of an interval; a dash if neither is known."""
     known = math.isfinite(interval.low) or math.isfinite(interval.high)
     return f"{write(interval.low)} – {write(interval.high)}" if known else "–"
 
@@ -310,38 +284,26 @@ def number(name: str, value: float | int, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if name == "loss" and abs(value) < 100 else size(value, digits)
 
 
-@dataclass(frozen=True)
-class Confirmation:
-    """A variable of an optimum, with the values that confirm it."""
-
-    variable: str = column("")
-    closed_form: str = column("closed form")
-    autodiff: str = column("jax.grad", words=True)
-    argmin: str = column("numerical argmin")
-    interval: str = column("bootstrap, 90 %", words=True)
-    verdict: str = column("", words=True)
-
-
 def decision_table(decision: ComputeOptimum) -> Table:
-    """Return an optimum with its confirmations, one row per variable."""
-    checked = decision.checked
+    """Return an optimum with the values that confirm it, one row per variable."""
+    checked, intervals = decision.checked, decision.intervals
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
-    rows = [
-        Confirmation(
-            variable=words,
-            closed_form=number(name, checked.value[name]),
-            autodiff=autodiff.get(name, ""),
-            argmin=number(name, checked.numeric[name]),
-            interval=_ends(interval, lambda value, name=name: number(name, value, 3)),
-            verdict=NOT_DETERMINED if interval.uninformative else "",
-        )
-        for name, words in VARIABLES.items()
-        for interval in [decision.intervals[name]]
-    ]
+
+    def ends(name: str) -> str:
+        return _ends(intervals[name], lambda value: number(name, value, 3))
+
+    columns = (
+        Column("", value=VARIABLES.get),
+        Column("closed form", value=lambda name: number(name, checked.value[name])),
+        Column("jax.grad", words=True, value=lambda name: autodiff.get(name, "")),
+        Column("numerical argmin", value=lambda name: number(name, checked.numeric[name])),
+        Column("bootstrap, 90 %", words=True, value=ends),
+        Column("", words=True, value=lambda name: NOT_DETERMINED if intervals[name].uninformative else ""),
+    )
     verdict = "algebra checked" if checked.holds else "CLOSED FORM NOT CONFIRMED"
     beyond = f"{decision.extrapolation:.2g} times the largest trained"
     title = f"{decision.law}, {family(decision)}, for {decision.flops:.3g} FLOPs, {beyond}: {verdict}"
-    return Table.of(title, Confirmation, rows, worth(decision))
+    return Table.of(title, columns, VARIABLES, worth(decision))
 
 
 TENTH = math.log(1.1)
@@ -350,12 +312,9 @@ TENTH = math.log(1.1)
 
 def worth(decision: ComputeOptimum) -> list[str]:
     """Return the value of 10 % more of each limit, in sentences."""
-    words = {
-        "flops": "10 % more training FLOPs",
-        "expansion": "10 % more total parameters at equal active parameters",
-    }
+    words = {"flops": "training FLOPs", "expansion": "total parameters at equal active parameters"}
     return [
-        f"{words[name]} would change the lowest loss by {price * TENTH:+.2g} nats/token."
+        f"10 % more {words[name]} would change the lowest loss by {price * TENTH:+.2g} nats/token."
         for name, price in decision.prices.items()
     ]
 
@@ -397,7 +356,6 @@ def annealed_tables(findings: Findings) -> list[Table]:
 
 
 def _annealed_brief(findings: Findings) -> list[Table]:
-    """Return a line about the annealed losses, and the models without predictions."""
     annealed = findings.concluded.annealed
     if annealed is None:
         return []
@@ -456,7 +414,6 @@ def _span(errors: DataFrame) -> Written:
 
 
 def _scores_table(scores: DataFrame) -> Table:
-    """Return the scores of every model at its largest budget, one column per task."""
     last = at_largest_budget(scores)
     known = {(row["model"], row["task"]): row["score"] for row in last.to_dict("records")}
     tasks = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -75,21 +76,17 @@ _BYTES = {
 
 def summary(counts: dict[str, Any]) -> Result:
     """Return the counts as tables."""
-    total, active = counts["params_total"], counts["params_active"]
-    forward = counts["flops_per_token_forward"]
-    source = Column("source", words=True)
+    total, forward = counts["params_total"], counts["flops_per_token_forward"]
+    all_forward = sum(forward.values())
+    share, source = Column("share", percent(2)), Column("source", words=True)
     tables = [
-        Table(
-            f"Parameters of {counts['name']}",
-            (Column("part"), Column("parameters", format), Column("share", percent(2))),
-            [*_shares(counts["params"], total), ["total", total, ""], ["active", active, active / total]],
-        ),
+        _params(f"Parameters of {counts['name']}", counts["params"], total, counts["params_active"]),
         Table(
             f"FLOPs per token, sequences of {counts['sequence_length']}, not halved for causality",
-            (Column("part"), Column("FLOPs", format), Column("share", percent(2))),
+            (Column("part"), Column("FLOPs", format), share),
             [
-                *_shares(forward, sum(forward.values())),
-                ["forward", sum(forward.values()), ""],
+                *_shares(forward, all_forward),
+                ["forward", all_forward, ""],
                 ["training", counts["flops_per_token_training"], ""],
             ],
         ),
@@ -100,7 +97,7 @@ def summary(counts: dict[str, Any]) -> Result:
         ),
         Table(
             "Effective parameters, of the dense model with the same loss",
-            (Column("constants"), Column("parameters", format), Column("share", percent(2))),
+            (Column("constants"), Column("parameters", format), share),
             [[k, n, n / total] for k, n in counts["params_effective"].items()],
         ),
         Table(
@@ -115,10 +112,9 @@ def summary(counts: dict[str, Any]) -> Result:
         ),
     ]
     if modules := counts["params_mtp"]:
-        active = counts["params_mtp_active"]
-        rows = [*_shares(counts["mtp_params"], modules), ["total", modules, ""], ["active", active, active / modules]]
         note = "Beside the parameters above; training computes them, and its FLOPs above are with them."
-        tables.insert(1, Table("Modules of multi-token prediction", tables[0].columns, rows, [note]))
+        title, active = "Modules of multi-token prediction", counts["params_mtp_active"]
+        tables.insert(1, _params(title, counts["mtp_params"], modules, active, [note]))
     if (stated := counts["published"]) is not None:
         columns = (Column("parameters"), Column("stated", format), Column("counted so", format))
         total, active, *_ = stated["computed"]
@@ -128,5 +124,11 @@ def summary(counts: dict[str, Any]) -> Result:
     return Result(tables=tables, data=counts)
 
 
-def _shares(parts: dict[str, Any], total: Any) -> list[list[Any]]:
+def _params(title: str, parts: dict[str, int], total: int, active: int, notes: Sequence[str] = ()) -> Table:
+    columns = (Column("part"), Column("parameters", format), Column("share", percent(2)))
+    rows = [*_shares(parts, total), ["total", total, ""], ["active", active, active / total]]
+    return Table(title, columns, rows, notes)
+
+
+def _shares(parts: dict[str, int], total: int) -> list[list[Any]]:
     return [[part.replace("_", " "), n, n / total] for part, n in parts.items() if n]

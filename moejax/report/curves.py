@@ -30,8 +30,8 @@ from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS, called
 from moejax.laws.predict import beyond_in_words
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
-from moejax.report.figures import loss_curves
 from moejax.report.figures.figure import write_figure
+from moejax.report.figures.loss_curves import fitted_curves
 from moejax.result import Column, Result, Table, percent
 from moejax.stored import write_json
 from moejax.train.schedule import DECAYS, WarmupStableDecay
@@ -109,7 +109,7 @@ def schedule_of(text: str, given: Mapping[str, str], curves: Curves) -> np.ndarr
         return np.asarray(jax.vmap(rates)(np.arange(steps)), np.float64)
 
 
-def last_loss(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
+def last_loss(result: FitResult, rates: np.ndarray, level: float) -> dict[str, Any]:
     """Return the loss at the end of a schedule, with its interval and extrapolation."""
     last = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
     return {**last, **dict(zip(("beyond", "beyond_in"), reach_beyond(result, rates), strict=True))}
@@ -152,7 +152,8 @@ def summary(
     tables = list(base.tables)
     notes = ["A draw is a stretch of a curve: its neighbours' residuals are alike.", *base.notes]
     if held_out:
-        tables.append(_held_out_table(held_out))
+        title = "Curves that were not fitted, errors in nats/token"
+        tables.append(Table.of(title, HELD_OUT, held_out, key="held-out"))
         data["held_out"] = [
             {
                 "name": h.name,
@@ -196,37 +197,31 @@ def summary(
     )
 
 
-def _held_out_table(held_out: list[HeldOutCurve]) -> Table:
-    columns = (
-        Column("curve"),
-        Column("points"),
-        Column("R²", ".4f"),
-        Column("MAE", ".5f"),
-        Column("RMSE", ".5f"),
-        Column("largest", percent(2)),
-        Column("at the end", "+.5f"),
-        Column("in range", percent(0)),
-        Column("beyond", ".3g"),
-        Column("in", words=True),
-    )
-    rows = [
-        [h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond, h.beyond_in]
-        for h in held_out
-    ]
-    return Table("Curves that were not fitted, errors in nats/token", columns, rows, key="held-out")
+HELD_OUT = (
+    Column("curve", value="name"),
+    Column("points", value="points"),
+    Column("R²", ".4f", value="r_squared"),
+    Column("MAE", ".5f", value="mae"),
+    Column("RMSE", ".5f", value="rmse"),
+    Column("largest", percent(2), value="worst"),
+    Column("at the end", "+.5f", value="last_error"),
+    Column("in range", percent(0), value="inside"),
+    Column("beyond", ".3g", value="beyond"),
+    Column("in", words=True, value="beyond_in"),
+)
 
 
 def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
     columns = (
-        Column("schedule", words=True),
-        Column("loss", ".4f"),
-        Column(f"{in_percent(level)} range"),
-        Column("beyond", ".3g"),
-        Column("in", words=True),
-        Column("why no range", words=True),
+        Column("schedule", words=True, value="schedule"),
+        Column("loss", ".4f", value="loss"),
+        Column(f"{in_percent(level)} range", value=_range),
+        Column("beyond", ".3g", value="beyond"),
+        Column("in", words=True, value="beyond_in"),
+        Column("why no range", words=True, value="reason"),
     )
-    rows = [[text, a["loss"], _range(a), a["beyond"], a["beyond_in"], a["reason"]] for text, a in answers.items()]
-    return Table("Loss at the end of a schedule, nats/token", columns, rows)
+    rows = [{"schedule": text, **answer} for text, answer in answers.items()]
+    return Table.of("Loss at the end of a schedule, nats/token", columns, rows)
 
 
 def _range(last: dict[str, Any]) -> str:
@@ -249,7 +244,7 @@ def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
     ]
 
 
-def _gain(result: FitResult, best: BestSchedule, other: Any, level: float) -> tuple[float, float, float]:
+def _gain(result: FitResult, best: BestSchedule, other: np.ndarray, level: float) -> tuple[float, float, float]:
     """Return the loss under another schedule minus that under the best one, with its interval by the coefficients'
     covariance.
     """
@@ -304,7 +299,7 @@ def write(
         write_text(folder / "summary.txt", render.text(summary) + "\n")
         write_text(folder / "predictions.csv", table_file.csv_text(table))
         written = ["fit.json", "summary.txt", "predictions.csv"]
-        written += write_figure(folder, "curves", lambda: loss_curves.draw(table, best, level))
+        written += write_figure(folder, "curves", lambda: fitted_curves(table, best, level))
         if best is not None:
             rows = {"step": np.arange(1, len(best.rates) + 1), "lr": best.rates}
             write_text(folder / "schedule.csv", table_file.csv_text(pd.DataFrame(rows)))

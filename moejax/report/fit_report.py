@@ -16,11 +16,11 @@ from moejax.fit.selection.metrics import rmse_named, unit_of_errors
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.json_text import fields
 from moejax.laws.predict import published
-from moejax.report import evidence, render
+from moejax.report import render
+from moejax.report.figures import evidence
 from moejax.report.figures.figure import Figure
-from moejax.report.page import page_of
+from moejax.report.page import PAGE, TEXT, page_of, write_pages
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
-from moejax.report.report import PAGE, TEXT, write_pages
 from moejax.result import Result
 from moejax.say import ProgressCallback
 

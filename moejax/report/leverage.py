@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from moejax.design.constraint import held
-from moejax.design.decide import beyond
+from moejax.design.decide import Likely, beyond
 from moejax.design.leverage import FormulaLeverage, held_by, leverage, proportions, resampled
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
@@ -22,6 +22,7 @@ from moejax.laws import called
 from moejax.laws.catalogue import find
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.formula_law import FormulaLaw
+from moejax.laws.law import Law
 from moejax.laws.predict import beyond_in_words
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
@@ -52,22 +53,16 @@ class LeverageTable:
     def summary(self, a: str, b: str, level: float) -> Result:
         """Return the leverages of the family ``a`` over ``b`` as a table."""
         columns = (
-            Column("flops", format),
-            Column("leverage", ".3g"),
-            Column(f"{in_percent(level)} interval"),
-            Column("A beyond", ".3g"),
-            Column("B beyond", ".3g"),
+            Column("flops", format, value="flops"),
+            Column("leverage", ".3g", value=lambda row: "undefined" if row.leverage is None else row.leverage),
+            Column(
+                f"{in_percent(level)} interval",
+                value=lambda row: "" if row.low is None else f"[{row.low:.3g}, {row.high:.3g}]",
+            ),
+            Column("A beyond", ".3g", value=lambda row: None if row.a_beyond == 1 else row.a_beyond),
+            Column("B beyond", ".3g", value=lambda row: None if row.b_beyond == 1 else row.b_beyond),
         )
-        cells = [
-            [
-                row.flops,
-                "undefined" if row.leverage is None else row.leverage,
-                "" if row.low is None else f"[{row.low:.3g}, {row.high:.3g}]",
-                *(None if times == 1 else times for times in (row.a_beyond, row.b_beyond)),
-            ]
-            for row in self.rows
-        ]
-        table = Table(f"FLOPs of {b} per FLOP of {a}, at equal loss", columns, cells)
+        table = Table.of(f"FLOPs of {b} per FLOP of {a}, at equal loss", columns, self.rows)
         data = {"a": a, "b": b, "level": level, "leverage": list(map(asdict, self.rows))}
         return Result(warnings=self.warnings, tables=[table], notes=self.notes, data=data)
 
@@ -108,13 +103,13 @@ def leverage_of_tables(
 
 def leverage_under_law(
     name: str,
-    law: Any,
+    law: Law,
     known: Any,
     families: tuple[str, str],
     given: tuple[Any, Any],
     flops: Sequence[float],
     *,
-    likely: Any,
+    likely: Likely | None,
     level: float,
 ) -> LeverageTable:
     """Return the leverage under a law, with both families at the sizes that are best for them.
@@ -177,7 +172,7 @@ def leverage_under_formula(
     return LeverageTable(rows, notes, warnings)
 
 
-def _known(value: Any) -> float | None:
+def _known(value: float | None) -> float | None:
     return None if value is None or value != value else float(value)
 
 

@@ -1,4 +1,7 @@
-"""The report as one HTML page: it needs no network, follows the reader's light or dark mode, and prints."""
+"""The report of a study: one HTML page, its text, the same numbers as data, and its figures by name.
+
+The page needs no network, follows the reader's light or dark mode, and prints.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import base64
 import html
 import io
 import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,10 +19,13 @@ from matplotlib import rc_context
 
 from moejax import table_file
 from moejax.config import dump
+from moejax.fit.tables.column_names import with_derived
+from moejax.folder import one_set, write_json, write_text
 from moejax.interval import Interval
-from moejax.json_text import json_text
+from moejax.json_text import finite, json_text
 from moejax.laws.formula import formula
 from moejax.quantities import format, format_bytes
+from moejax.report import render, sources
 from moejax.report.conclusions import (
     against_naive,
     annealed_tables,
@@ -25,6 +33,7 @@ from moejax.report.conclusions import (
     best,
     budget_of,
     coefficients,
+    conclusions,
     decision_table,
     downstream_tables,
     laws_table,
@@ -35,13 +44,15 @@ from moejax.report.conclusions import (
     stages_table,
     worth,
 )
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, dark, ramp
-from moejax.report.findings import BUDGETS, Findings, experts, seconds, versions
+from moejax.report.figures import loss_curves, optima, predictions, running, runs
+from moejax.report.figures.figure import Figure, FigureInputs
+from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, Draw, dark, ramp
+from moejax.report.findings import BUDGETS, Findings, experts, read, seconds, summary, versions
 from moejax.report.render import html_table
-from moejax.result import size
+from moejax.result import MISSING, size
 from moejax.run_table import DataFrame
 from moejax.study.compute_optimum import family
+from moejax.study.run import Concluded
 from moejax.wording import printable
 
 ROWS = 600
@@ -50,6 +61,11 @@ TOP = ("model", "loss", "bits_per_byte", "tokens", "params_active", "params_tota
 """Fields of the best run that the page states."""
 LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
+IN_TEMPLATES = (
+    *(against_naive, annealed_tables, asks_for_laws, budget_of, coefficients, decision_table, downstream_tables),
+    *(experts, family, laws_table, losses_by_part, next_table, recipe_tables, stages_table, worth),
+)
+"""Functions that templates call."""
 
 
 def page(findings: Findings, figures: dict[str, Figure]) -> str:
@@ -61,33 +77,17 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
     return page_of(
         "page.html.j2",
         name=concluded.name,
-        study=study,
-        notes=concluded.notes,
-        corpus=concluded.corpus,
-        sanity_checks=concluded.sanity_checks,
-        laws=concluded.analysed.laws,
-        selection=selection,
+        concluded=concluded,
+        analysed=concluded.analysed,
+        findings=findings,
         best_law=next((law for law in concluded.analysed.laws if selection and law.name == selection.preferred), None),
-        decisions=concluded.analysed.decisions,
-        limits=concluded.analysed.limits,
-        count=len(findings.runs),
         models=int(findings.runs["model"].nunique()),
         shown=len(shown),
         runs=runs_table("runs", shown),
         runs_csv=table_file.csv_text(findings.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best(findings, BUDGETS),
-        budget=budget_of(findings),
-        losses_by_part=losses_by_part(findings),
-        asks_for_laws=asks_for_laws(findings),
         top_title=_top_title(findings),
         top=_top(findings).reindex(columns=TOP).to_dict("records")[-1],
-        stages_table=stages_table(findings),
-        law_table=laws_table(findings),
-        annealed_tables=annealed_tables(findings),
-        recipe_tables=recipe_tables(findings),
-        downstream_tables=downstream_tables(findings),
-        next=findings.next_runs,
-        next_table=next_table(findings),
         seconds=seconds(findings.runs),
         versions=versions(findings.runs),
         config=json_text(config) if config else "",
@@ -134,32 +134,27 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "quantity": lambda value, digits=4: _or_dash(value, lambda v: format(v, digits)),
-        "size": lambda value, digits=4: _or_dash(value, lambda v: size(v, digits)),
-        "decimals": lambda value, digits: _or_dash(value, lambda v: f"{v:.{digits}f}"),
-        "whole": lambda value: _or_dash(value, lambda v: f"{v:,.0f}"),
-        "flops": lambda value: _or_dash(value, _power_of_ten),
-        "percent": lambda value: _or_dash(value, lambda v: f"{v:.1%}"),
+        "quantity": _or_dash(format),
+        "size": _or_dash(size),
+        "decimals": _or_dash(lambda value, digits: f"{value:.{digits}f}"),
+        "whole": _or_dash(lambda value: f"{value:,.0f}"),
+        "flops": _or_dash(_power_of_ten),
+        "percent": _or_dash(lambda value: f"{value:.1%}"),
         "bytes": format_bytes,
-        "clock": _clock,
+        "clock": _or_dash(_clock),
         "csv_link": lambda text: "data:text/csv;charset=utf-8;base64," + base64.b64encode(text.encode()).decode(),
         "interval": _interval,
     }
-    environment.globals |= {
-        "experts": experts,
+    environment.globals |= {one.__name__: one for one in IN_TEMPLATES} | {
         "html_table": lambda table: Markup(html_table(table)),
-        "family": family,
-        "coefficients": coefficients,
-        "decision_table": decision_table,
-        "against_naive": against_naive,
-        "worth": worth,
         "formula": lambda law: f"{formula(type(law)).text}.",
     }
     return environment
 
 
-def _or_dash(value: Any, write: Any) -> str:
-    return "–" if value is None or value != value else write(value)
+def _or_dash(write: Callable[..., str]) -> Callable[..., str]:
+    """Return a filter that writes unknown values as dashes."""
+    return lambda value, *digits: MISSING if value is None or value != value else write(value, *digits)
 
 
 def _power_of_ten(value: float) -> Markup:
@@ -169,15 +164,12 @@ def _power_of_ten(value: float) -> Markup:
 
 
 def _clock(value: float) -> str:
-    if value != value:
-        return "–"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def _interval(ends: Interval, digits: int = 4) -> str:
-    """Return both ends in the same format; NaN if no resample has an answer."""
     return f"{format(ends.low, digits)} – {format(ends.high, digits)}"
 
 
@@ -212,3 +204,85 @@ def inline(name: str, figure: Figure) -> str:
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     label = html.escape(f"{figure.title}. {figure.caption}", quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
+    """Return a function that draws a figure of the run table if it has the columns."""
+
+    def drawn(findings: Findings) -> Figure | None:
+        table = with_derived(findings.runs)
+        return draw(FigureInputs(table=table)) if all(column in table for column in columns) else None
+
+    return drawn
+
+
+def _restarts(findings: Findings) -> Figure | None:
+    """Draw the attempts of the trainings, if any needed more than one."""
+    try:
+        table = sources.attempts_table(findings.concluded.folder)
+    except ValueError:
+        return None
+    smooth = set(table["outcome"]) == {"done"} and table["model"].is_unique
+    return None if smooth else running.restarts(FigureInputs(table=table))
+
+
+def _annealed(findings: Findings) -> Figure | None:
+    """Draw predicted and measured annealed losses, if the study requests them."""
+    annealed = findings.concluded.annealed
+    return loss_curves.annealed_losses(annealed) if annealed is not None and annealed.models else None
+
+
+def _scores(findings: Findings) -> Figure | None:
+    """Draw errors of tasks against the loss, if the study has downstream tasks."""
+    downstream = findings.concluded.downstream
+    if downstream is None or "error" not in downstream.scores:
+        return None
+    table = downstream.scores[downstream.scores["error"].notna()]
+    return runs.scores_vs_loss(table, "Errors in tasks") if len(table) else None
+
+
+FIGURES: dict[str, Draw] = {
+    "loss_vs_compute": _of_runs(runs.loss_vs_compute, "loss", "flops"),
+    "training_curves": loss_curves.training_curves,
+    "loss_vs_tokens": runs.loss_vs_tokens,
+    "predicted_vs_actual": predictions.predicted_vs_actual,
+    "isoflop_slice": optima.isoflop_slice,
+    "routing_health": _of_runs(running.routing_health),
+    "expert_loads": running.expert_loads,
+    "restarts": _restarts,
+    "annealed_losses": _annealed,
+    "scores_vs_loss": _scores,
+}
+"""Every figure of a report by its name."""
+
+
+def draw_all(findings: Findings) -> dict[str, Figure]:
+    """Draw all figures that have data, by name."""
+    with rc_context(RC):
+        drawn = {name: draw(findings) for name, draw in FIGURES.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+PAGE, TEXT, DATA = "report.html", "report.md", "report.json"
+
+
+def write_report(concluded: Concluded) -> Path:
+    """Write the files, all of them the old ones or the new ones; returns the page's path."""
+    findings = read(concluded)
+    text = {TEXT: render.markdown(conclusions(findings)), PAGE: page(findings, draw_all(findings))}
+    write_pages(concluded.folder, text, as_data(concluded))
+    return concluded.folder / PAGE
+
+
+def write_pages(folder: Path, text: Mapping[str, str], data: Any) -> None:
+    """Write a report's files by name, and its data last."""
+    with one_set():
+        for name, content in text.items():
+            write_text(folder / name, content)
+        write_json(folder / DATA, data)
+
+
+def as_data(concluded: Concluded) -> dict[str, Any]:
+    """Return all conclusions and the sums on the page as plain data; non-finite numbers are None."""
+    findings = read(concluded)
+    return {"summary": summary(findings), **finite(concluded.to_json()), "next": findings.next_runs}

@@ -1,32 +1,41 @@
-"""Every named figure as a table: what it shows, which law and which table it draws, and who draws it."""
+"""The table of all named figures, and the gallery, a page of the documentation that shows them.
+
+A figure of the gallery that needs a table is drawn from ``gallery/NAME.csv`` beside the page where there is one, from
+synthetic data where there is none, and says which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
+from PIL import Image
 
+from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import Split
 from moejax.fit.stored_structure import with_structure
 from moejax.fit.tables.column_names import with_derived
+from moejax.folder import atomic_write, write_text
 from moejax.laws.law import Law
 from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
     evidence,
     law_curves,
-    loss_vs_compute,
-    plan_bars,
     predictions,
     running,
+    runs,
 )
 from moejax.report.figures.figure import Figure, FigureInputs
-from moejax.report.figures.style import RC
+from moejax.report.figures.style import PAPER, RC
 from moejax.run_table import DataFrame
+from moejax.say import ProgressCallback
 from moejax.wording import did_you_mean, some
 
 
@@ -117,7 +126,7 @@ PLOTS = by_name(
     ),
     Plot(
         name="runs",
-        draw=loss_vs_compute.runs,
+        draw=runs.loss_vs_compute,
         columns=("loss", "flops"),
         example=synthetic.runs,
         shows="loss by FLOPs, with the frontier",
@@ -166,7 +175,7 @@ PLOTS = by_name(
     ),
     Plot(
         name="plan",
-        draw=plan_bars.bars,
+        draw=running.plan_bars,
         columns=("plan", "quantity", "part", "value"),
         example=synthetic.plans,
         shows="memory and seconds of plans",
@@ -225,10 +234,82 @@ def example_of(plot: Plot) -> FigureInputs:
     """Return the gallery's inputs: published constants, and a synthetic table if the figure requires one."""
     table = plot.example() if plot.example is not None else None
     inputs = inputs_of(plot, table=table)
-    return FigureInputs(law=inputs.law, name=inputs.name, table=inputs.table, synthetic=table is not None)
+    return replace(inputs, synthetic=table is not None)
 
 
 def draw(plot: Plot, inputs: FigureInputs) -> Figure:
     """Draw a figure in the common style."""
     with rc_context(RC):
         return plot.draw(inputs)
+
+
+GALLERY, GALLERY_PAGE = "gallery", "gallery.md"
+QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
+"""Dots per inch and colours of the palette; the first at which an image is small enough."""
+LARGEST_BYTES = 60_000
+
+
+def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = lambda share, text: None) -> Path:
+    """Draw figures into ``docs/gallery`` and write ``docs/gallery.md``, by section; returns the page's path."""
+    plots = list(plots)
+    folder = docs / GALLERY
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: dict[str, list[str]] = {plot.section: [] for plot in plots}
+    for number, plot in enumerate(plots):
+        update(number / len(plots), f"drawing {plot.name}")
+        inputs, data = _gallery_inputs(plot, folder)
+        figure = draw(plot, inputs)
+        with atomic_write(folder / f"{plot.name}.png") as partial:
+            partial.write_bytes(small_png(figure))
+        entries[plot.section].append(_entry(plot, figure, data))
+    text = [_INTRODUCTION, *(f"## {heading}\n\n" + "\n".join(own) for heading, own in entries.items())]
+    write_text(docs / GALLERY_PAGE, "\n".join(text))
+    update(1.0, "drawn")
+    return docs / GALLERY_PAGE
+
+
+def small_png(figure: Figure) -> bytes:
+    """Return the figure as a PNG with few colours, smaller than ``LARGEST_BYTES``."""
+    content = b""
+    for dots, colours in QUALITIES:
+        with rc_context(RC):
+            drawn = io.BytesIO()
+            figure.drawing.savefig(drawn, format="png", dpi=dots, facecolor=PAPER, metadata={"Software": None})
+        image = Image.open(drawn).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+        out = io.BytesIO()
+        image.save(out, format="png", optimize=True)
+        content = out.getvalue()
+        if len(content) < LARGEST_BYTES:
+            break
+    return content
+
+
+def _gallery_inputs(plot: Plot, folder: Path) -> tuple[FigureInputs, str]:
+    """Return the inputs of a figure, and a sentence on its data."""
+    data = folder / f"{plot.name}.csv"
+    if data.exists():
+        inputs = inputs_of(plot, table=run_table.read_as_it_is(data))
+        return replace(inputs, synthetic=False), f" Data: [{GALLERY}/{data.name}]({GALLERY}/{data.name})."
+    inputs = example_of(plot)
+    return inputs, " Data synthetic, to show the form." if inputs.synthetic else ""
+
+
+def _entry(plot: Plot, figure: Figure, data: str) -> str:
+    data = "" if "synthetic" in figure.caption else data
+    table = f" --runs {'RUNS' if 'loss' in plot.columns else 'TABLE'}" if plot.needs_table else ""
+    return (
+        f"### {plot.name}\n\n![{figure.title}]({GALLERY}/{plot.name}.png)\n\n**{figure.title}** ({plot.source}). "
+        f"{figure.caption}{data}\n\n`moejax plot {plot.name}{table}`\n"
+    )
+
+
+_INTRODUCTION = """\
+# Gallery
+
+Every figure that `moejax plot NAME` draws, written by `make gallery`. Curves are the laws with their published
+coefficients; `--fit fit.json` draws them with yours, `--runs runs.csv` adds or replaces the points. Each figure comes
+with its data as CSV; `--format png,svg,pdf` chooses the files, `--list` names the figures and the columns they read.
+
+No document published its runs' losses. Where a figure is of runs, it is drawn from the 27 runs of the quickstart (the
+tables in `gallery/`), or from synthetic data that show its form, and says which.
+"""

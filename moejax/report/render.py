@@ -1,4 +1,4 @@
-"""The one renderer: a ``Result`` as a terminal shows it, as plain text, as Markdown, as HTML and as JSON."""
+"""The one renderer: a ``Result`` as a terminal shows it, as plain text, as Markdown and as JSON; and tables as HTML."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from moejax.design.decide import DesignResult
+    from moejax.fit.fit_result import FitResult
+
 GAP, NARROW = 3, 2
 """Blanks between columns, and where a line would be too short."""
 NARROWEST = 20
@@ -32,7 +35,7 @@ PIPE = 140
 """Characters of a line where there is no terminal."""
 
 
-def show(answer: Any, *, as_json: bool = False) -> None:
+def show(answer: Result | FitResult | DesignResult, *, as_json: bool = False) -> None:
     """Print a result to stdout, for people or as JSON.
 
     Args:
@@ -53,7 +56,7 @@ def show(answer: Any, *, as_json: bool = False) -> None:
     _print(result, console)
 
 
-def _result(answer: Any) -> Result:
+def _result(answer: Result | FitResult | DesignResult) -> Result:
     if isinstance(answer, Result):
         return answer
     # Most results are rendered without the packages of laws and designs, which import JAX.
@@ -250,41 +253,8 @@ def _html_cell(text: str) -> str:
     return f'<span class="badge open">{text}</span>' if text in OPEN else _escaped(text)
 
 
-def html(result: Result, level: int = 2) -> str:
-    """Return the result as HTML with one section per table."""
-    parts = [f"<h{level}>{_escaped(result.title)}</h{level}>"] if result.title else []
-    if result.warnings:
-        parts.append(f'<ul class="warnings">{"".join(f"<li>{_escaped(one)}</li>" for one in result.warnings)}</ul>')
-    for table in result.tables:
-        heading = f"<h{level + 1}>{_escaped(table.title)}</h{level + 1}>" if table.title else ""
-        grid = f'<div class="scroll">{html_table(table)}</div>' if table.columns else ""
-        parts.append(f"<section>{heading}{grid}{_paragraphs(table.notes)}</section>")
-    return "\n".join([*parts, _paragraphs(result.notes)])
-
-
-def _paragraphs(sentences: Sequence[str]) -> str:
-    return "".join(f"<p>{_escaped(sentence)}</p>" for sentence in sentences)
-
-
 def _escaped(text: str) -> str:
     return html_escapes.escape(one_line(text), quote=True)
-
-
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-
-
-def latex_table(table: Table) -> str:
-    """Return the columns and rows of a table as a LaTeX tabular with the rules of booktabs."""
-    columns, rows = table.shown()
-    alignment = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join("".join(_LATEX.get(c, c) for c in one_line(cell)) for cell in cells) + r" \\"
-
-    heads = line([column.heading for column in columns])
-    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", heads, r"\midrule", *map(line, rows)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
 def json(result: Result) -> str:

@@ -5,8 +5,6 @@ A figure of one says so in its caption. They are examples of form, and nothing m
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -88,25 +86,19 @@ def loads() -> pd.DataFrame:
 
 def attempts() -> pd.DataFrame:
     """Four trainings on machines that are taken away."""
-    rows: list[dict[str, Any]] = []
-    plan = {
-        "dense-1b": [(0, 30, "interrupted", 40), (34, 61, "done", 0)],
-        "moe-1b-16e2": [(0, 30, "interrupted", 12), (34, 52, "killed", 95), (55, 90, "done", 0)],
-        "moe-1b-64e2": [(0, 18, "failed", 0), (33, 96, "done", 0)],
-        "moe-4b-64e4": [(0, 30, "interrupted", 33), (34, 104, "running", 0)],
-    }
-    for model, tries in plan.items():
-        for begin, end, outcome, lost in tries:
-            rows.append(
-                {
-                    "model": model,
-                    "start_seconds": 60.0 * begin,
-                    "end_seconds": 60.0 * end,
-                    "outcome": outcome,
-                    "lost_seconds": lost,
-                }
-            )
-    return pd.DataFrame(rows)
+    attempts = (
+        ("dense-1b", 0, 30, "interrupted", 40),
+        ("dense-1b", 34, 61, "done", 0),
+        ("moe-1b-16e2", 0, 30, "interrupted", 12),
+        ("moe-1b-16e2", 34, 52, "killed", 95),
+        ("moe-1b-16e2", 55, 90, "done", 0),
+        ("moe-1b-64e2", 0, 18, "failed", 0),
+        ("moe-1b-64e2", 33, 96, "done", 0),
+        ("moe-4b-64e4", 0, 30, "interrupted", 33),
+        ("moe-4b-64e4", 34, 104, "running", 0),
+    )
+    rows = [(model, 60.0 * begin, 60.0 * end, outcome, lost) for model, begin, end, outcome, lost in attempts]
+    return pd.DataFrame(rows, columns=["model", "start_seconds", "end_seconds", "outcome", "lost_seconds"])
 
 
 def plans() -> pd.DataFrame:

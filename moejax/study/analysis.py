@@ -1,10 +1,11 @@
-"""Analyse a study's run table: fitted laws with intervals, a held-out check, and decisions."""
+"""Analyse a study's run table: sanity checks, fitted laws with intervals, a held-out check, and decisions."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -333,3 +334,47 @@ def _split(runs: Runs, models: Sequence[str], analysis: Analysis) -> holdout.Spl
         return holdout.largest(runs, analysis.hold_out)
     held_out = np.isin(np.asarray(models), analysis.hold_out_models)
     return holdout.split_of(runs, ", ".join(analysis.hold_out_models), held_out)
+
+
+FALLING_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class SanityCheck:
+    """One fact, the observation, and whether the fact holds; None if no run can decide it."""
+
+    fact: str
+    found: str
+    holds: bool | None
+
+
+def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
+    """Check that every loss is below the unigram entropy, and that losses fall with tokens."""
+    entropy = rows[0].get("unigram_entropy", float("nan"))
+    worst = max(rows, key=lambda row: row["loss"])
+    below = sum(row["loss"] < entropy for row in rows)
+    pairs = [
+        (first["loss"], second["loss"])
+        for first, second in pairwise(rows)
+        if first["model"] == second["model"]
+        and first["tokens"] < second["tokens"]
+        # Repeated text may be memorized, so that the loss on other text increases.
+        and not second["tokens"] > second.get("unique_tokens", float("inf"))
+    ]
+    falling = sum(second < first for first, second in pairs)
+    learnt = [
+        SanityCheck(
+            f"every validation loss is below the corpus' unigram entropy, {entropy:.4f} nats/token",
+            f"{below} of {len(rows)}; highest: {worst['loss']:.4f}, {worst['model']} at {worst['tokens']:,.0f} tokens",
+            below == len(rows),
+        )
+    ]
+    falls = [
+        SanityCheck(
+            f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighbouring pairs",
+            f"{falling} of {len(pairs)}" if pairs else "no model has two budgets without repeated text",
+            falling >= FALLING_SHARE * len(pairs) if pairs else None,
+        )
+    ]
+    # A table that was trained elsewhere does not state the entropy of its text.
+    return [*(learnt if entropy == entropy else []), *falls]

@@ -76,7 +76,7 @@ def decide(
 ) -> ComputeOptimum:
     """Check one optimum of a fitted law, and compute its confidence intervals from the runs."""
 
-    def answer(one: Any) -> dict[str, Any]:
+    def answer(one: Law) -> dict[str, Any]:
         claim = claim_of(one)
         return {**claim.value, "loss": claim.objective(claim.value)}
 

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import itertools
 import re
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +22,9 @@ from moejax.data.corpus import open_corpus, read_summary
 from moejax.data.rows import counted as counted_targets
 from moejax.errors import UserError
 from moejax.evaluation import validation_choices
-from moejax.evaluation.fingerprint import fingerprint
 from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import LoadedModel, load_model
-from moejax.evaluation.scores import score_of
-from moejax.evaluation.suites import EvaluationTask, suite_of
+from moejax.evaluation.load_model import LoadedModel, fingerprint, load_model
+from moejax.evaluation.suites import EvaluationTask, score_of, suite_of
 from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.folder import check_as_written, only_writer
 from moejax.json_text import fields
@@ -192,7 +189,6 @@ def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int
 
 
 def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
-    """Raise ``UserError`` if checkpoints with missing scores are not in the folder."""
     names = [one.name for one in wanted if not one.folder.is_dir() or not finished_steps(one.folder)]
     if names:
         raise UserError(
@@ -242,7 +238,6 @@ def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
 
 
 def _scores(study: Study, folder: Path) -> list[AskedScore]:
-    """Return the requested scores of all finished runs."""
     asked = asked_tasks(study)
     return [
         AskedScore(checkpoint=checkpoint, task=task, decides=_decides(study, checkpoint, task))
@@ -274,7 +269,6 @@ def _decides(study: Study, checkpoint: AskedCheckpoint, asked: EvaluationTask) -
 
 
 def _text(folder: Path) -> str | None:
-    """Return the hash of a study's text, or None if unknown."""
     try:
         return read_summary(folder / "data").sha256
     except Damaged:
@@ -305,11 +299,7 @@ Ask = Callable[[LoadedModel, ProgressCallback], dict[str, Any]]
 
 
 def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[str, Ask]:
-    """Return the function that evaluates each task.
-
-    Raises:
-      UserError: the harness is not installed, or a task does not exist or cannot be loaded.
-    """
+    """Return the function that evaluates each task."""
     harness = [one.task for one in asked if of_harness(one)]
     if harness and not has_harness():
         raise UserError(
@@ -348,9 +338,15 @@ def _ask_choices(study: Study, folder: Path) -> Ask:
 
 
 def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
-    """Return a function that evaluates a task of lm-evaluation-harness."""
     # The import takes seconds, and only studies with harness tasks need it.
-    from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
+    from moejax.evaluation.harness import (
+        DEFAULT_LENGTH,
+        HarnessModel,
+        answer_lengths,
+        evaluate,
+        load_tasks,
+        versions,
+    )
 
     settings = study.downstream
     manager, tasks = load_tasks(
@@ -377,7 +373,6 @@ def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
         score_of(results, better, asked.task, asked.metric)
         sizes = [one["effective"] for one in answered.get("n-samples", {}).values()]
         config = answered.get("configs", {}).get(asked.task, {})
-        lengths = [length for every in model.answers.values() for length in every]
         return {
             "results": results,
             "better": better,
@@ -385,11 +380,7 @@ def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
             "num_fewshot": answered.get("n-shot", {}).get(asked.task),
             "task_version": answered.get("versions", {}).get(asked.task),
             "metadata": as_read(config.get("metadata") or {}, default=str),
-            "answers": {
-                "number": len(lengths),
-                "words": statistics.mean(words for words, _ in lengths) if lengths else None,
-                "tokens": statistics.mean(tokens for _, tokens in lengths) if lengths else None,
-            },
+            "answers": answer_lengths(length for every in model.answers.values() for length in every),
             "versions": versions(),
         }
 
@@ -406,7 +397,6 @@ def _language_model(study: Study, loaded: LoadedModel, longest: int) -> Language
 
 
 def _row(asked: AskedScore, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a score's row of the table."""
     task, run = asked.task, asked.checkpoint.row
     score = score_of(stored["results"], stored.get("better", {}), task.task, task.metric)
     answers = stored.get("answers") or {}

@@ -5,22 +5,30 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from posixpath import normpath
 
 from moejax.config import unknown
 from moejax.errors import UserError
-from moejax.laws.chips import find
+from moejax.laws.chips import Chip, find
 from moejax.plan.topology import parse
 from moejax.say import say
 from moejax.storage import is_remote
 from moejax.study.cloud import GKE_ACCELERATORS, Mount, chips_per_host, mounted, rentable
-from moejax.study.estimate import estimate
+from moejax.study.estimate import (
+    MOST_MINUTES,
+    EstimatedTraining,
+    ResourceRequest,
+    chips_for,
+    estimate,
+    gpu_sizes,
+    mesh_axes,
+    minutes_for,
+)
 from moejax.study.executor import Task
 from moejax.study.gke import GkeEngine, check_name
-from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, mesh_axes, minutes_for
 from moejax.study.sky import SkyEngine
 from moejax.study.slurm import SlurmExecutor
 from moejax.study.study import Study
@@ -98,8 +106,7 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
     if is_remote(out):
         raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
     folder = Path(out).absolute()
-    resources = _slurm_resources(options, study)
-    tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    tasks = _tasks(study, folder, _slurm_resources(options, study))
     executor = SlurmExecutor(
         grace_seconds=options.grace, at_a_time=options.at_a_time, settings=_sbatch_settings(options.set)
     )
@@ -107,12 +114,11 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
     return executor, tasks
 
 
-def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the further options of ``--set KEY=VALUE``.
+def _tasks(study: Study, folder: PurePath, resources: Mapping[str, ResourceRequest]) -> list[Task]:
+    return [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
 
-    Raises:
-      UserError: a pair lacks a key or a value, or another option of ``launch`` sets the key.
-    """
+
+def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
     settings = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
@@ -130,7 +136,6 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _name_there(study: Study, mount: Mount, folder: PurePosixPath) -> str:
-    """Return a study's name in a cluster. A different --out gives a different name."""
     return f"{study.name}-{hashlib.sha256(f'{mount.source} {folder}'.encode()).hexdigest()[:6]}"
 
 
@@ -187,8 +192,7 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
             raise UserError(f"--out is {out}; GKE mounts buckets of Google's: give gs://BUCKET/STUDY, or --volume.")
     for option in ("namespace", "service_account", "queue"):
         check_name(f"--{option.replace('_', '-')}", getattr(options, option))
-    resources = _tpu_resources(options, study, options.chip or "v5p")
-    tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    tasks = _tasks(study, folder, _tpu_resources(options, study, options.chip or "v5p"))
     engine = GkeEngine(
         study_name=_name_there(study, mount, folder),
         image=options.image,
@@ -202,11 +206,7 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
 
 
 def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) -> dict[str, ResourceRequest]:
-    """Return a slice for every training: the requested one, or the smallest that holds it.
-
-    Raises:
-      UserError: the slice does not exist, or none fits.
-    """
+    """Return a slice for every training: the requested one, or the smallest that holds it."""
     asked = parse(options.topology) if options.topology else None
     if asked and options.chip and options.chip.lower() != asked.chip_name:
         raise UserError(
@@ -218,21 +218,34 @@ def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) ->
     if asked and replace(asked, slices=1) not in rentable(name):
         raise UserError(f"{asked.name} is not a whole machine; the smallest slice is {rentable(name)[0].name}.")
     topologies = [asked] if asked else rentable(name)
-    slices = asked.slices if asked else 1
-    device = find(name).device
-    by_name = {one.model: one for one in estimate(study, device, mfu=options.mfu).trainings}
-    requests = {}
-    for training in study.trainings():
-        one = by_name[training.name]
-        devices = chips_for(training, one, device, [topology.devices for topology in topologies], slices)
+    sizes = [topology.devices for topology in topologies]
+
+    def slice_of(devices: int, one: EstimatedTraining) -> ResourceRequest:
         # Among shapes of equal size, the one nearest to a cube has the shortest paths.
         topology = min((one for one in topologies if one.devices == devices), key=lambda one: max(one.shape))
         hosts = topology.chips // chips_per_host(topology)
         minutes = minutes_for(one, devices)
-        requests[training.name] = ResourceRequest(
+        return ResourceRequest(
             chips=topology.chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
         )
-    return requests
+
+    return _requests(study, find(name).device, options.mfu, sizes, slice_of, asked.slices if asked else 1)
+
+
+def _requests(
+    study: Study,
+    chip: Chip,
+    mfu: float,
+    sizes: Sequence[int],
+    request: Callable[[int, EstimatedTraining], ResourceRequest],
+    slices: int = 1,
+) -> dict[str, ResourceRequest]:
+    """Return the request for the fewest chips of ``sizes`` that hold each training."""
+    by_name = {one.model: one for one in estimate(study, chip, mfu=mfu).trainings}
+    return {
+        one.name: request(chips_for(one, by_name[one.name], chip, sizes, slices), by_name[one.name])
+        for one in study.trainings()
+    }
 
 
 def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Task]]:
@@ -268,21 +281,17 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
     )
     if engine.lacks and not options.submit:
         say(f"moejax: {engine.lacks}")
-    return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    return engine, _tasks(study, folder, resources)
 
 
 def _gpu_resources(options: SlurmOptions | SkyOptions, study: Study, name: str) -> dict[str, ResourceRequest]:
     """Return the GPUs of ``--nodes``, or the smallest number that holds each training."""
-    per_node, chip = options.chips_per_node, find(name)
-    sizes = [options.nodes * per_node] if options.nodes else gpu_sizes(per_node)
-    by_name = {one.model: one for one in estimate(study, chip, mfu=options.mfu).trainings}
-    requests = {}
-    for training in study.trainings():
-        one = by_name[training.name]
-        chips = chips_for(training, one, chip, sizes)
+    per_node = options.chips_per_node
+
+    def machines(chips: int, one: EstimatedTraining) -> ResourceRequest:
         nodes = math.ceil(chips / per_node)
         # One process per machine has all its GPUs.
-        requests[training.name] = ResourceRequest(
-            chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips)
-        )
-    return requests
+        return ResourceRequest(chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips))
+
+    sizes = [options.nodes * per_node] if options.nodes else gpu_sizes(per_node)
+    return _requests(study, find(name), options.mfu, sizes, machines)

@@ -21,14 +21,12 @@ from moejax.laws import LAWS
 from moejax.run_table import TABLE
 from moejax.storage import is_remote, matching, open_storage, read_text
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
-from moejax.study.analysis import Analysed, Recipes, analyse, tuning
+from moejax.study.analysis import Analysed, Recipes, SanityCheck, analyse, sanity_checks, tuning
 from moejax.study.annealed import StudyAnnealed, check_table, conclude_annealed
 from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.downstream import FOLDER as SCORES
 from moejax.study.downstream import DownstreamScores, conclude_downstream
-from moejax.study.executor import Executor, ProgressCallback, Task, train_all
-from moejax.study.local import LocalExecutor, slots
-from moejax.study.sanity_checks import SanityCheck, sanity_checks
+from moejax.study.executor import Executor, LocalExecutor, ProgressCallback, Task, slots, train_all
 from moejax.study.stages import (
     StageResult,
     ask_for_config,
@@ -38,8 +36,7 @@ from moejax.study.stages import (
     stored_stages,
     write_stages,
 )
-from moejax.study.status import RunStatus, progress, run_statuses
-from moejax.study.storage import REMEDY, identity
+from moejax.study.status import REMEDY, RunStatus, identity, progress, run_statuses
 from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.directory.identity import TRAINING
 from moejax.train.directory.row_file import row_file

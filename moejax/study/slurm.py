@@ -17,11 +17,10 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.storage import open_storage
+from moejax.study.estimate import MOST_MINUTES, ResourceRequest
 from moejax.study.executor import Ended, Task
-from moejax.study.resources import MOST_MINUTES, ResourceRequest
 from moejax.study.slurm_job import Train
-from moejax.study.status import run_statuses
-from moejax.study.storage import launched, write_launch
+from moejax.study.status import launched, run_statuses, write_launch
 from moejax.wording import counted, says
 
 FOLDER = "slurm"

@@ -1,16 +1,18 @@
-"""Report the progress of a study from its folder alone, whatever engine runs it."""
+"""Read from a study's folder alone, whatever engine runs it: its identity, launches, and the progress of trainings."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, TypeVar
 
 from fsspec.implementations.dirfs import DirFileSystem
 
-from moejax.storage import check_regular, read_text
-from moejax.stored import Damaged
+from moejax.errors import UserError
+from moejax.storage import check_regular, open_storage, read_text
+from moejax.stored import Damaged, parse_json, sealed
 from moejax.study.study import work
 from moejax.train.directory.attempts import (
     ATTEMPTS,
@@ -28,6 +30,46 @@ from moejax.train.directory.metrics import number, parse_lines
 from moejax.train.directory.row_file import check_row, parse_row, row_file
 from moejax.train.training import Training
 from moejax.wording import told
+
+REMEDY = "bring back a copy, or give the study's config with --config and another --out"
+"""Remedy for a ``study.json`` or ``analysis.json`` that cannot be read."""
+
+
+def identity(url: str | PathLike[str]) -> dict[str, Any]:
+    """Return the identity of the study in a local or remote folder, which determines its runs.
+
+    Raises:
+      UserError: the folder holds no study, or cannot be reached.
+    """
+    text = read_text(open_storage(url), "study.json")
+    if text is None:
+        raise UserError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
+    return parse_json(text, dict, f"{url}/study.json", remedy=REMEDY)
+
+
+LAUNCHES = "launches.jsonl"
+"""Log of launches: the engine, and its id of each task."""
+
+
+def write_launch(study: str | PathLike[str], engine: str, ids: Mapping[str, str]) -> None:
+    """Append a launch with the engine's id of each task, by model."""
+    storage = open_storage(study)
+    line = sealed({"engine": engine, "at": time.time(), "ids": dict(ids)}, indent=None)
+    storage.pipe_file(LAUNCHES, ((read_text(storage, LAUNCHES) or "") + line).encode())
+
+
+def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
+    """Return an engine's latest id of each task, by model."""
+    lines = (read_text(open_storage(study), LAUNCHES) or "").splitlines()
+    ids: dict[str, str] = {}
+    for place, line in enumerate(lines, start=1):
+        where = f"Line {place} of {study}/{LAUNCHES}"
+        remedy = "bring back a copy, or remove the line and check by hand what it handed over"
+        launch = parse_json(line, {"engine": str, "ids": dict[str, str]}, where, remedy=remedy)
+        if launch["engine"] == engine:
+            ids |= launch["ids"]
+    return ids
+
 
 T = TypeVar("T")
 

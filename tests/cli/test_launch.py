@@ -28,7 +28,7 @@ from moejax.study.cloud import (
     rentable,
 )
 from moejax.study.estimate import estimate
-from moejax.study.storage import launched
+from moejax.study.status import launched
 
 STUDIES = Path(__file__).parents[2] / "configs" / "studies"
 TINY = f"--config={STUDIES / 'zhao.py:tiny'}"
@@ -181,7 +181,7 @@ def test_skypilot_outside_a_checkout_says_what_it_needs(capsys, tmp_path, monkey
 
 def test_a_slice_that_is_chosen_holds_the_training():
     from moejax.cli.config_file import load
-    from moejax.study.resources import chips_for
+    from moejax.study.estimate import chips_for
     from moejax.study.study import Study
 
     study = load(Study, PILOT[0].removeprefix("--config="), PILOT[1:])
@@ -199,7 +199,7 @@ def test_a_slice_that_is_chosen_holds_the_training():
 def test_no_number_of_chips_is_chosen_that_the_training_refuses():
     from moejax.architecture import Architecture
     from moejax.data.config import DataConfig
-    from moejax.study.resources import chips_for
+    from moejax.study.estimate import chips_for
     from moejax.study.study import study_of
     from moejax.train.mesh import MeshShape
     from moejax.train.training import Recipe, Training
@@ -235,7 +235,7 @@ def _wide(**recipe):
 
 
 def test_a_training_gets_as_many_chips_as_its_step_needs_and_not_one_sequence():
-    from moejax.study.resources import chips_for
+    from moejax.study.estimate import chips_for
     from moejax.study.study import study_of
 
     def sized(training, *sizes):
@@ -250,7 +250,7 @@ def test_a_training_gets_as_many_chips_as_its_step_needs_and_not_one_sequence():
 
 
 def test_a_number_of_chips_that_was_named_is_taken_and_warned_of_where_none_is_chosen(capsys):
-    from moejax.study.resources import chips_for
+    from moejax.study.estimate import chips_for
     from moejax.study.study import study_of
 
     training = _wide()

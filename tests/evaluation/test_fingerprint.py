@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.evaluation.fingerprint import fingerprint
+from moejax.evaluation.load_model import fingerprint
 from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.model import transformer
 from moejax.weights.folder import Weights, load_weights, save_weights

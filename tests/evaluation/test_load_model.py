@@ -8,8 +8,7 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
-from moejax.evaluation.fingerprint import fingerprint
-from moejax.evaluation.load_model import load_model
+from moejax.evaluation.load_model import fingerprint, load_model
 from moejax.huggingface.conversion import to_huggingface
 from moejax.model import transformer
 from moejax.train.directory.saved_weights import find_saved_state, write_saved_weights

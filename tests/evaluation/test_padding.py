@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moejax.evaluation.padding import SHORTEST, batches, padded
+from moejax.evaluation.language_model import SHORTEST, batches, padded
 
 
 @given(st.integers(0, 5000), st.integers(1, 4096))

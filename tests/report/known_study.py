@@ -24,12 +24,11 @@ from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import EffectiveParams, dense_slice
 from moejax.stored import write_json
-from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
+from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits, sanity_checks
 from moejax.study.annealed import StudyAnnealed
 from moejax.study.compute_optimum import claims, decide
 from moejax.study.downstream import DownstreamScores
 from moejax.study.run import Concluded, read_study
-from moejax.study.sanity_checks import sanity_checks
 from moejax.study.study import Analysis, Study
 from moejax.train.directory.attempts import ATTEMPTS, Attempt
 from moejax.train.directory.identity import TRAINING

@@ -11,7 +11,7 @@ from moejax.quantities import SUFFIXES
 from moejax.report import render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
-from moejax.report.report import as_data
+from moejax.report.page import as_data
 from moejax.result import size
 
 NUMBER = re.compile(r"(?<![\w.\-])(\d[\d,]*\.?\d*(?:e[+-]?\d+)?)([KMBT]?)(?![\w\-])")

@@ -13,7 +13,7 @@ from moejax.fit.selection.metrics import predict
 from moejax.laws import LAWS
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
-from moejax.report.figures.compared_laws import draw
+from moejax.report.figures.predictions import compared_laws
 from moejax.report.figures.style import RC
 
 ACTIVE, TOKENS = np.array([(n, d) for n in (1e7, 3e7, 1e8, 3e8) for d in (1e9, 3e9, 1e10, 3e10)]).T
@@ -31,7 +31,7 @@ def found():
 @pytest.fixture(scope="module")
 def figure(found):
     with rc_context(RC):
-        return draw(found, RUNS, ROWS)
+        return compared_laws(found, RUNS, ROWS)
 
 
 def test_every_run_that_counts_is_a_row_once_fitted_and_once_per_split_that_holds_it_out(figure):
@@ -56,7 +56,7 @@ def test_each_law_has_its_panel(figure, found):
 def test_a_prediction_beyond_the_frame_is_a_triangle_at_its_edge(found):
     high = dataclasses.replace(found.laws[0].fit.law, irreducible=50.0)
     off = dataclasses.replace(found.laws[0], fit=dataclasses.replace(found.laws[0].fit, law=high))
-    drawn = draw(dataclasses.replace(found, laws=(off,)), RUNS, ROWS).drawing.axes[0]
+    drawn = compared_laws(dataclasses.replace(found, laws=(off,)), RUNS, ROWS).drawing.axes[0]
     (edge,) = [line for line in drawn.lines if line.get_marker() == "^"]
     assert len(np.asarray(edge.get_xdata())) == 15
     assert set(np.asarray(edge.get_ydata())) == {drawn.get_ylim()[1]}

@@ -16,7 +16,7 @@ from moejax.data.prepare import prepare
 from moejax.errors import UserError
 from moejax.model import transformer
 from moejax.stored import Damaged, write_json
-from moejax.study.storage import LAUNCHES, launched, write_launch
+from moejax.study.status import LAUNCHES, launched, write_launch
 from moejax.weights.folder import save_weights
 
 MODEL = next(iter(STUDY.models))

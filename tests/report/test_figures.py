@@ -12,14 +12,12 @@ from known_study import BUDGETS, MODELS, STUDY, TRUTH, conclude_without_fitting,
 
 from moejax.design.frontier import Landscape, Point
 from moejax.laws.design import Design
-from moejax.report import frontier
 from moejax.report.figures.figure import Figure
-from moejax.report.figures.isoflop_slice import along
+from moejax.report.figures.optima import along, draw_frontier, draw_landscape
 from moejax.report.figures.panels import Axis, Panel, Series, draw
 from moejax.report.figures.style import COLOURS, WIDTH_INCHES, dark, ramp, spread
 from moejax.report.findings import best_per_budget, read
-from moejax.report.page import inline
-from moejax.report.report import FIGURES, draw_all
+from moejax.report.page import FIGURES, draw_all, inline
 
 
 @pytest.fixture(scope="session")
@@ -61,10 +59,10 @@ def test_ticks_of_a_frontier_and_a_landscape_are_numbers_as_people_write_them(tm
         )
 
     points = [Point(budget=flops, best=optimum(loss), dense=None) for flops, loss in ((1e20, 2.5), (1e22, 2.2))]
-    frontier.draw(points, "flops", "a law", tmp_path / "frontier.svg")
+    draw_frontier(points, "flops", "a law", tmp_path / "frontier.svg")
     optima = [[optimum(2.0), optimum(2.1)], [optimum(2.2), optimum(2.3)]]
     over = Landscape(names=("params_active", "tokens"), values=([1e8, 1e9], [1e9, 1e11]), goal="loss", optima=optima)
-    frontier.draw_landscape(over, "a law", tmp_path / "landscape.svg")
+    draw_landscape(over, "a law", tmp_path / "landscape.svg")
     for drawn in ("frontier.svg", "landscape.svg"):
         text = (tmp_path / drawn).read_text()
         assert "$" not in text

@@ -28,7 +28,8 @@ from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers.plots import ALL, DOCUMENTS
-from moejax.report import evidence, figures, gallery, synthetic
+from moejax.report import figures, plots, synthetic
+from moejax.report.figures import evidence
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
 from moejax.report.figures.panels import log_ticks
 from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
@@ -402,10 +403,10 @@ def test_a_pdf_embeds_truetype(tmp_path):
 
 
 def test_the_gallery_page_shows_every_figure_and_says_which_are_synthetic():
-    page = (gallery.Path(__file__).parents[2] / "docs" / gallery.PAGE).read_text()
+    page = (plots.Path(__file__).parents[2] / "docs" / plots.GALLERY_PAGE).read_text()
     images = re.findall(r"!\[.*?\]\((.*?)\)", page)
     assert images == [f"gallery/{name}.png" for name in ALL]
-    folder = gallery.Path(__file__).parents[2] / "docs"
+    folder = plots.Path(__file__).parents[2] / "docs"
     assert all((folder / image).stat().st_size < 60_000 for image in images)
 
 

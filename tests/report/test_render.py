@@ -1,4 +1,4 @@
-"""The renderer: one result, four ways to show it; in a terminal of any width every cell can be read."""
+"""The renderer: one result, several ways to show it; in a terminal of any width every cell can be read."""
 
 import json
 import re
@@ -34,9 +34,10 @@ RESULT = Result(
 
 def test_every_way_to_show_a_result_says_the_same(capsys):
     render.show(RESULT)
-    ways = (capsys.readouterr().out, render.text(RESULT), render.markdown(RESULT), render.html(RESULT))
-    for shown in ways:
-        for word in ("Two models", "One is dense.", "title", "Below.", "end", "1.2345", "0.000456", "12,345.67", "–"):
+    ways = (capsys.readouterr().out, render.text(RESULT), render.markdown(RESULT))
+    sentences = ("Two models", "One is dense.", "title", "Below.", "end")
+    for shown, words in (*((way, sentences) for way in ways), (render.html_table(RESULT.tables[0]), ())):
+        for word in (*words, "1.2345", "0.000456", "12,345.67", "–"):
             assert word in shown
         assert "nobody knows" not in shown, "a column in which nothing is known is left out"
     data = json.loads(render.json(RESULT))
@@ -66,19 +67,6 @@ def test_a_table_is_declared_by_the_fields_of_its_rows_or_by_columns_that_read_t
     assert Table.of("", columns, laws).cells() == [["a", "–", "1.0"], ["b", "0.5", "1.2"]]
 
 
-def test_a_table_is_a_tabular_in_latex():
-    table = Table("Errors & more", [Column("law_a"), Column("50 %", ".1f")], [["x^2", 0.5]])
-    assert render.latex_table(table).splitlines() == [
-        r"\begin{tabular}{lr}",
-        r"\toprule",
-        r"law\_a & 50 \% \\",
-        r"\midrule",
-        r"x\textasciicircum{}2 & 0.5 \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-
-
 def test_a_value_with_its_own_words_is_the_value_in_json():
     result = Result(tables=[Table("", [Column("answer")], [[Written(0.5, "one half")]])])
     assert "one half" in render.text(result)
@@ -92,7 +80,7 @@ def test_the_data_of_a_result_are_its_json(capsys):
 
 def test_html_escapes_names_and_marks_what_is_not_determined():
     table = Table("<b>", [Column("a"), Column("<i>")], [["<script>", "not determined"]])
-    text = render.html(Result(tables=[table]))
+    text = render.html_table(table)
     assert not re.search("<(b|i|script)>", text)
     assert '<span class="badge open">not determined</span>' in text
 
@@ -184,8 +172,7 @@ def test_a_page_of_markdown_has_what_the_result_has_whatever_the_names(name, oth
 @given(TEXTS)
 def test_what_is_shown_can_be_printed_and_is_short(name):
     found = Result(name, [name], [Table(name, [Column(name), Column(name)], [[name, name]], [name])], [name])
-    for way in (render.text, render.markdown, render.html):
-        shown = way(found)
+    for shown in (render.text(found), render.markdown(found), render.html_table(found.tables[0])):
         assert all(line.isprintable() for line in shown.split("\n"))
         # An escape has several characters.
         assert len(shown) < 80 * LONGEST_SENTENCE

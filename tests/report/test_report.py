@@ -11,9 +11,8 @@ from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
 from moejax.report.conclusions import BRIEF_BEST, brief, losses_by_part
 from moejax.report.findings import read
-from moejax.report.page import page
+from moejax.report.page import DATA, FIGURES, PAGE, as_data, page, write_report
 from moejax.report.render import markdown
-from moejax.report.report import DATA, FIGURES, PAGE, as_data, write_report
 from moejax.study.compute_optimum import family
 from moejax.study.stages import StageResult
 
@@ -94,7 +93,7 @@ def test_the_page_is_under_8_megabytes(html):
 @pytest.fixture
 def without_figures(monkeypatch):
     """Drawing is most of a report's time."""
-    monkeypatch.setattr("moejax.report.report.draw_all", lambda found: {})
+    monkeypatch.setattr("moejax.report.page.draw_all", lambda found: {})
 
 
 def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, html, without_figures):

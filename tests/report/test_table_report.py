@@ -22,8 +22,8 @@ from moejax.quantities import format
 from moejax.report import synthetic
 from moejax.report.conclusions import conclusions, worth
 from moejax.report.findings import is_mixture, read
+from moejax.report.page import DATA, PAGE, TEXT, write_report
 from moejax.report.render import markdown
-from moejax.report.report import DATA, PAGE, TEXT, write_report
 from moejax.stored import write_json
 from moejax.study import run as study_run
 from moejax.study.analysis import Analysed, limits

@@ -15,7 +15,7 @@ from moejax.config import build, check_fields, dump
 from moejax.errors import UserError
 from moejax.evaluation import validation_choices
 from moejax.evaluation.language_model import Likelihood
-from moejax.evaluation.scores import score_of
+from moejax.evaluation.suites import score_of
 from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.interval import Interval
 from moejax.json_text import json_text

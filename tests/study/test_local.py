@@ -9,7 +9,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.errors import ChildError, UserError
-from moejax.study import local
+from moejax.study import executor
 from moejax.study.executor import Task, train_all
 
 
@@ -19,10 +19,10 @@ def fails(monkeypatch):
 
     def use(status, text=""):
         def process(task, core):
-            with local.log_file(task).open("ab") as log:
+            with executor.log_file(task).open("ab") as log:
                 return subprocess.Popen([sys.executable, "-c", f"print({text!r}); exit({status})"], stdout=log)
 
-        monkeypatch.setattr(local, "_process", process)
+        monkeypatch.setattr(executor, "_process", process)
 
     return use
 
@@ -34,7 +34,7 @@ def task(tmp_path):
 
 
 def run(task):
-    train_all(local.LocalExecutor(1), [task], lambda: (0.0, ""), lambda share, text: None)
+    train_all(executor.LocalExecutor(1), [task], lambda: (0.0, ""), lambda share, text: None)
 
 
 @pytest.mark.parametrize(("status", "error"), [(2, UserError), (1, ChildError), (-9, ChildError)])
@@ -46,7 +46,7 @@ def test_a_training_that_fails_is_named_with_its_log(fails, task, status, error)
 
 def test_a_training_that_finds_no_room_for_a_word_is_the_disks_fault(fails, task, monkeypatch):
     fails(1)
-    monkeypatch.setattr(local.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    monkeypatch.setattr(executor.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     with pytest.raises(UserError, match=r"it printed nothing .* The disk of .*small is full; free space"):
         run(task)
 

@@ -1,6 +1,6 @@
 """Sanity checks fail when a sweep learnt nothing."""
 
-from moejax.study.sanity_checks import sanity_checks
+from moejax.study.analysis import sanity_checks
 
 
 def rows(*losses):

@@ -105,11 +105,11 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"
 
 def _write(folder: Path, comparison: Comparison, read: ReadRuns, result: Result) -> None:
     from moejax.report import render
-    from moejax.report.figures import compared_laws
     from moejax.report.figures.figure import write_figure
+    from moejax.report.figures.predictions import compared_laws
 
     figure = write_figure(
-        folder, "predicted_vs_actual", lambda: compared_laws.draw(comparison, read.runs, read.rows.tolist())
+        folder, "predicted_vs_actual", lambda: compared_laws(comparison, read.runs, read.rows.tolist())
     )
     words = read.runs.output.replace("_", " ")
     image = f"\n![Predicted against measured {words}, a panel per law]({figure[0]})\n"

@@ -222,9 +222,9 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         rows = frontier(problem, name, low, high)
         if self.out:
             # The import of figures is slow, and few designs are drawn.
-            from moejax.report.frontier import draw
+            from moejax.report.figures.optima import draw_frontier
 
-            self._draw("frontier.png", lambda partial: draw(rows, name, label, partial))
+            self._draw("frontier.png", lambda partial: draw_frontier(rows, name, label, partial))
         far = beyond(known, *(one.best for one in rows))
         result = with_extrapolation(sweep_summary(label, name, rows), "The best designs lie", far)
         return self._with_assumptions(result, {type(law).__name__: problem})
@@ -240,7 +240,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         optima = landscape(problem, first, second)
         if self.out:
             # The import of figures is slow, and few designs are drawn.
-            from moejax.report.frontier import draw_landscape
+            from moejax.report.figures.optima import draw_landscape
 
             self._draw("landscape.png", lambda partial: draw_landscape(optima, label, partial))
         far = beyond(known, *itertools.chain.from_iterable(optima.optima))

@@ -227,7 +227,7 @@ class GkeCommand(LaunchOptions, name="launch gke"):
         return gke(settings_of(GkeOptions, self), study, out)
 
     def record(self, out: str, ids: dict[str, str]) -> None:
-        from moejax.study.storage import write_launch
+        from moejax.study.status import write_launch
 
         write_launch(out, "gke", ids)
 
@@ -254,12 +254,12 @@ class SkyCommand(LaunchOptions, name="launch sky"):
         return sky(settings_of(SkyOptions, self), study, out)
 
     def record(self, out: str, ids: dict[str, str]) -> None:
-        from moejax.study.storage import write_launch
+        from moejax.study.status import write_launch
 
         write_launch(out, "sky", ids)
 
     def not_submitted(self, out: str, tasks: list[Task], states: dict[str, str]) -> list[Task]:
-        from moejax.study.storage import launched
+        from moejax.study.status import launched
 
         if not self.submit or self.again:
             return tasks

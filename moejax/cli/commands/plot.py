@@ -69,7 +69,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             write,
         )
         from moejax.report import render
-        from moejax.report.gallery import write_gallery
+        from moejax.report.plots import write_gallery
 
         if self.list:
             render.show(every_figure(), as_json=self.json)

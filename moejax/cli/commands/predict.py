@@ -91,7 +91,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
     def run(self) -> None:
         from moejax.laws.predict import check_design, check_scale
         from moejax.report import render
-        from moejax.report.predictions import ask, ask_all, ask_fit, summary
+        from moejax.report.laws import ask, ask_all, ask_fit, summary
 
         design = self.design()
         check_design(design)

@@ -68,7 +68,7 @@ class ReportCommand(TableOptions, name="report"):
         from moejax.report import fit_report, render
         from moejax.report.conclusions import brief
         from moejax.report.findings import read
-        from moejax.report.report import as_data, write_report
+        from moejax.report.page import as_data, write_report
         from moejax.study.run import conclude, conclude_table
 
         source, folder = self._place

@@ -53,7 +53,7 @@ class StudyCommand(StudyOptions, name="study"):
         from moejax.report import render
         from moejax.report.conclusions import brief
         from moejax.report.findings import read
-        from moejax.report.report import as_data, write_report
+        from moejax.report.page import as_data, write_report
         from moejax.storage import open_storage
         from moejax.study import analysis
         from moejax.study.downstream import ask_checkpoints, asked_tasks, check_tasks

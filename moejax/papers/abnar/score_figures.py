@@ -18,7 +18,7 @@ from moejax.laws.mixtures.sparsity import ABNAR_2025
 from moejax.papers.documents import ABNAR
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, figure
-from moejax.report.figures.scores_vs_loss import scores_vs_loss
+from moejax.report.figures.runs import scores_vs_loss
 from moejax.report.figures.style import BLUE, ORANGE, coloured
 from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame

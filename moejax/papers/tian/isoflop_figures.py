@@ -24,7 +24,8 @@ from moejax.papers.tian.budget_figures import NEAR
 from moejax.papers.tian.runs import LAW
 from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS, in_percent
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
-from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
+from moejax.report.figures.law_curves import GRANULARITY_OF_LEVERAGE as GRANULARITY
+from moejax.report.figures.law_curves import LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, curves, curves_of, figure
 from moejax.report.figures.style import ORANGE, RED, coloured
 from moejax.report.synthetic import NOISE, rng

@@ -18,7 +18,8 @@ from moejax.papers.tian.recipe import curve_table, leverage_table
 from moejax.papers.tian.runs import LAW, from_runs
 from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS, in_percent
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
-from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
+from moejax.report.figures.law_curves import GRANULARITY_OF_LEVERAGE as GRANULARITY
+from moejax.report.figures.law_curves import LEVERAGE, RATIO, field, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, curves, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE
 from moejax.report.synthetic import rng

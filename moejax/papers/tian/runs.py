@@ -15,7 +15,7 @@ from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers.tian.recipe import INPUTS, in_model_scale
 from moejax.papers.tian.tables import EXPERTS, GROUPS, TABLE_9
-from moejax.report.figures.leverage import leverage
+from moejax.report.figures.law_curves import leverage
 from moejax.report.plots import FromRuns
 from moejax.report.synthetic import rng
 

@@ -1,19 +1,23 @@
-"""The loss of a law over the ranges its constants were fitted in: laws whose papers' figures are not drawn here."""
+"""Draw laws over the ranges in which their constants were fitted, and efficiency leverage over its inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as Drawing
+from numpy.typing import ArrayLike
 
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.law import Law
+from moejax.laws.mixtures.leverage import optimal_granularity
 from moejax.laws.predict import published
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure, FigureInputs, evaluate
-from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.style import ramp
+from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Field, Panel, Series, draw
+from moejax.report.figures.style import INK, ramp
 from moejax.result import size
 
 GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", "log")
@@ -25,6 +29,11 @@ PARAMS_PER_SQUARE_WIDTH = 16.0
 BUDGETS = (1e17, 1e24)
 """FLOPs over which a law without a fitted range is drawn."""
 LINES, POINTS = 4, 81
+
+Fields = Mapping[str, ArrayLike]
+"""Fields of designs, for ``evaluate``."""
+Lines = Mapping[str, Fields]
+"""Fields that a line holds, by its label."""
 
 
 def kaplan(inputs: FigureInputs) -> Figure:
@@ -41,7 +50,7 @@ def chinchilla(inputs: FigureInputs) -> Figure:
 def loss_compute(inputs: FigureInputs) -> Figure:
     """Draw loss against compute on two logarithmic axes."""
     flops = _spread(BUDGETS, POINTS)
-    lines: dict[str, dict[str, Any]] = {"compute-optimal runs": {}}
+    lines: Lines = {"compute-optimal runs": {}}
     return Figure(
         "Loss against compute",
         f"By {inputs.name}. No range is stated in which it was fitted; a straight line is a pure power of compute.",
@@ -204,7 +213,7 @@ def _by_experts(inputs: FigureInputs, law: str, **held: float) -> tuple[Drawing,
 
 
 def _curves(
-    inputs: FigureInputs, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, Any]], fields: Any, y: Axis = LOSS
+    inputs: FigureInputs, x: Axis, xs: np.ndarray, lines: Lines, fields: Callable[[np.ndarray], Fields], y: Axis = LOSS
 ) -> Any:
     series = [
         Series(label=label, x=xs, y=evaluate(inputs.law, **fields(xs), **one), colour=colour)
@@ -219,3 +228,42 @@ def _spread(bounds: tuple[Any, Any], count: int) -> np.ndarray:
 
 def _middle(bounds: tuple[Any, Any]) -> float:
     return float(np.sqrt(bounds[0] * bounds[1]))
+
+
+RATIO = Axis("activation_ratio", "activation ratio A", "percent")
+GRANULARITY_OF_LEVERAGE = Axis("granularity", "granularity G", "log")
+LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
+
+
+def leverage(law: Law, ratio: ArrayLike, granularity: ArrayLike, flops: ArrayLike) -> np.ndarray:
+    """Return the efficiency leverage of mixtures by activation ratio and granularity."""
+    return evaluate(
+        law,
+        "efficiency_leverage",
+        num_experts=1.0,
+        top_k=ratio,
+        num_shared_experts=0.0,
+        model_dim=granularity,
+        expert_hidden=2.0,
+        flops=flops,
+    )
+
+
+def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
+    """Return the efficiency leverage over granularity and activation ratio at a budget, with a line at the best
+    granularity.
+    """
+    ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
+    best = float(np.asarray(optimal_granularity(law, 0.031, flops).value["granularity"]))
+    line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK)
+    return Field(
+        x=GRANULARITY_OF_LEVERAGE,
+        y=RATIO,
+        z=Axis("efficiency_leverage", "efficiency leverage"),
+        xs=granularity,
+        ys=ratio,
+        zs=leverage(law, ratio[:, None], granularity[None, :], flops),
+        marks=[line, *marks],
+        high_is_good=True,
+        contours=(1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+    )

@@ -1,17 +1,26 @@
-"""Loss curves and what a law says of them, above their schedules; and the best schedule beside the usual ones."""
+"""Draw curves of trainings: losses with their law and schedules, trunks and branches, and annealed losses."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import Any
+
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from moejax.design.schedule import BestSchedule
+from moejax.fit.curves.annealed import LEVEL, AnnealedLosses
 from moejax.report.figures.figure import Figure
-from moejax.report.figures.panels import Axis, Panel, Series
-from moejax.report.figures.panels import draw as draw_panels
-from moejax.report.figures.style import MUTED, SERIES
+from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, figure
+from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, SERIES, WIDTH_INCHES, grid
+from moejax.report.findings import Findings
+from moejax.result import size
 from moejax.run_table import DataFrame
+from moejax.study.annealed import StudyAnnealed
+from moejax.train.directory.metrics import TRUNK, number
 
-LOSS = Axis("loss_nats_per_token", "loss, nats/token")
 STEP = Axis("step", "step")
 RATE = Axis("learning_rate", "learning rate")
 MOST = 400
@@ -22,7 +31,7 @@ STEEP = 0.7
 """Share of the losses that is in view: the first steps of a training would leave no room for the others."""
 
 
-def draw(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9) -> Figure:
+def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9) -> Figure:
     """Draw measured losses as points and predicted losses as lines, dashed for curves that were not fitted.
 
     Args:
@@ -31,10 +40,9 @@ def draw(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9)
     """
     losses, rates = [], []
     names = list(dict.fromkeys(table["run"]))
-    for number, name in enumerate(names):
+    for name, colour in zip(names, itertools.cycle(SERIES), strict=False):
         own = table[table["run"] == name]
         own = own.iloc[:: max(1, len(own) // MOST)]
-        colour = SERIES[number % len(SERIES)]
         held_out = (own["role"] == "held out").all()
         mark = "dashed" if held_out else "line"
         few = own.iloc[:: max(1, len(own) // MOST_MEASURED)]
@@ -54,13 +62,13 @@ def draw(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9)
             for i, (name, own) in enumerate(every.items())
         ]
         panels.append(Panel(x=STEP, y=RATE, series=series, title=f"Best for {len(best.rates):,} steps"))
-    drawing, rows = draw_panels(panels, columns=len(panels), height=3.2)
     said = " Right: the schedule of least loss under the law, an extrapolation." if best is not None else ""
-    return Figure(
+    return figure(
         "Loss curves and their law",
         f"Points are some of the measured ones; lines are the law, dashed where a curve was not fitted.{said}",
-        drawing,
-        rows,
+        panels,
+        columns=len(panels),
+        height=3.2,
     )
 
 
@@ -69,3 +77,122 @@ def _view(table: DataFrame) -> tuple[float, float]:
     both = np.concatenate([table["measured"], table["loss"]])
     low, high = float(both.min()), float(np.quantile(both, STEEP))
     return low - 0.08 * (high - low), high
+
+
+PANELS = 24
+"""Models that get a panel; a larger study shows those trained first in its table."""
+POINTS = 200
+"""Points of one curve; longer logs are thinned evenly."""
+
+
+def training_curves(findings: Findings) -> Figure | None:
+    """Draw the training loss of every model. Return None if no model has a training log."""
+    curves = {name: _curves(lines) for name, lines in findings.logs.items() if lines}
+    if not curves:
+        return None
+    shown = dict(list(curves.items())[:PANELS])
+    corpus = findings.concluded.corpus
+    entropy = corpus.unigram_entropy if corpus else float("nan")
+    # As many panels side by side as have room for their names.
+    columns = max(1, min(5, int(WIDTH_INCHES / (0.3 + 0.08 * max(map(len, shown))))))
+    drawing, panels = grid(len(shown), columns, height_inches=1.55, sharex=True, sharey=True)
+    for (name, own), axes in zip(shown.items(), panels, strict=True):
+        for other in shown.values():
+            _plot(axes, other.get(TRUNK, []), color=FAINT, linewidth=0.8)
+        for phase, lines in own.items():
+            on_trunk = phase == TRUNK
+            start = [line for line in own[TRUNK] if line["tokens"] < lines[0]["tokens"]][-1:]
+            _plot(axes, start + lines, color=BLUE if on_trunk else ORANGE, linewidth=1.5, zorder=3 if on_trunk else 4)
+        axes.axhline(entropy, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
+        axes.set_title(name, fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
+    losses = [line["loss"] for own in shown.values() for lines in own.values() for line in lines]
+    panels[0].set_ylim(min(losses) - 0.1, float(np.nanmax([entropy, sorted(losses)[int(0.97 * len(losses))]])) + 0.15)
+    drawing.supxlabel("training tokens", fontsize=8.5)
+    drawing.supylabel("training loss, nats/token", fontsize=8.5)
+    left_out = f" The first {PANELS} of {len(curves)} models are shown." if len(curves) > PANELS else ""
+    return Figure(
+        "Training curves",
+        "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
+        "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch that drops "
+        "below its trunk is the decay paying off. Losses are those of single batches." + left_out,
+        drawing,
+        [
+            {"model": name, "phase": phase, **_point(line)}
+            for name, own in shown.items()
+            for phase, lines in own.items()
+            for line in lines
+        ],
+    )
+
+
+def _curves(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return thinned log lines by phase, the trunk first, without skipped steps, which have no loss."""
+    phases: dict[str, list[dict[str, Any]]] = {TRUNK: []}
+    for line in (line for line in lines if math.isfinite(number(line["loss"]))):
+        phases.setdefault(line["phase"], []).append(line)
+    return {phase: own[:: -(-len(own) // POINTS)] for phase, own in phases.items() if own}
+
+
+def _plot(axes: Axes, lines: list[dict[str, Any]], **style: Any) -> None:
+    axes.plot([line["tokens"] for line in lines], [line["loss"] for line in lines], **style)
+
+
+def _point(line: dict[str, Any]) -> dict[str, Any]:
+    names = {"tokens": "tokens", "loss": "train_loss_nats_per_token", "learning_rate": "learning_rate"}
+    return {ours: line.get(name) for name, ours in names.items()}
+
+
+ANNEALED_PANELS = 12
+"""Models that get a panel."""
+NOT_TRAINED = SERIES[2]
+
+
+def annealed_losses(annealed: StudyAnnealed) -> Figure:
+    """Draw a panel per model."""
+    shown = dict(list(annealed.models.items())[:ANNEALED_PANELS])
+    panels = [_panel(name, one, annealed.table[annealed.table["model"] == name]) for name, one in shown.items()]
+    left = (
+        f" The first {ANNEALED_PANELS} of {len(annealed.models)} models are shown."
+        if len(annealed.models) > ANNEALED_PANELS
+        else ""
+    )
+    return figure(
+        "Annealed losses, predicted and measured",
+        f"The trunk at its constant rate (grey) and the ends of its branches (filled). Open: each end, predicted from "
+        f"the trunk and the other branches alone. Squares: budgets to which no branch was trained. Lines are "
+        f"{LEVEL:.0%} ranges.{left}",
+        panels,
+        columns=min(3, len(panels)),
+        height=2.6,
+    )
+
+
+def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
+    batch = float(table["batch_tokens"].iloc[0])
+    first = min(left.end for left in one.left_out) / 2
+    kept = one.trunk.steps >= first
+    ends = np.array([left.end for left in one.left_out]) * batch
+    measured, guesses = np.array([left.measured for left in one.left_out]), [left.predicted for left in one.left_out]
+    guessed = table[table["is_predicted"] == 1]
+    series = [
+        Series(label="trunk", x=one.trunk.steps[kept] * batch, y=one.trunk.loss[kept], colour=MUTED, width=1.0),
+        *_ranges(ends, [p.low for p in guesses], [p.high for p in guesses], ORANGE),
+        Series(label="measured", x=ends, y=measured, mark="points", colour=BLUE),
+        Series(label="predicted without it", x=ends, y=[p.loss for p in guesses], mark="open", colour=ORANGE),
+    ]
+    if len(guessed):
+        tokens = guessed["tokens"].to_numpy(np.float64)
+        series += _ranges(tokens, guessed["loss_low"], guessed["loss_high"], NOT_TRAINED)
+        series.append(
+            Series(label="predicted, not trained", x=tokens, y=guessed["loss"], mark="squares", colour=NOT_TRAINED)
+        )
+    return Panel(x=TOKENS, y=LOSS, series=series, title=name)
+
+
+def _ranges(tokens: np.ndarray, low: object, high: object, colour: str) -> list[Series]:
+    return [
+        Series(label=f"{LEVEL:.0%} range", x=[x, x], y=[a, b], colour=colour, width=1.2, in_legend=False)
+        for x, a, b in zip(tokens, np.asarray(low), np.asarray(high), strict=True)
+    ]

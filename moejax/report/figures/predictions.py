@@ -1,21 +1,28 @@
-"""Predicted against measured: from a table of predictions, as ``moejax compare --out`` writes it, and of any fitted law
-through its runs, over each input too.
+"""Draw predictions against measurements: of a study's laws, of compared laws, and of tables that commands write.
 
-Zhao et al. (2025), Figure 5; Abnar et al. (2025), Figure 6.
-"""
+Zhao et al. (2025), Figure 5; Abnar et al. (2025), Figure 6."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
+from moejax.fit.runs import Runs
+from moejax.fit.selection.comparison import Comparison
+from moejax.fit.selection.metrics import predict
+from moejax.fit.selection.model_selection import Compared
 from moejax.interval import in_percent
 from moejax.laws.design import FIELDS
 from moejax.laws.law import LOSS, with_unit
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.panels import ACTIVE, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, draw
+from moejax.report.figures.panels import ACTIVE, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
+from moejax.report.findings import Findings, is_mixture
 
 ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
@@ -23,14 +30,14 @@ ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 def by_law(inputs: FigureInputs) -> Figure:
     """Draw Zhao's Figure 5: a panel per law with held-out runs as stars and areas proportional to the tokens."""
     laws = list(dict.fromkeys(inputs.table["law"]))
-    panels = [_panel(inputs.table[inputs.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
-    drawing, rows = draw(panels, columns=3, height=2.8)
-    return Figure(
+    panels = [_equality(inputs.table[inputs.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
+    return figure(
         "Predicted against measured, by law",
         "A point on the line is predicted exactly; stars were kept from the fit that predicts them. Areas ∝ tokens."
         + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=3,
+        height=2.8,
     )
 
 
@@ -52,14 +59,14 @@ def fitted_and_held_out(inputs: FigureInputs) -> Figure:
     """Draw Abnar's Figure 6: fitted and held-out runs side by side, for the first law of the table."""
     law = inputs.table["law"].iloc[0]
     own = inputs.table[inputs.table["law"] == law]
-    panels = [_panel(own, f"{law}: {role}", (role,)) for role, *_ in ROLES]
-    drawing, rows = draw(panels, columns=2, height=3.3)
-    return Figure(
+    panels = [_equality(own, f"{law}: {role}", (role,)) for role, *_ in ROLES]
+    return figure(
         "Fitted and held out",
         "Left: runs that set the coefficients. Right: runs that did not, predicted by a fit without them. The line is "
         "equality." + inputs.whose,
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=3.3,
     )
 
 
@@ -105,7 +112,7 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     )
 
 
-def _panel(table, title: str, roles: tuple[str, ...]) -> Panel:
+def _equality(table, title: str, roles: tuple[str, ...]) -> Panel:
     output = str(table["output"].iloc[0])
     loss = output in LOSS
     series, errors = [], []
@@ -154,13 +161,13 @@ def through_runs(inputs: FigureInputs) -> Figure:
             Series(label="predicted by the law", x=x[order], y=predicted[order], mark="open", colour=ORANGE),
         ]
         panels.append(Panel(x=_axis(name, x), y=Axis(output, words), series=series, title=f"Over {_words(name)}"))
-    drawing, rows = draw(panels, columns=2, height=2.8)
-    return Figure(
+    return figure(
         f"{table['law'].iloc[0]} through its runs",
         f"{len(table)} runs. On the line a run is predicted exactly; a trend of the distance over an input says that "
         f"the law's form misses it.{inputs.whose}",
-        drawing,
-        rows,
+        panels,
+        columns=2,
+        height=2.8,
     )
 
 
@@ -173,3 +180,163 @@ def _axis(name: str, values: np.ndarray) -> Axis:
 
 def _words(name: str) -> str:
     return KNOWN[name].words if name in KNOWN else name.replace("_", " ")
+
+
+MANY = 1500
+"""Runs beyond which points are pixels, so that the page stays small."""
+KINDS = ((1, "mixture of experts", BLUE, "o"), (0, "dense", ORANGE, "s"), (-1, "run, dense or mixture", MUTED, "o"))
+
+
+def predicted_vs_actual(findings: Findings) -> Figure | None:
+    """Draw a panel per law. Return None if no law was fitted."""
+    laws = findings.concluded.analysed.laws
+    if not laws:
+        return None
+    many = max(len(law.rows) for law in laws) > MANY
+    drawing, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
+    rows = []
+    for law, axes in zip(laws, panels, strict=True):
+        runs = findings.runs.iloc[law.rows]
+        measured = runs["loss"].to_numpy()
+        mixture = is_mixture(runs)
+        kinds = np.full(len(runs), -1) if mixture is None else mixture.astype(int)
+        predicted, low, high = map(np.asarray, (law.predicted, law.predicted_low, law.predicted_high))
+        axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
+        for kind, label, colour, marker in KINDS:
+            own = kinds == kind
+            axes.vlines(measured[own], low[own], high[own], color=colour, linewidth=3, alpha=0.35, rasterized=many)
+            axes.plot(
+                measured[own],
+                predicted[own],
+                marker,
+                color=colour,
+                markeredgecolor=PAPER,
+                markeredgewidth=0.6,
+                label=label if own.any() else None,
+                rasterized=many,
+            )
+        axes.set_title(f"{law.name}: R² {law.fit.metrics.r_squared:.3f}, MAE {law.fit.metrics.mae:.4f}")
+        axes.set_xlabel("measured loss, nats/token")
+        axes.set_aspect("equal", adjustable="box")
+        for number, (_, run) in enumerate(runs.iterrows()):
+            rows.append(
+                {
+                    "law": law.name,
+                    "model": run["model"],
+                    "tokens": run.get("tokens"),
+                    "output": law.fit.output,
+                    "measured": measured[number],
+                    "predicted": predicted[number],
+                    "predicted_low": low[number],
+                    "predicted_high": high[number],
+                }
+            )
+    every = np.array([row[name] for row in rows for name in ("measured", "predicted")])
+    for axes in panels[-2:]:
+        axes.tick_params(labelbottom=True)
+    panels[0].xaxis.set_major_locator(MaxNLocator(6))
+    panels[0].yaxis.set_major_locator(MaxNLocator(6))
+    panels[0].set(xlim=around(every), ylim=around(every))
+    panels[0].set_ylabel("predicted loss, nats/token")
+    panels[0].legend(loc="upper left")
+    return Figure(
+        "Predicted against measured",
+        "All runs shown were fitted; a point on the line is predicted exactly, bars hold 90 % of the bootstrap "
+        "resamples. Points of one kind that all lie on one side are what the law cannot express.",
+        drawing,
+        rows,
+    )
+
+
+def around(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of an axis that shows all values with a margin."""
+    margin = 0.06 * np.ptp(values) or 0.1
+    return float(values.min() - margin), float(values.max() + margin)
+
+
+FITTED, HELD_OUT = "fitted", "held out"
+LOOKS = {
+    FITTED: {"color": BLUE, "marker": "o", "markersize": 4},
+    HELD_OUT: {"color": ORANGE, "marker": "s", "markersize": 4.5},
+}
+"""Marks of runs by role."""
+
+
+def compared_laws(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
+    """Draw a panel per law, the lowest held-out error first.
+
+    Args:
+      rows: numbers of the runs in their file.
+    """
+    columns = 3 if len(comparison.laws) > 4 else 2
+    drawing, panels = grid(len(comparison.laws), columns, height_inches=2.9, sharex=True, sharey=True)
+    limits = around(runs.loss[runs.weight > 0])
+    data = []
+    for law, axes in zip(comparison.laws, panels, strict=True):
+        own = [*_fitted(law, runs, rows), *_held_out(comparison, law, runs, rows)]
+        _panel(axes, own, limits)
+        axes.set_title(f"{law.name}\nRMSE {law.fit.metrics.rmse_of(law.fit.output):.4f}, held out {law.rmse:.4f}")
+        data += own
+    for axes in panels[-columns:]:
+        axes.tick_params(labelbottom=True)
+    panels[0].xaxis.set_major_locator(MaxNLocator(5))
+    panels[0].yaxis.set_major_locator(MaxNLocator(5))
+    panels[0].set(xlim=limits, ylim=limits)
+    panels[0].legend(loc="upper left")
+    words = with_unit(runs.output)
+    drawing.supxlabel(f"measured {words}", fontsize=8.5)
+    drawing.supylabel(f"predicted {words}", fontsize=8.5)
+    return Figure(
+        "Predicted against measured",
+        f"A point on the line is predicted exactly. RMSE in {comparison.unit}; held-out runs are predicted by a fit "
+        "that did not see them. Triangles lie beyond the frame.",
+        drawing,
+        data,
+    )
+
+
+def _fitted(law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, Any]]:
+    kept = runs.weight > 0
+    return _points(law.name, FITTED, "all runs fitted", predict(law.fit.law, runs, law.fit.output), kept, runs, rows)
+
+
+def _held_out(comparison: Comparison, law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, Any]]:
+    points = []
+    for split, held_out in zip(comparison.splits, law.held_out, strict=True):
+        predicted = predict(held_out.fit.law, runs, held_out.fit.output)
+        kept = split.held_out & (runs.weight > 0)
+        points += _points(law.name, HELD_OUT, split.name, predicted, kept, runs, rows)
+    return points
+
+
+def _points(
+    law: str, role: str, split: str, predicted: np.ndarray, kept: np.ndarray, runs: Runs, rows: Sequence[int]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "law": law,
+            "role": role,
+            "split": split,
+            "row": rows[i],
+            "output": runs.output,
+            "measured": float(runs.loss[i]),
+            "predicted": float(predicted[i]),
+        }
+        for i in np.flatnonzero(kept).tolist()
+    ]
+
+
+def _panel(axes: Axes, points: Sequence[dict[str, Any]], limits: tuple[float, float]) -> None:
+    low, high = limits
+    axes.axline((low, low), slope=1, color=MUTED, linewidth=0.9, zorder=1)
+    for role, look in LOOKS.items():
+        own = [point for point in points if point["role"] == role]
+        measured = np.array([point["measured"] for point in own])
+        predicted = np.array([point["predicted"] for point in own])
+        edge = {"linestyle": "", "markeredgecolor": PAPER, "markeredgewidth": 0.5}
+        inside = (predicted >= low) & (predicted <= high)
+        axes.plot(measured[inside], predicted[inside], label=role, **look, **edge)
+        for marker, beyond, place in (("^", predicted > high, high), ("v", predicted < low, low)):
+            if beyond.any():
+                axes.plot(measured[beyond], np.full(beyond.sum(), place), **{**look, **edge, "marker": marker})
+    axes.set_aspect("equal", adjustable="box")

@@ -1,4 +1,4 @@
-"""Draw the progress of trainings: expert loads over layers and time, interruptions and resumes."""
+"""Draw how trainings run: expert loads and their balance, interruptions and resumes, and the cost of plans."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from moejax.report.figures.figure import Figure, FigureInputs, ordered
-from moejax.report.figures.style import BLUE, FAINT, GREEN, MUTED, ORANGE, RED, WIDTH_INCHES, grid
+from moejax.quantities import format
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
+from moejax.report.figures.panels import TOKENS, Axis, Panel, Series, figure
+from moejax.report.figures.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    RED,
+    SERIES,
+    WIDTH_INCHES,
+    classes,
+    grid,
+)
+from moejax.report.findings import Findings, layer_loads
 from moejax.result import size
 
-LAYERS = 6
+LAYER_PANELS = 6
 """Layers that get a panel, spread over the model's depth."""
 OUTCOMES = {
     "done": ("|", GREEN),
@@ -31,7 +48,8 @@ def loads(inputs: FigureInputs) -> Figure:
     table = inputs.table
     layers = ordered(table["layer"])
     shown = [
-        layers[i] for i in np.unique(np.linspace(0, len(layers) - 1, min(LAYERS, len(layers))).round().astype(int))
+        layers[i]
+        for i in np.unique(np.linspace(0, len(layers) - 1, min(LAYER_PANELS, len(layers))).round().astype(int))
     ]
     norm = TwoSlopeNorm(1.0, 0.0, max(2.0, float(table["load"].quantile(0.995))))
     drawing, panels = grid(len(shown), 3, height_inches=2.0, sharex=True, sharey=True)
@@ -125,6 +143,159 @@ def restarts(inputs: FigureInputs) -> Figure:
         "Kills and resumes",
         "Every attempt of every training over wall time. A cross or a square is an end that was not the training's "
         "own; the number beside it is the time that went to taking steps again." + fewer + inputs.whose,
+        drawing,
+        table.to_dict("records"),
+    )
+
+
+LAYERS = 48
+"""Layers that are shown; a larger study shows the first in its table."""
+NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
+"""Widths of a load that is written into its cell, of a letter of a layer's name, and of the scale beside the cells."""
+
+
+def expert_loads(findings: Findings) -> Figure | None:
+    """Draw every mixture at its largest token budget, one row per layer. Return None if no run has experts."""
+    if "expert_loads" not in findings.runs or "tokens" not in findings.runs:
+        return None
+    largest = findings.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
+    layers = [
+        (str(run["model"]), number, sorted(loads, reverse=True))
+        for _, run in largest.iterrows()
+        for number, loads in layer_loads(run).items()
+    ]
+    if not layers:
+        return None
+    shown = layers[:LAYERS]
+    cells = np.full((len(shown), max(len(loads) for _, _, loads in shown)), np.nan)
+    for number, (_, _, loads) in enumerate(shown):
+        cells[number, : len(loads)] = loads
+    drawing, (axes,) = grid(1, 1, height_inches=0.9 + 0.23 * len(shown))
+    norm = TwoSlopeNorm(1.0, 0.0, max(2.0, float(np.nanmax(cells))))
+    mesh = axes.pcolormesh(cells, cmap="PuOr_r", norm=norm, edgecolors="none")
+    names = [f"{name}, layer {layer}" for name, layer, _ in shown]
+    room = WIDTH_INCHES - BAR_INCHES - CHARACTER_INCHES * max(map(len, names))
+    if room / cells.shape[1] >= NUMBER_INCHES:
+        _write(axes, cells, norm)
+    axes.set_yticks(np.arange(len(shown)) + 0.5, names, fontsize=7.5)
+    ticks = np.arange(0, cells.shape[1], max(1, cells.shape[1] // 16))
+    axes.set_xticks(ticks + 0.5, [str(tick + 1) for tick in ticks])
+    axes.set_xlabel("expert, by load")
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for number in range(1, len(shown)):
+        if shown[number][0] != shown[number - 1][0]:
+            axes.axhline(number, color=MUTED, linewidth=0.8)
+    bar = drawing.colorbar(mesh, ax=axes, pad=0.015, fraction=0.25 / WIDTH_INCHES, aspect=25)
+    bar.set_label("load, 1 = balanced")
+    bar.outline.set_visible(False)  # type: ignore[union-attr]
+    left_out = f" The first {LAYERS} of {len(layers)} layers are shown." if len(layers) > LAYERS else ""
+    return Figure(
+        "Expert loads",
+        "Share of assignments that each routed expert gets on the validation set at the model's largest budget, over "
+        "the balanced share; experts are sorted within a layer. Purple experts are starved, brown ones crowded."
+        + left_out,
+        drawing,
+        [
+            {"model": name, "layer": layer, "expert_by_load": rank + 1, "load_over_balanced": load}
+            for name, layer, loads in shown
+            for rank, load in enumerate(loads)
+        ],
+    )
+
+
+def _write(axes, cells: np.ndarray, norm: TwoSlopeNorm) -> None:
+    """Write the load into every cell, in a light colour on dark cells."""
+    for (row, place), load in np.ndenumerate(cells):
+        if np.isfinite(load):
+            colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"
+            axes.text(place + 0.5, row + 0.52, f"{load:.2f}", ha="center", va="center", fontsize=7, color=colour)
+
+
+MEASURES = {
+    "load_cv": Axis("load_cv", "load CV, 0 = balanced"),
+    "max_violation": Axis("max_violation", "worst load over balanced, −1"),
+    "dropped_share": Axis("dropped_share", "assignments dropped, share"),
+}
+
+
+def routing_health(inputs: FigureInputs) -> Figure | None:
+    """Draw a panel per measure of the table, over tokens. Return None if the table has no measures of mixtures."""
+    table = inputs.table
+    known = [name for name in MEASURES if name in table and table[name].notna().any()]
+    if not known or "tokens" not in table:
+        return None
+    table = table[table[known].notna().any(axis=1)]
+    by = "num_experts" if "num_experts" in table else None
+    values = ordered(table[by]) if by else [0.0]
+    panels = []
+    for name in known:
+        series = []
+        for value, colour in zip(values, classes(len(values)), strict=True):
+            own = table[table[by] == value] if by else table
+            label = f"{format(value)} experts" if by else "runs"
+            marks = {"x": column(own, "tokens"), "y": column(own, name), "mark": "points", "colour": colour}
+            series.append(Series(label=label, **marks))
+        if name == "dropped_share" and not np.any(column(table, name) > 0):
+            continue
+        panels.append(Panel(x=TOKENS, y=MEASURES[name], series=series))
+    return figure(
+        "Routing health",
+        "Of every mixture on the validation set: the spread of its experts' loads, the worst load, and the share of "
+        "assignments dropped where a capacity drops any. Routing that is healthy stays low and falls with tokens.",
+        panels,
+        columns=3,
+        height=2.6,
+    )
+
+
+PLAN_UNITS = {
+    "bytes": (1e9, "memory per chip, GB"),
+    "seconds": (1e-3, "time per step, ms"),
+    "flops": (1e12, "TFLOPs per chip"),
+}
+
+
+def plan_bars(inputs: FigureInputs) -> Figure:
+    """Draw a panel per quantity with a bar per plan, stacked by part. Limits are lines."""
+    table = inputs.table
+    quantities = list(dict.fromkeys(table["quantity"]))
+    plans = list(dict.fromkeys(table["plan"]))
+    parts = list(dict.fromkeys(table["part"]))
+    colours = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
+    lines = sum(1 + str(plan).count("\n") for plan in plans)
+    drawing, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * lines, sharey=True)
+    for quantity, axes in zip(quantities, panels, strict=True):
+        own = table[table["quantity"] == quantity]
+        unit, words = PLAN_UNITS.get(str(quantity), (1.0, str(quantity)))
+        left = np.zeros(len(plans))
+        for part in parts:
+            width = np.array(
+                [own[(own["plan"] == plan) & (own["part"] == part)]["value"].sum() / unit for plan in plans]
+            )
+            if width.any():
+                axes.barh(plans, width, left=left, color=colours[part], edgecolor=PAPER, linewidth=0.6, height=0.6)
+                left += width
+        for total, plan in zip(left, range(len(plans)), strict=True):
+            axes.annotate(
+                f"{total:.3g}", (total, plan), (3, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK
+            )
+        limit = own["limit"].dropna().unique() if "limit" in own else []
+        for value in limit:
+            axes.axvline(value / unit, color=RED, linewidth=1.2, linestyle="--")
+        axes.set_xlim(0, 1.16 * max([left.max(), *(value / unit for value in limit)]))
+        axes.set_xlabel(words)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+    panels[0].invert_yaxis()
+    handles = [Patch(color=colours[part], label=str(part)) for part in parts]
+    drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(parts), 5), handlelength=1.0)
+    return Figure(
+        "Plans, part by part",
+        "What each plan needs on one chip; the dashed line is what the chip has." + inputs.whose,
         drawing,
         table.to_dict("records"),
     )

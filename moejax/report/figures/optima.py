@@ -1,20 +1,24 @@
-"""The fitted laws along one FLOP budget, with the optimum that was claimed, and where runs were trained."""
+"""Draw what laws say of a budget: losses along it with the claimed optimum, frontiers and landscapes of designs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
 
+from moejax.design.frontier import Landscape, Point
 from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.laws.law import Law
 from moejax.report.figures.figure import Figure
-from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis
+from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, RC, grid, quantity_axis
 from moejax.report.findings import Findings
 from moejax.study.compute_optimum import ComputeOptimum, family
 
@@ -23,7 +27,7 @@ MARGIN = 3.0
 """Factor by which the curves extend beyond the runs and the optima."""
 
 
-def draw(findings: Findings) -> Figure | None:
+def isoflop_slice(findings: Findings) -> Figure | None:
     """Draw a panel per law with a decision. Return None if there is none."""
     analysed = findings.concluded.analysed
     deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
@@ -113,3 +117,47 @@ def _rows(decision: ComputeOptimum, active: np.ndarray, losses: np.ndarray) -> l
 
 def _times(decisions: Sequence[ComputeOptimum]) -> str:
     return f"{decisions[0].extrapolation:.2g} times"
+
+
+SIZES = ("params_total", "params_active", "tokens")
+
+
+def draw_frontier(points: Sequence[Point], name: str, law: str, path: Path) -> None:
+    """Write the figure; the dense model of the same budget is dashed."""
+    with rc_context(RC):
+        drawing = Drawing(figsize=(9, 3.6), layout="constrained")
+        left, right = drawing.subplots(1, 2)
+        for kind, style in (("best", "o-"), ("dense", "s--")):
+            known: list[tuple[float, Any]] = [(p.budget, best) for p in points if (best := getattr(p, kind))]
+            if known:
+                budgets = [budget for budget, _ in known]
+                left.plot(budgets, [one.values[one.problem.program.output] for _, one in known], style, label=kind)
+                for size in SIZES if kind == "best" else ():
+                    if size in known[0][1].values:
+                        right.plot(budgets, [one.values[size] for _, one in known], style, label=size.replace("_", " "))
+        equal = [(p.budget, p.equal.loss) for p in points if p.equal]
+        if equal:
+            left.plot(*zip(*equal, strict=True), "^:", label="dense of equal N and C")
+        left.set(xscale="log", xlabel=name.replace("_", " "), ylabel="loss, nats per token", title=law.split(" (")[0])
+        right.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), title="the best designs")
+        for axis in (left.xaxis, right.xaxis):
+            quantity_axis(axis, axis.get_view_interval())
+        quantity_axis(right.yaxis, right.yaxis.get_view_interval())
+        for axes in (left, right):
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend()
+        drawing.savefig(path, dpi=150)
+
+
+def draw_landscape(landscape: Landscape, law: str, path: Path) -> None:
+    """Write the figure: lines of equal loss, or of equal leverage."""
+    with rc_context(RC):
+        drawing = Drawing(figsize=(5.2, 4), layout="constrained")
+        axes = drawing.subplots()
+        lines = axes.contourf(*landscape.values, landscape.heights.T, levels=14, cmap="viridis")
+        drawing.colorbar(lines, label=landscape.goal.replace("_", " "))
+        first, second = (name.replace("_", " ") for name in landscape.names)
+        axes.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=law.split(" (")[0])
+        for axis in (axes.xaxis, axes.yaxis):
+            quantity_axis(axis, axis.get_view_interval())
+        drawing.savefig(path, dpi=150)

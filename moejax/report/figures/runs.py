@@ -1,0 +1,197 @@
+"""Draw runs: loss against compute and against tokens, and errors of tasks against loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
+
+from moejax.quantities import format
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, columns_of, figure
+from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, classes, grid, labels_at, quantity_axis
+from moejax.report.findings import Findings, experts, frontier, is_mixture
+from moejax.run_table import DataFrame
+
+BY = ("sparsity", "expansion", "active_experts", "params_active")
+"""Columns that may colour the points: the first that varies by more than ``CLEARLY``, else the first that varies."""
+CLEARLY = 1.25
+CLASSES = 5
+EQUAL = 0.02
+"""Relative difference within which values of the colouring column are one level."""
+POINTS = 2000
+"""Points that are drawn; of a larger table an even sample, and every run of the frontier."""
+
+
+def loss_vs_compute(inputs: FigureInputs) -> Figure:
+    """Draw loss against training FLOPs, with the frontier: the lowest loss of all runs with at most as much compute."""
+    table = inputs.table[["loss", "flops", *[name for name in BY if name in inputs.table]]]
+    table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
+    best = frontier(table, "flops")
+    shown = table if len(table) <= POINTS else table.iloc[np.unique(np.linspace(0, len(table) - 1, POINTS).astype(int))]
+    series = _by_class(shown)
+    line = len(best) > 1  # A line of one run is not seen.
+    series.append(
+        Series(
+            label="frontier",
+            x=column(best, "flops"),
+            y=column(best, "loss"),
+            colour=INK,
+            width=1.1,
+            in_legend=line,
+        )
+    )
+    sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
+    return figure(
+        "Loss against compute",
+        "Every run; the line joins the runs that none with as little compute beats." + sampled + inputs.whose,
+        [Panel(x=FLOPS, y=LOSS, series=series)],
+        columns=1,
+        height=3.4,
+    )
+
+
+def _by_class(table: DataFrame) -> list[Series]:
+    """Return the points in up to five classes of the first variable that varies."""
+    varied = [name for name in BY if name in table and table[name].nunique() > 1]
+    clearly = (name for name in varied if table[name].max() > CLEARLY * table[name].min())
+    name = next(clearly, varied[0] if varied else None)
+    if name is None:
+        return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
+    levels = _levels(np.asarray(ordered(table[name].dropna())))
+    classed = [
+        levels[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
+    ]
+    series = []
+    for own, colour in zip(classed, classes(len(classed)), strict=True):
+        rows = table[(table[name] >= own[0][0]) & (table[name] <= own[-1][-1])]
+        ends = dict.fromkeys(format(float(np.median(level)), 3) for level in (own[0], own[-1]))
+        label = f"{name.replace('_', ' ')} {' to '.join(ends)}"
+        series.append(
+            Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", colour=colour)
+        )
+    return series
+
+
+def _levels(values: np.ndarray) -> list[np.ndarray]:
+    """Split ascending values where neighbours differ by more than ``EQUAL``: nominal sixes may be 5.99 and 6.01."""
+    return np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
+
+
+MODELS = 200
+"""Models that are lines; a larger study is seen over its compute."""
+LABELLED = 24
+"""Models whose names fit beside the axes; in a larger study the CSV has them."""
+TICKS = 6
+"""Budgets that are ticks themselves; more make a plain log axis."""
+
+
+def loss_vs_tokens(findings: Findings) -> Figure | None:
+    """Draw loss against tokens. Colours are widths or ranges of widths; dense models are dashed with open squares.
+
+    None if the table does not give widths, tokens and which models are mixtures, or has too many models.
+    """
+    runs, mixture = findings.runs, is_mixture(findings.runs)
+    if mixture is None or not {"model_dim", "tokens"} <= set(runs) or runs["model"].nunique() > MODELS:
+        return None
+    runs = runs.assign(_mixture=mixture).sort_values("tokens")
+    widths = sorted(runs["model_dim"].unique())
+    ranges = np.array_split(widths, min(len(widths), len(SERIES)))
+    colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}
+    drawing, (axes,) = grid(1, 1, height_inches=4.0)
+    ends = []
+    for name, own in runs.groupby("model", sort=False):
+        dense, colour = not own["_mixture"].iloc[0], colours[own["model_dim"].iloc[0]]
+        style: dict[str, Any] = (
+            {"linestyle": "--", "marker": "s", "markerfacecolor": PAPER} if dense else {"marker": "o"}
+        )
+        axes.plot(own["tokens"], own["loss"], color=colour, **style)
+        ends.append((float(own["loss"].iloc[-1]), str(name), colour))
+    axes.set_xscale("log")
+    tokens = sorted(runs["tokens"].unique())
+    quantity_axis(axes.xaxis, tokens)
+    if len(tokens) <= TICKS:
+        axes.xaxis.set_major_locator(FixedLocator(tokens))
+        axes.set_xlim(tokens[0] / 1.07, tokens[-1] * 1.03)
+    axes.set(xlabel="training tokens", ylabel="validation loss, nats/token")
+    if len(ends) <= LABELLED:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high)
+        labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
+    keys = [Line2D([], [], color=colours[own[0]], label=f"width {_range(own)}") for own in ranges]
+    mixture, dense = bool(runs["_mixture"].any()), not runs["_mixture"].all()
+    kinds = [Line2D([], [], color=MUTED, marker="o", label="mixture of experts")] if mixture else []
+    if dense:
+        kinds.append(Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"))
+    # Below: losses fall from one upper corner, and points at equal compute may fill the other.
+    below = columns_of([str(key.get_label()) for key in (*keys, *kinds)])
+    drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
+    lines = runs["model"].duplicated().any()
+    marks = ("solid", "dashed") if lines else ("a dot", "an open square")
+    paid = (
+        f" Where a mixture ({marks[0]}) lies below the dense model of its width ({marks[1]}), experts paid off at "
+        f"equal active width."
+    )
+    return Figure(
+        "Loss against tokens",
+        "Validation loss of every run."
+        + (" Lines should fall to the right." if lines else "")
+        + (paid if mixture and dense else ""),
+        drawing,
+        [
+            {
+                "model": run["model"],
+                "experts": experts(run),
+                "model_dim": run["model_dim"],
+                "tokens": run["tokens"],
+                "validation_loss_nats_per_token": run["loss"],
+            }
+            for _, run in runs.iterrows()
+        ],
+    )
+
+
+def _range(widths: np.ndarray) -> str:
+    ends = [format(width) for width in (widths[0], widths[-1])]
+    return " to ".join(dict.fromkeys(ends))
+
+
+ERROR = Axis("error", "error")
+TASKS = 15
+"""Tasks that are drawn."""
+
+
+def scores_vs_loss(table: DataFrame, title: str, said: str = "") -> Figure:
+    """Draw a panel per task of a table with ``task``, ``loss``, ``error`` and ``sparsity``.
+
+    A column ``fitted_error`` is drawn as a line.
+    """
+    tasks = list(dict.fromkeys(table["task"]))
+    sparsities = ordered(table["sparsity"])
+    colours = dict(zip(sparsities, classes(len(sparsities)), strict=True))
+    panels = []
+    for task in tasks[:TASKS]:
+        own = table[table["task"] == task].sort_values("loss")
+        series = []
+        for sparsity, colour in colours.items():
+            rows = own[own["sparsity"] == sparsity]
+            if len(rows):
+                label = f"S = {100 * sparsity:.3g} %"
+                x, y = column(rows, "loss"), column(rows, "error")
+                series.append(Series(label=label, x=x, y=y, mark="points", colour=colour))
+        if "fitted_error" in own and (fitted := own[own["fitted_error"].notna()]).shape[0] > 1:
+            x, y = column(fitted, "loss"), column(fitted, "fitted_error")
+            series.append(Series(label="fitted, by the loss alone", x=x, y=y, colour=INK, width=1.1))
+        panels.append(Panel(x=LOSS, y=ERROR, series=series, title=str(task)))
+    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
+    left = f" {len(tasks) - TASKS} more tasks are in the table." if len(tasks) > TASKS else ""
+    meaning = "The error is what a score lacks to 100 %, if it is a share of the documents."
+    return figure(
+        title,
+        f"Against the validation loss. {meaning}{said}{left}",
+        panels,
+        columns=columns,
+        height=2.4 if len(panels) > 1 else 3.2,
+    )
