@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from moejax.json_text import fields
@@ -18,36 +17,6 @@ from moejax.wording import counted
 
 MOST_SHOWN = 20
 """Maximum number of trainings in the table of a study's state."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyTotals:
-    """Totals of a study's trainings."""
-
-    states: dict[str, int]
-    """Number of trainings in each state."""
-    runs_done: int
-    runs: int
-    share: float
-    """Share of finished FLOPs."""
-    device_hours: float
-    cost: float | None
-    """None without a price."""
-    seconds_left: float | None
-
-
-def totals(statuses: Sequence[RunStatus], price: float | None) -> StudyTotals:
-    """Return the totals of a study's trainings."""
-    hours = sum(one.device_seconds for one in statuses) / 3600
-    return StudyTotals(
-        states={state: sum(one.state == state for one in statuses) for state in STATES},
-        runs_done=sum(len(one.rows) for one in statuses),
-        runs=sum(one.runs for one in statuses),
-        share=sum(one.share * one.flops for one in statuses) / sum(one.flops for one in statuses),
-        device_hours=hours,
-        cost=None if price is None else hours * price,
-        seconds_left=seconds_left(statuses),
-    )
 
 
 STATUS = (
@@ -66,26 +35,35 @@ STATUS = (
 
 def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: float | None) -> Result:
     """Return the trainings of a study, those that need attention first, and their totals."""
-    every = totals(statuses, price)
+    states = {state: sum(one.state == state for one in statuses) for state in STATES}
+    runs_done, runs = sum(len(one.rows) for one in statuses), sum(one.runs for one in statuses)
+    hours, left = sum(one.device_seconds for one in statuses) / 3600, seconds_left(statuses)
+    cost = None if price is None else hours * price
     # Trainings that need attention are never among the omitted rows.
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(statuses, key=lambda one: order.index(one.state))
     rest = len(shown) - MOST_SHOWN
     more = [f"and {rest} more, {shown[MOST_SHOWN].state} and further (--json has all)"] if rest > 0 else []
-    states = ", ".join(f"{count} {state}" for state, count in every.states.items() if count)
-    spent = f"{every.device_hours:,.3g} device-hours" + ("" if every.cost is None else f", {every.cost:,.2f}")
-    pace = f"; about {clock(every.seconds_left)} left at this pace" if every.seconds_left else ""
+    models = ", ".join(f"{count} {state}" for state, count in states.items() if count)
+    spent = f"{hours:,.3g} device-hours" + ("" if cost is None else f", {cost:,.2f}")
+    pace = f"; about {clock(left)} left at this pace" if left else ""
     return Result(
         tables=[Table.of(f"{study.name} in {url}", STATUS, shown[:MOST_SHOWN], more)],
         notes=[
             *(f"{one.model} {one.state}: {one.why}" for one in shown if one.why),
             *([later(study)] if study.unknown_stages else []),
-            f"{every.runs_done} of {every.runs} runs; models: {states}; spent {spent}{pace}",
+            f"{runs_done} of {runs} runs; models: {models}; spent {spent}{pace}",
         ],
         data={
             "study": study.name,
             "unknown_stages": study.unknown_stages,
-            **fields(every),
+            "states": states,
+            "runs_done": runs_done,
+            "runs": runs,
+            "share": sum(one.share * one.flops for one in statuses) / sum(one.flops for one in statuses),
+            "device_hours": hours,
+            "cost": cost,
+            "seconds_left": left,
             "models": [{**fields(one), "rows": len(one.rows)} for one in statuses],
         },
     )

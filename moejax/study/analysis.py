@@ -127,14 +127,13 @@ def analyse(
             update((3 * number + part) / stages, text)
 
         try:
-            one = _analyse_law(name, table, frame, analysis, stage)
+            law, one, reach, decided = _analyse_law(name, table, frame, analysis, stage)
         except ValueError as error:
             left_out.append(f"{name} was not fitted: {told(error)}")
             continue
-        fitted.append(one.fitted)
-        compared.append(one.compared)
-        decisions += one.decisions
-        reach = one.reach
+        fitted.append(law)
+        compared.append(one)
+        decisions += decided
     followed = None
     if analysis.recipe:
         update(1.0, f"following {analysis.recipe}")
@@ -191,22 +190,12 @@ def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
     return (swept_settings.sweep_note(frame, sizes, settings, "--config.analysis.best_by="),) if settings else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LawAnalysis:
-    fitted: FittedLaw
-    compared: Compared
-    reach: dict[str, float]
-    """Range of the held-out runs beyond the fitted ones."""
-    decisions: list[ComputeOptimum]
-
-
 def _analyse_law(
     name: str, table: Path, frame: run_table.DataFrame, analysis: Analysis, stage: Callable[[int, str], None]
-) -> _LawAnalysis:
+) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
     """Fit one law to the table, test it on the held-out runs, and make its decisions.
 
-    Raises:
-      UserError: the runs do not determine the law.
+    The third value is the range of the held-out runs beyond the fitted ones.
     """
     # The source of the table has already checked its units: a training, or the import of a named table.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
@@ -227,12 +216,7 @@ def _analyse_law(
         decide(name, fit.law, interval, expansion, claim_of, budget, largest)
         for expansion, claim_of in claims(name, budget, expansions)
     ]
-    return _LawAnalysis(
-        fitted=fitted,
-        compared=Compared(name=name, fit=fit, held_out=(tested,)),
-        reach=holdout.beyond(read.runs, [split]),
-        decisions=decided,
-    )
+    return fitted, Compared(name=name, fit=fit, held_out=(tested,)), holdout.beyond(read.runs, [split]), decided
 
 
 def _intervals(

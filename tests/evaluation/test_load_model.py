@@ -1,4 +1,4 @@
-"""A model is opened from wherever it lies, with the tokenizer that it was made with."""
+"""A model is opened from wherever it lies, with the tokenizer it was made with; a fingerprint tells models apart."""
 
 import json
 
@@ -9,13 +9,13 @@ from moejax.architecture import Architecture
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.evaluation.load_model import fingerprint, load_model
-from moejax.huggingface.conversion import to_huggingface
+from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.model import transformer
 from moejax.train.directory.saved_weights import find_saved_state, write_saved_weights
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.training import DataConfig, Recipe, Training
-from moejax.weights.folder import save_weights
+from moejax.weights.folder import Weights, load_weights, save_weights
 
 SMALL = Architecture(
     vocab_size=300,
@@ -114,3 +114,52 @@ def test_what_begins_and_ends_texts_is_what_the_tokenizers_configuration_says(to
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a config"):
         load_model(tmp_path)
+
+
+TINY = SMALL.replace(vocab_size=11, model_dim=8, head_dim=4, expert_hidden=6)
+WAYS_TO_WRITE = {
+    "a router with noise in training": TINY.replace(router="topk_softmax"),
+    "two shared experts": TINY.replace(
+        num_shared_experts=2, shared_hidden=3, shared_expert_gate=True, attention_bias=True
+    ),
+    "a pattern of layers": TINY.replace(
+        num_layers=4,
+        layer_pattern="EDED",
+        dense_hidden=5,
+        num_shared_experts=1,
+        shared_expert_gate=True,
+        attention_bias=True,
+    ),
+    "no expert bias": TINY.replace(
+        router="sigmoid_topk",
+        kv_latent_dim=4,
+        num_kv_heads=2,
+        rope_head_dim=4,
+        num_shared_experts=1,
+        norm_epsilon=1e-6,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS_TO_WRITE)
+def test_a_fingerprint_survives_another_way_to_write_the_same_function(name, tmp_path):
+    architecture = WAYS_TO_WRITE[name]
+    params = transformer.init(architecture, jax.random.key(0))
+    save_weights(tmp_path / "ours", architecture, params)
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "back")
+    back = load_weights(tmp_path / "back")
+    assert back.architecture != architecture
+    assert fingerprint(back) == fingerprint(load_weights(tmp_path / "ours"))
+
+
+def test_a_fingerprint_survives_a_folder_of_weights_and_hugging_face_and_changes_with_one_number(tmp_path):
+    params = transformer.init(TINY, jax.random.key(0))
+    first = fingerprint(Weights(TINY, params, None))
+    save_weights(tmp_path / "ours", TINY, params)
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "back")
+    assert first == fingerprint(load_weights(tmp_path / "ours")) == fingerprint(load_weights(tmp_path / "back"))
+    changed = params | {"embedding": params["embedding"].at[3, 4].add(1e-6)}
+    assert fingerprint(Weights(TINY, changed, None)) != first
+    assert fingerprint(Weights(TINY.replace(rope_theta=1e5), params, None)) != first
