@@ -5,6 +5,8 @@ its continuation are tokenised together and split at the context's own number of
 text (``Tokenizer.opening``). Rolling likelihoods score only the tokens of the text itself, after one opening token.
 """
 
+# If lm_eval is installed, its annotations contradict the behaviour of its own adapters and evaluator.
+
 from __future__ import annotations
 
 import contextlib

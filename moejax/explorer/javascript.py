@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
-from numpy.typing import ArrayLike
 
 from moejax.errors import UserError
 from moejax.float64 import float64
@@ -57,7 +56,7 @@ class _Writer:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, list[str]]] = []
 
-    def write(self, program: Jaxpr, constants: Sequence[ArrayLike], inputs: list[str]) -> list[str]:
+    def write(self, program: Jaxpr, constants: Sequence[Any], inputs: list[str]) -> list[str]:
         """Return the expressions of the program's outputs."""
         at = dict(zip(program.invars, inputs, strict=True))
         at |= {variable: number(value) for variable, value in zip(program.constvars, constants, strict=True)}
@@ -75,7 +74,7 @@ class _Writer:
             at |= dict(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in program.outvars]
 
-    def _assigned(self, equation: JaxprEqn, operands: list[str]) -> str:
+    def _assigned(self, equation: Any, operands: list[str]) -> str:
         (output,) = equation.outvars
         if output.aval.shape:
             raise UserError(NO_JAVASCRIPT.format(f"{equation.primitive.name} of an array"))
@@ -108,7 +107,7 @@ def _expression(equation: JaxprEqn, operands: list[str]) -> str:
     raise UserError(NO_JAVASCRIPT.format(name))
 
 
-def number(value: ArrayLike) -> str:
+def number(value: Any) -> str:
     """Return a number or truth value as JavaScript writes it, to the last digit."""
     if np.ndim(value):
         raise UserError(NO_JAVASCRIPT.format("a constant array"))

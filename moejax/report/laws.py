@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.interval import Interval
 from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design, known
 from moejax.laws.law import PROVENANCE, coefficients
@@ -123,7 +122,7 @@ class Answer:
     remark: str
     as_dense: bool = False
     """True if the constants were fitted to dense models alone."""
-    interval: Interval | None = None
+    interval: Mapping[str, float] | None = None
     dropped: tuple[str, ...] = ()
 
 

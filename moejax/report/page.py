@@ -47,7 +47,7 @@ from moejax.report.conclusions import (
 from moejax.report.figures import loss_curves, optima, predictions, running, runs
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, Draw, dark, ramp
-from moejax.report.findings import BUDGETS, Findings, experts, read, seconds, summary, versions
+from moejax.report.findings import BUDGETS, Findings, read, seconds, summary, versions
 from moejax.report.render import html_table
 from moejax.result import MISSING, size
 from moejax.run_table import DataFrame
@@ -63,7 +63,7 @@ LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 IN_TEMPLATES = (
     *(against_naive, annealed_tables, asks_for_laws, budget_of, coefficients, decision_table, downstream_tables),
-    *(experts, family, laws_table, losses_by_part, next_table, recipe_tables, stages_table, worth),
+    *(family, laws_table, losses_by_part, next_table, recipe_tables, stages_table, worth),
 )
 """Functions that templates call."""
 
