@@ -4,7 +4,7 @@ proportions follow a given model."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,10 @@ import jax.numpy as jnp
 
 from moejax.architecture import Architecture
 from moejax.laws.accounting import design_of
-from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
+from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, ActiveParams, sentence
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.ranges import Number
-
-Convention = Callable[[Number, Number], Number]
-"""Active parameters by total parameters and sparsity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +138,7 @@ class Sizes:
     """
 
     inputs: tuple[str, ...]
-    active_params: Convention = ACTIVE_PARAMS[DEFAULT]
+    active_params: ActiveParams = ACTIVE_PARAMS[DEFAULT]
     """Active-parameter convention of ``laws/active_params.py``."""
 
     @property

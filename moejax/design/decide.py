@@ -60,6 +60,7 @@ def repeats(optimum: Optimum) -> Repeats | None:
     if endless is None or problem.goal != "loss":
         return result
     here = problem.space.candidate({**endless.values, UNIQUE_TOKENS.name: constraint.high})
+    assert here.epochs is not None  # The unique tokens are given.
     with float64():
         return replace(result, endless_epochs=float(here.epochs), endless_loss=float(problem.law(here.design)))
 

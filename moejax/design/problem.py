@@ -12,11 +12,12 @@ import numpy as np
 
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, restated
-from moejax.design.coordinates import Convention, Sizes, Space
+from moejax.design.coordinates import Sizes, Space
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.solve import CompiledProblem, Lane, Solved, local, output_of, solve
 from moejax.errors import UserError
 from moejax.float64 import float64
+from moejax.laws.active_params import ActiveParams
 from moejax.laws.law import Law
 from moejax.minimise import sobol
 
@@ -160,7 +161,7 @@ class Unbounded(UserError):
 
 
 def of_sizes(
-    law: Law, constraints: Sequence[Constraint], *, active_params: Convention | None = None, **options: Any
+    law: Law, constraints: Sequence[Constraint], *, active_params: ActiveParams | None = None, **options: Any
 ) -> Problem:
     """Return the problem in the sizes that a law reads.
 

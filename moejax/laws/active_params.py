@@ -7,17 +7,24 @@ every command unless ``--active-convention`` chooses another; every output names
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.laws.design import Scalar
 from moejax.pytree import pytree
 
-ActiveParams = Callable[[Scalar, Scalar], Scalar]
-"""A convention: active parameters from total parameters and sparsity."""
+
+class ActiveParams(Protocol):
+    """A convention: active parameters from total parameters and sparsity."""
+
+    @property
+    def meaning(self) -> str:
+        """Return the convention in words."""
+        ...
+
+    def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any: ...
 
 
 @pytree
@@ -97,7 +104,7 @@ def convention(name: str | None = None) -> Any:
     return ACTIVE_PARAMS[name]
 
 
-def sentence(taken: Proportional | BackboneByActive | BackboneByTotal) -> str:
+def sentence(taken: ActiveParams) -> str:
     """Return the sentence that names the convention of an output."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (

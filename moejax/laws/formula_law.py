@@ -90,6 +90,10 @@ class FormulaLaw:
     formula: ClassVar[ReadFormula]
     decides: ClassVar[tuple[DecisionRule, ...]]
 
+    def __call__(self, design: Design) -> Any:
+        """Return the formula's value for a design."""
+        raise NotImplementedError
+
 
 def formula_law(
     text: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from moejax.laws.claim import Claim, Partial, Variables
@@ -20,7 +21,10 @@ class Allocation:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
-    outputs: ClassVar = {"flops_per_token": "training FLOPs per token, without embeddings", "tokens": "tokens"}
+    outputs: ClassVar[Mapping[str, str]] = {
+        "flops_per_token": "training FLOPs per token, without embeddings",
+        "tokens": "tokens",
+    }
 
     model_scale: Scalar = coefficient(
         "model scale at one FLOP", symbol="k_M", dimension={"flops": "-model_exponent"}, output="flops_per_token"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design, Scalar
@@ -17,7 +18,7 @@ class Hyperparameters:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
-    outputs: ClassVar = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
+    outputs: ClassVar[Mapping[str, str]] = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
 
     learning_rate_scale: Scalar = coefficient(
         "learning rate at one FLOP",

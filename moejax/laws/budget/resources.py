@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design, Scalar
@@ -27,7 +28,7 @@ class Resources:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "model_dim", "num_layers")
-    outputs: ClassVar = {
+    outputs: ClassVar[Mapping[str, str]] = {
         "activation_rate": "active over total parameters",
         "total_ratio": "width of all experts over the model's",
         "active_ratio": "width of the experts that serve a token over the model's",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design, Scalar
@@ -24,7 +25,7 @@ class StepLaw:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
-    outputs: ClassVar = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
+    outputs: ClassVar[Mapping[str, str]] = {"learning_rate": "per step, peak", "batch_tokens": "tokens"}
 
     learning_rate_scale: Scalar = coefficient(
         "learning rate at one parameter and one token",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -26,7 +27,7 @@ class AccuracyFromLoss:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
-    outputs: ClassVar = {"accuracy": "share of answers"}
+    outputs: ClassVar[Mapping[str, str]] = {"accuracy": "share of answers"}
 
     best_accuracy: Scalar = coefficient("accuracy of a model of little loss", symbol="b", is_scale=True)
     lost_accuracy: Scalar = coefficient("what a model that has learnt nothing lacks of it", symbol="a", is_scale=True)

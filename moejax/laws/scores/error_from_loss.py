@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ class ErrorFromLoss:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
-    outputs: ClassVar = {"error": "share of answers"}
+    outputs: ClassVar[Mapping[str, str]] = {"error": "share of answers"}
 
     chance_error: Scalar = coefficient("error of a model that has learnt nothing", symbol="epsilon", is_scale=True)
     gain_scale: Scalar = coefficient("what a loss of 0 would gain on it", symbol="k", is_scale=True)
