@@ -53,7 +53,14 @@ QUICK = [
     ("expert_choice", "data 2, tensor 4", "all_gather"),
 ]
 
-LIMITS = {"loss": 1e-5, "statistics": 1e-4, "gradients": 1e-5, "parameters": 1e-4, "expert bias": 1e-6}
+LIMITS = {
+    "loss": 1e-5,
+    "statistics": 1e-4,
+    "gradients": 1e-5,
+    "parameters": 1e-4,
+    "expert bias": 1e-6,
+    "evaluation": 1e-4,
+}
 """Largest differences: of a loss in nats, of a statistic, and of arrays as a share of their largest entry."""
 
 
@@ -76,7 +83,7 @@ def tiny(training, router, communication):
 
 
 def trained(training, sizes):
-    """Metrics of every step, the optimiser's moments after the first and the state after the last."""
+    """Metrics of every step, the optimiser's moments after the first, the state after the last and its evaluation."""
     devices = jax.devices()[: int(np.prod(sizes))]
     mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=devices)
     program, dice = make_program(training, mesh), np.random.default_rng(0)
@@ -92,12 +99,13 @@ def trained(training, sizes):
             found.append(jax.tree.map(np.asarray, metrics))
             if number == 0:
                 first = jax.tree.map(np.asarray, state.optimizer)
-    return found, first, jax.tree.map(np.asarray, state)
+        evaluated = program.evaluate(state.params, state.expert_bias, {"tokens": tokens}, np.ones(8, bool))
+    return found, first, jax.tree.map(np.asarray, state), jax.tree.map(np.asarray, evaluated)
 
 
 def deviations(found, expected):
     """Largest differences between two trainings."""
-    (ours, first, last), (theirs, their_first, their_last) = found, expected
+    (ours, first, last, evaluated), (theirs, their_first, their_last, their_evaluated) = found, expected
     names = [name for name in theirs[0] if "loss" not in name]
     return {
         "loss": max(abs(float(a["loss"] - b["loss"])) for a, b in zip(ours, theirs, strict=True)),
@@ -105,6 +113,7 @@ def deviations(found, expected):
         "gradients": _largest(first, their_first),
         "parameters": _largest(last.params, their_last.params),
         "expert bias": _largest(last.expert_bias, their_last.expert_bias),
+        "evaluation": _largest(evaluated, their_evaluated),
     }
 
 
