@@ -184,9 +184,9 @@ def _solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
     for _ in range(ROUNDS):
         points = _minimise(program, points, lanes)
         measures = local(program, points, lanes["law"]).measures
-        outside = np.abs(measures - np.clip(measures, lanes["low"], lanes["high"])).max(axis=1)
+        outside = np.abs(_outside(measures, lanes["low"], lanes["high"])).max(axis=1)
         shifted = measures + lanes["multiplier"] / lanes["penalty"]
-        multiplier = lanes["penalty"] * (shifted - np.clip(shifted, lanes["low"], lanes["high"]))
+        multiplier = lanes["penalty"] * _outside(shifted, lanes["low"], lanes["high"])
         slow = outside > np.maximum(0.25 * missed, FEASIBLE)
         penalty = np.minimum(lanes["penalty"] * np.where(slow, 4.0, 1.0)[:, None], 1e8)
         lanes, missed = {**lanes, "multiplier": np.nan_to_num(multiplier), "penalty": penalty}, outside
@@ -209,7 +209,7 @@ def _minimise(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.n
     def lagrangian(at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         here = local(program, at, lanes["law"])
         shifted = here.measures + lanes["multiplier"] / lanes["penalty"]
-        outside = shifted - np.clip(shifted, lanes["low"], lanes["high"])
+        outside = _outside(shifted, lanes["low"], lanes["high"])
         forces = lanes["weight"] + lanes["penalty"] * outside
         value = np.sum(lanes["weight"] * here.measures + lanes["penalty"] / 2 * outside**2, axis=1)
         bent = np.einsum("lm,lmy,lmz->lyz", lanes["penalty"] * (outside != 0), here.jacobian, here.jacobian)
@@ -248,6 +248,12 @@ def _penalties(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Flo
     return np.nan_to_num(10 * np.clip(gain, 1e-2, 1e2)[:, None] / steep, nan=1.0)
 
 
+def _outside(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    # An infinite measure without a bound has no distance: NaN, which no lane accepts.
+    with np.errstate(invalid="ignore"):
+        return values - np.clip(values, low, high)
+
+
 def _finish(program: CompiledProblem, points: np.ndarray, multipliers: np.ndarray, lanes: Lane) -> Solved:
     """Take Newton steps on the residuals of the optimality conditions while they decrease.
 
@@ -273,7 +279,7 @@ def _finish(program: CompiledProblem, points: np.ndarray, multipliers: np.ndarra
         points=here.points,
         measures=here.measures,
         multipliers=here.multipliers,
-        outside=here.measures - np.clip(here.measures, low, high),
+        outside=_outside(here.measures, low, high),
         slope=np.linalg.norm(here.wrong[:, :size], axis=1),
         values=np.einsum("lm,lm->l", lanes["weight"], here.measures),
         signs=np.all((here.multipliers * multipliers >= 0) | (low == high), axis=1),

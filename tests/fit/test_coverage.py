@@ -98,7 +98,7 @@ def test_intervals_of_few_runs_whose_noise_is_twenty_deltas_hold_the_truth_as_of
         psi, stiffness = psi_and_stiffness(penalty, residual, np.ones(count), free)
         at = FitDerivatives(
             objective=FitObjective(Chinchilla, penalty),
-            data=None,
+            data={},
             weight=np.ones(count),
             point=centre,
             jacobian=design,

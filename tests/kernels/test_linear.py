@@ -51,12 +51,13 @@ def experts(logits):
 def test_six_products_in_bfloat16_are_as_exact_as_float32_and_fewer_are_not(width, count, is_bfloat16):
     x, router = drawn(width, count, is_bfloat16)
     exact = np.asarray(x, np.float64) @ np.asarray(router, np.float64)
-    single = np.abs(product(x, router) - exact)
-    errors = {name: np.abs(by_pieces(x, router, cut) - exact) for name, cut in PRODUCTS.items()}
-    assert errors["six"].max() <= single.max()
-    assert (errors["six"] ** 2).mean() <= (single**2).mean()
-    assert errors["three"].max() > 2 * single.max()
-    assert errors["one"].max() > 1000 * single.max()
+    single = product(x, router) - exact
+    errors = {name: by_pieces(x, router, cut) - exact for name, cut in PRODUCTS.items()}
+    assert np.abs(errors["six"]).max() <= np.abs(single).max()
+    assert np.std(errors["six"]) <= np.std(single)
+    # The largest error of a product in float32 depends on the order of a processor's sums; the usual one does less.
+    assert np.std(errors["three"]) > 2 * np.std(single)
+    assert np.std(errors["one"]) > 1000 * np.std(single)
     assert (experts(by_pieces(x, router, PRODUCTS["six"])) == experts(exact)).all()
     assert (experts(by_pieces(x, router, PRODUCTS["one"])) != experts(exact)).any()
 
