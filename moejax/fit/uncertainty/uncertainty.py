@@ -261,7 +261,7 @@ class Uncertainty:
                 middle=middle, errors=np.full(len(middle), np.nan), degrees_of_freedom=np.ones(len(middle))
             )
             return nothing.without([self.why_none] * len(middle))
-        errors = np.linalg.norm(contrasts * np.asarray(self.deviations), axis=1)
+        errors = np.hypot.reduce(contrasts * np.asarray(self.deviations), axis=1)
         return Spread(middle=middle, errors=errors, degrees_of_freedom=self._degrees_of_freedom(contrasts))
 
     def _along_axes(
