@@ -41,9 +41,9 @@ lint-docs: $(VENV)/.installed  ## whether pages link to what is there, and show 
 	$(BIN)/pytest -q -m docs $$(grep -rl 'mark\.docs' tests)
 
 # The slow tests in parts of about the same length, each in processes of its own.
-SLOW_PARTS ?= 0/8 1/8 2/8 3/8 4/8 5/8 6/8 7/8
+SLOW_PARTS ?= $(addsuffix /16,0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
 
-slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW_PARTS=2/8
+slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW_PARTS=2/16
 	failed=0; for part in $(SLOW_PARTS); do $(BIN)/pytest -n 2 -r s -m slow --part $$part || failed=1; done; exit $$failed
 
 parity: $(VENV)/.parity $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas

@@ -206,7 +206,7 @@ def _write_tables(folder):
         error=0.85 - 2.08 * np.exp(-0.756 * loss),
     )
     sizes.to_parquet(folder / "runs.parquet", index=False)
-    named = sizes.assign(N_a=table["params_active"], N=table["params_total"], variant=table["run"] % 2)
+    named = sizes.assign(N_a=table["params_active"], N=table["params_total"], variant=table["run"] % 2, lr=3e-4)
     for name, kept in {"runs": "run >= 0", "chinchilla": "run >= 0", "proxies": "run != 3"}.items():
         named.query(kept).to_csv(folder / f"{name}.csv", index=False)
     for name, kept in {

@@ -272,7 +272,7 @@ def test_the_command_tells_of_a_running_a_killed_and_a_finished_one(tmp_path, ca
     assert found["loss"] > 0
     assert found["total_steps"] == 38
     assert main(["status", str(out)]) == 0
-    assert "interrupted: its process is gone" in " ".join(capsys.readouterr().out.split())
+    assert "interrupted: its process ended without a record" in " ".join(capsys.readouterr().out.split())
     process = run(cache, "--out", out)
     assert process.returncode == 0, process.stderr
     assert "goodput: " in process.stdout
