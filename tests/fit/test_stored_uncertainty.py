@@ -67,6 +67,13 @@ def test_errors_from_the_file_are_those_of_the_covariance_in_the_coordinates_of_
         np.testing.assert_allclose(stored.spread(functional).errors, errors, rtol=1e-6)
 
 
+def test_an_error_is_finite_where_its_square_overflows():
+    fit = stored_fit()
+    one, huge = (fit.uncertainty.spread(fit.law, lambda law, unit=unit: unit * law.irreducible) for unit in (1, 1e200))
+    np.testing.assert_allclose(huge.errors, 1e200 * one.errors)
+    np.testing.assert_allclose(huge.degrees_of_freedom, one.degrees_of_freedom)
+
+
 def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
     many = dataclasses.replace(stored_fit().uncertainty, degrees_of_freedom=10_000, leverages=())
     drawn = coefficients(many.draws(stored_fit().law, 4000).laws)

@@ -261,8 +261,13 @@ class Uncertainty:
                 middle=middle, errors=np.full(len(middle), np.nan), degrees_of_freedom=np.ones(len(middle))
             )
             return nothing.without([self.why_none] * len(middle))
-        errors = np.hypot.reduce(contrasts * np.asarray(self.deviations), axis=1)
-        return Spread(middle=middle, errors=errors, degrees_of_freedom=self._degrees_of_freedom(contrasts))
+        return Spread(
+            middle=middle, errors=self._errors(contrasts), degrees_of_freedom=self._degrees_of_freedom(contrasts)
+        )
+
+    def _errors(self, contrasts: Float[np.ndarray, "answers axes"]) -> Float[np.ndarray, " answers"]:
+        # Unlike a norm, hypot does not overflow where the square of a result would.
+        return np.hypot.reduce(contrasts * np.asarray(self.deviations), axis=1)
 
     def _along_axes(
         self, law: Law, numbers: Callable[[Any], Any]
@@ -303,8 +308,9 @@ class Uncertainty:
         random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
         units, signed = self._units(law), keeps_sign(law)
         values, tangents = self._along_axes(law, lambda one: jnp.stack([*coefficients(in_units(one, units)).values()]))
-        moved = dict(zip(coefficients(law), tangents / np.where(values, values, 1.0)[:, None], strict=True))
-        errors = {name: float(np.linalg.norm(along * deviations)) for name, along in moved.items()}
+        tangents = tangents / np.where(values, values, 1.0)[:, None]
+        moved = dict(zip(coefficients(law), tangents, strict=True))
+        errors = dict(zip(moved, self._errors(tangents), strict=True))
         # One that was fitted as nearly 0 has an error without a scale of its own, and is drawn linearly too.
         by_logarithm = {name for name, sign in signed.items() if sign and MOST_LINEAR < errors[name] <= LARGEST_FOLDS}
         kept_signs = [name for name, sign in signed.items() if sign and name not in by_logarithm]
