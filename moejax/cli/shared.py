@@ -171,12 +171,48 @@ class TableOptions(Command):
         group=TABLE,
     )
     trust_units: bool = option(False, "accept sizes, tokens and FLOPs whose units look wrong", group=TABLE)
+    save_mapping: str | None = option(
+        None,
+        "save --map and --trust-units as NAME.toml next to the table NAME.csv, where every command finds them; the "
+        "file may be left out",
+        metavar="FILE",
+        bare="",
+        group=TABLE,
+    )
+
+    def mapping(self, runs: Path | str) -> dict[str, str]:
+        """Return the mapping of a table: the one saved next to it, and ``--map``, which takes precedence."""
+        from moejax import run_table
+
+        return {**run_table.saved_mapping(runs).map, **pairs(self.map, "--map")}
+
+    def keep_mapping(self, runs: Path | str) -> None:
+        """Save the mapping of a table if ``--save-mapping`` is given, and print where.
+
+        Raises:
+          UserError: ``--save-mapping`` names another file, or as in ``run_table.save_mapping``.
+        """
+        from moejax import run_table
+        from moejax.say import say
+
+        if self.save_mapping is None:
+            return
+        saved = run_table.saved_mapping(runs)
+        if self.save_mapping and saved.file and saved.file.absolute() != Path(self.save_mapping).absolute():
+            raise UserError(
+                f"--save-mapping is {self.save_mapping}, but commands look for the mapping of {runs} in {saved.file}; "
+                f"give that name, or none."
+            )
+        trust_units = self.trust_units or saved.trust_units
+        if file := run_table.save_mapping(runs, self.mapping(runs), trust_units=trust_units):
+            say(f"Saved the mapping of {runs} as {file}; commands that read the table use it without --map.")
 
     def read(self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
         """Return the runs of a table for a law or columns, and print notes about them."""
         from moejax.say import say
 
         read = self.read_quietly(runs, law, also_told_apart_by)
+        self.keep_mapping(runs)
         for note in read.notes:
             say(note)
         return read
@@ -236,7 +272,7 @@ class SignOptions(TableOptions):
         if twice := [text for number, text in enumerate(texts) if trees[number] in trees[:number]]:
             raise UserError(f"--form {twice[0]!r} is given twice; give every formula once.")
         frame = run_table.read_as_it_is(runs)
-        how: Mapping[str, Any] = {"mapping": pairs(self.map, "--map"), "loss": self.loss}
+        how: Mapping[str, Any] = {"mapping": self.mapping(runs), "loss": self.loss}
         of_each = {text: dict(law_of_formula(text, frame, **how).formula.signs) for text in texts}
         known = [name for each in of_each.values() for name in each]
         if unknown := [name for name in signs if name not in known]:

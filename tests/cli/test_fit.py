@@ -1,6 +1,7 @@
 """``moejax fit`` from a file to an answer, and from a mistake to a sentence."""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -15,6 +16,7 @@ from moejax.cli.parser import parse_command
 from moejax.errors import UserError
 from moejax.fit.answers import asked_of
 from moejax.fit.fit_result import FitResult
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
@@ -60,6 +62,41 @@ def test_a_table_of_any_words_is_fitted_and_written(table, tmp_path, capsys):
         )
         == 0
     )
+
+
+def test_a_saved_mapping_is_used_without_map_unless_map_gives_another(table, tmp_path, capsys):
+    copy = tmp_path / "theirs.csv"
+    copy.write_bytes(table.read_bytes())
+    law = ("params_active", "tokens")
+    parse_command("fit", [str(copy), "--law=hoffmann", *MAPPED, "--save-mapping"]).read(copy, law)
+    assert f"Saved the mapping of {copy} as {tmp_path / 'theirs.toml'}" in capsys.readouterr().err
+    plain = parse_command("compare", [str(copy)]).read(copy, law)
+    assert "theirs.toml: params_active from Na, tokens from step * 520000, loss from val." in capsys.readouterr().err
+    again = parse_command("fit", [str(copy), "--law=hoffmann", "--map", "tokens=step * 260000"]).read(copy, law)
+    assert np.allclose(plain.runs.design.tokens, 2 * again.runs.design.tokens)
+    assert "tokens from" not in capsys.readouterr().err
+    assert len(read_runs(copy, law).runs) == 60
+    parse_command("next", [str(copy), "--law=hoffmann", "--target=a", "--flops=1", "--save-mapping"]).read(copy, law)
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "says"),
+    [
+        (["--save-mapping", *MAPPED, "--map=seeds=seed"], '[map]\nloss = "val"', "is not overwritten"),
+        (["--save-mapping", *MAPPED], 'name = "somebody else\'s"', "is not overwritten"),
+        (["--save-mapping=mine.toml", *MAPPED], "", "theirs.toml; give that name, or none"),
+        ([], "[map]\nloss = 3", "map must be a table of texts"),
+        ([], "[map]\nloss = ", "cannot be read"),
+        ([], "[map]\n[units]", "has 'units'; a mapping has the table map"),
+    ],
+)
+def test_a_mapping_that_cannot_be_saved_or_read_is_named_and_stays(table, tmp_path, words, content, says):
+    copy, file = tmp_path / "theirs.csv", tmp_path / "theirs.toml"
+    copy.write_bytes(table.read_bytes())
+    file.write_text(content)
+    with pytest.raises(UserError, match=re.escape(says)):
+        parse_command("fit", [str(copy), "--law=hoffmann", *words]).read(copy, ("params_active", "tokens"))
+    assert file.read_text() == content
 
 
 def test_ranges_of_an_earlier_fit_are_not_left_beside_another(table, tmp_path):

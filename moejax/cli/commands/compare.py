@@ -93,7 +93,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"
         signs = ("positive", "negative", "either") if by_formula else ()
         kept = (*signs, *TableOptions.__dataclass_fields__, "fix", "penalty", "residual", "delta")
         for name in kept:
-            if name not in given(self) or name == "json":
+            if name not in given(self) or name in ("json", "save_mapping"):
                 continue
             value, flag = getattr(self, name), flag_of(CompareCommand, name)
             if isinstance(value, tuple):

@@ -21,7 +21,6 @@ from moejax.cli.shared import (
     SplitOptions,
     TableOptions,
     numbers,
-    pairs,
 )
 from moejax.errors import UserError
 from moejax.run_sources.source import source
@@ -293,7 +292,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
         assert self.loss_law is not None
         if not is_formula(self.loss_law):
             return LAWS[law_name(self.loss_law)]
-        return law_of_formula(self.loss_law, run_table.read_as_it_is(self.runs), mapping=pairs(self.map, "--map"))
+        return law_of_formula(self.loss_law, run_table.read_as_it_is(self.runs), mapping=self.mapping(self.runs))
 
     def _follow_recipe(self) -> int:
         from moejax.papers import recipes
@@ -315,9 +314,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
                     read = self.read(self.runs, recipes.INPUTS["zhao"])
                     held_out, starts = self._held_out("params_total"), self.initial_guesses()
                     result = recipes.zhao(read, held_out, starts, self.bootstrap, how)
-                case "tian" if not recipes.is_dense(self.runs, pairs(self.map, "--map")):
+                case "tian" if not recipes.is_dense(self.runs, self.mapping(self.runs)):
                     read = self.read(self.runs, recipes.INPUTS["tian"])
-                    counts_flops = "flops" not in pairs(self.map, "--map")
+                    counts_flops = "flops" not in self.mapping(self.runs)
                     result = recipes.tian(read, self.initial_guesses(), how, counts_flops=counts_flops)
                 case "abnar":
                     read = self.read(self.runs, recipes.INPUTS["abnar"])

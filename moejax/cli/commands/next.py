@@ -21,7 +21,6 @@ from moejax.cli.shared import (
     SearchOptions,
     Share,
     numbers,
-    pairs,
 )
 from moejax.errors import UserError
 from moejax.folder import write_text
@@ -171,7 +170,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
 
         most = min(self.flops, self.largest or self.flops)
         if self.candidates:
-            return candidates_of(self.candidates, inputs, pairs(self.map, "--map"), most)
+            return candidates_of(self.candidates, inputs, self.mapping(self.candidates), most)
         given, optimizer = self.architecture(), recipe.get("optimizer", {})
         return like(
             architectures_like(read, inputs) if given is None else [given],

@@ -86,6 +86,8 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             return
         with progress_display() as update:
             drawn = draw_named(self.names, given, update)
+        if self.runs is not None:
+            self.keep_mapping(self.runs)
         for name in filter(given.law_alone.get, drawn.figures):
             say(f"{name}: {given.law_alone[name]}.")
         if left_out := drawn.left_out:
@@ -102,15 +104,16 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
 
     def _options(self):
         from moejax.papers.plots import PlotOptions
+        from moejax.run_table import saved_mapping
 
         return PlotOptions(
             fit=self.fit,
             runs=self.runs,
             read=lambda table, law, loss: replace(self, loss=loss).read(table, law),
-            mapping=pairs(self.map, "--map"),
+            mapping=pairs(self.map, "--map") if self.runs is None else self.mapping(self.runs),
             where=self.where,
             loss=self.loss,
-            trust_units=self.trust_units,
+            trust_units=self.trust_units or (self.runs is not None and saved_mapping(self.runs).trust_units),
             synthetic=self.synthetic,
             hold_out=self.hold_out,
             estimand=self.estimand,

@@ -80,6 +80,7 @@ def read_runs(
         or a pandas DataFrame.
       law: a law, its name, a formula, or the names of the required Design fields.
       mapping: our column to a column of the table, or to arithmetic on its columns: ``{"tokens": "step * 520000"}``.
+        It takes precedence over the mapping that is saved next to a file (``run_table.saved_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
       loss: the fitted column; default for a law of another output: the column of that output.
       group: a column whose equal values form a group; default: ``group`` if the table has it. Without it, runs that
@@ -105,7 +106,11 @@ def read_runs(
     where, best_by = ([one] if isinstance(one, str) else list(one) for one in (where, best_by))
     if smooth and not best_by:
         raise UserError("--smooth needs the settings of a sweep; add --best-by, such as --best-by learning_rate.")
-    table, undecided = _named_columns(path, law, dict(mapping or {}), loss)
+    saved = run_table.saved_mapping(path) if isinstance(path, (str, Path)) else run_table.SavedMapping()
+    mapping, trust_units = dict(mapping or {}), trust_units or saved.trust_units
+    table, undecided = _named_columns(path, law, {**saved.map, **mapping}, loss)
+    if taken := [f"{name} from {expression}" for name, expression in saved.map.items() if name not in mapping]:
+        table.notes.append(f"Columns by {saved.file}: {', '.join(taken)}.")
     table.weight, table.group = weight, group
     table.frame = mapped(table.frame, table.mapping, table.named)
     fill_dense_rows(table)
