@@ -2,7 +2,6 @@
 
 import ast
 import graphlib
-import importlib
 import subprocess
 import sys
 import tomllib
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moejax.cli import COMMANDS
+from moejax.cli import COMMANDS, command_module
 from moejax.cli.options import Command
 
 ROOT = Path(__file__).parent.parent / "moejax"
@@ -212,8 +211,8 @@ def test_help_and_every_parser_import_no_jax():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_command_is_one_module_with_an_example():
+def test_every_command_has_a_module_with_an_example():
     for name in COMMANDS:
-        module = importlib.import_module(f"moejax.cli.commands.{name}")
+        module = command_module(name)
         assert f"moejax {name}" in module.EXAMPLE
         assert any(key.split()[0] == name for key in Command.NAMES)

@@ -3,6 +3,9 @@
 Only the module of the command that is called is imported.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 COMMANDS = {
     "init": "copy the example configs into this folder",
     "data": "prepare text for training: tokenize, train a tokenizer, inspect",
@@ -27,6 +30,12 @@ COMMANDS = {
     "predict": "predict the loss of a model by published laws",
     "count": "count parameters, FLOPs and memory of a model",
     "laws": "list laws with their papers and constants",
+    "cite": "print BibTeX entries and arXiv numbers of a law's documents",
     "reproduce": "recompute the numbers of five papers and compare them with the printed ones",
 }
 """Commands with their one-line help, in the order of ``moejax --help``."""
+
+
+def command_module(name: str) -> ModuleType:
+    """Return the imported module of a command."""
+    return import_module(f"moejax.cli.commands.{'laws' if name == 'cite' else name}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import textwrap
 import types
 import typing
@@ -12,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from moejax.cli import command_module
 from moejax.cli.options import REQUIRED, Command, flag_of, kind_of, local
 from moejax.errors import UserError
 from moejax.quantities import format, parse, parse_whole_number
@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """Return the parser of a command and its actions."""
-    module = importlib.import_module(f"moejax.cli.commands.{name}")
+    module = command_module(name)
     classes = {key: cls for key, cls in Command.NAMES.items() if key.split()[0] == name}
     main = classes.pop(name, None)
     parser = _Parser(

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import typing
 from pathlib import Path
 from typing import Any
 
-from moejax.cli import COMMANDS
+from moejax.cli import COMMANDS, command_module
 from moejax.cli.options import REQUIRED, Command, flag_of, kind_of
 
 PAGE = Path("docs", "settings-of-commands.md")
@@ -38,7 +37,7 @@ complete -o filenames -F _moejax moejax"""
 def commands() -> dict[str, type[Command]]:
     """Return every command and action by name."""
     for name in COMMANDS:
-        importlib.import_module(f"moejax.cli.commands.{name}")
+        command_module(name)
     return {key: Command.NAMES[key] for name in COMMANDS for key in Command.NAMES if key.split()[0] == name}
 
 

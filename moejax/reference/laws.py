@@ -23,6 +23,7 @@ from moejax.laws.design import FIELDS, KINDS, Design
 from moejax.laws.formula import Formula, Name, formula, names, parse
 from moejax.laws.law import LOSS, PROVENANCE
 from moejax.laws.predict import predict as ask_law
+from moejax.laws.references import references_of
 from moejax.papers import errata
 from moejax.papers.plots import ALL
 from moejax.quantities import format
@@ -153,6 +154,9 @@ def page(name: str, known: str, gallery: str) -> str:
         *_errata(name, said, known),
         "## Use",
         *_use(name, law),
+        "## Cite",
+        "\n".join(f"- {one.where}" for one in references_of(name)),
+        "```bibtex\n" + "\n\n".join(one.bibtex() for one in references_of(name)) + "\n```",
         f"*`make laws` writes this page from `{law.__module__.replace('.', '/')}.py{FOOTER_END}",
     ]
     return "\n\n".join(parts) + "\n"

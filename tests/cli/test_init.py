@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import COMMANDS
+from moejax.cli import COMMANDS, command_module
 from moejax.cli.config_file import find, find_packaged, packaged_files
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ READERS |= {"designed/config.py", "runs/next/study.py", "configs/studies/FILE.py
 def shown():
     """Every config that help texts and pages name, but those that a page writes out."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py"))]
-    helps = [ROOT / "moejax" / "cli" / "commands" / f"{name}.py" for name in COMMANDS]
+    helps = [Path(command_module(name).__file__) for name in COMMANDS]
     helps.append(ROOT / "moejax" / "cli" / "command_line.py")
     texts = [page.read_text() for page in (*pages, *helps) if page.name != "log.md"]
     named = {name for text in texts for name in re.findall(r"--config[= ]([\w./-]+\.py)", text)}

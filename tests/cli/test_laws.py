@@ -5,7 +5,7 @@ import json
 import pytest
 
 from moejax.__main__ import main
-from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 
 
 def test_the_list_names_every_law_and_every_set_of_constants(capsys):
@@ -37,6 +37,27 @@ def test_a_laws_page_has_its_form_its_units_and_its_constants(capsys):
     assert law["coefficients"]["irreducible"]["symbol"] == "epsilon"
     assert law["constants"]["zhao-2025"]["values"]["irreducible"] == 1.8182
     assert "e·G + f/G" in law["statement"]
+
+
+@pytest.mark.parametrize("name", [*LAWS, *ALIASES, *CURVE_LAWS, *ALIASES_OF_CURVES])
+def test_every_law_and_every_paper_can_be_cited_and_a_missing_arxiv_number_is_named(name, capsys):
+    assert main(["cite", name]) == 0
+    printed = capsys.readouterr().out
+    assert main(["cite", name, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert entries
+    for entry in entries:
+        assert entry["bibtex"].startswith(f"@misc{{{entry['key']},\n")
+        assert entry["bibtex"] in printed
+        number = entry["arxiv"]
+        assert (f"arXiv:{number}\n@misc" if number else "no arXiv number is known\n@misc") in printed
+
+
+def test_sets_of_constants_of_other_documents_are_cited_too(capsys):
+    assert main(["cite", "hyperparameters", "--json"]) == 0
+    assert [one["arxiv"] for one in json.loads(capsys.readouterr().out)] == ["2507.17702", "2401.02954"]
+    assert main(["cite", "zhoa"]) == 2
+    assert "zhao" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Every command by its declaration: help, examples, ranges, exclusions, places to write to, mistyped options."""
 
 import dataclasses
-import importlib
 import re
 import shlex
 import subprocess
@@ -11,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import COMMANDS, reference
+from moejax.cli import COMMANDS, command_module, reference
 from moejax.cli.command_line import split_overrides
 from moejax.cli.options import REQUIRED, Command, check, flag_of, given, kind_of
 from moejax.cli.parser import parse_command
 from moejax.errors import UserError
 
-MODULES = {name: importlib.import_module(f"moejax.cli.commands.{name}") for name in COMMANDS}
+MODULES = {name: command_module(name) for name in COMMANDS}
 CLASSES = dict(Command.NAMES)
 
 

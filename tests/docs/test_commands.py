@@ -1,13 +1,12 @@
 """Every command that a page, a config or a help text shows is one that the command line takes."""
 
-import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from moejax.cli import COMMANDS
+from moejax.cli import COMMANDS, command_module
 from moejax.cli.command_line import split_overrides
 from moejax.cli.parser import parse_command
 
@@ -40,7 +39,7 @@ SHOWN = [
     for source, text in (
         *((page, code(page)) for page in PAGES),
         *((page, "\n".join(re.findall(r"`(moejax [^`]* [^`]*)`", page.read_text()))) for page in SKILLS),
-        *((name, importlib.import_module(f"moejax.cli.commands.{name}").EXAMPLE) for name in COMMANDS),
+        *((name, command_module(name).EXAMPLE) for name in COMMANDS),
     )
     for line in commands(text)
 ]

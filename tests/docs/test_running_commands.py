@@ -23,7 +23,7 @@ import pytest
 from test_commands import code, commands
 
 from moejax.__main__ import main
-from moejax.cli import COMMANDS
+from moejax.cli import COMMANDS, command_module
 from moejax.cli.config_file import load
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002
@@ -35,9 +35,7 @@ from moejax.study.study import Study
 
 ROOT = Path.cwd()
 SHOWN = {page.stem: commands(code(page)) for page in [Path("README.md"), *sorted(Path("docs").glob("*.md"))]}
-SHOWN["help"] = [
-    line for name in COMMANDS for line in commands(importlib.import_module(f"moejax.cli.commands.{name}").EXAMPLE)
-]
+SHOWN["help"] = [line for name in COMMANDS for line in commands(command_module(name).EXAMPLE)]
 SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for line in commands(code(page))]
 
 ELSEWHERE = {

@@ -1,4 +1,4 @@
-"""List the laws, show one, or write a page for each."""
+"""List the laws, show one, cite its documents, or write a page for each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from moejax.say import say
 
 EXAMPLE = """\
   moejax laws show five_factor
+  moejax cite five_factor
   moejax laws --pages docs"""
 
 
@@ -56,3 +57,22 @@ class LawsShowCommand(Command, name="laws show"):
         from moejax.report.laws import one_law
 
         render.show(one_law(self.law), as_json=self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CiteCommand(Command, name="cite"):
+    """Print BibTeX entries and arXiv numbers of the documents of a law: of its form, then of its constants."""
+
+    law: str = argument("a law, by its name or its paper's", metavar="LAW")
+
+    def run(self) -> None:
+        from moejax.json_text import json_text
+        from moejax.laws.references import references_of
+
+        references = references_of(self.law)
+        if self.json:
+            entries = [{"key": one.key, "arxiv": one.arxiv or None, "bibtex": one.bibtex()} for one in references]
+            print(json_text(entries))
+            return
+        # BibTeX ignores text outside entries.
+        print("\n\n".join(f"% {one.where}\n{one.bibtex()}" for one in references))
