@@ -95,12 +95,14 @@ def training_progress(training: Training, *, quiet: bool) -> Iterator[Callable[[
         return
     # The report reads trainings, which other progress does not need.
     from moejax.report.trainings import training_text
+    from moejax.train.training import phase_text
 
     with progress_display(f"{training.name}: compiling") as update:
 
         def report(steps: int, values: dict[str, Any]) -> None:
-            total, told = training.recipe.total_steps, training_text(values)
-            update(steps / total, f"{training.name}: step {steps:,} of {total:,}{told and f', {told}'}")
+            total, phase = training.recipe.total_steps, phase_text(training.recipe, values.get("phase", ""))
+            told = ", ".join(filter(None, (f"step {steps:,} of {total:,}", phase, training_text(values))))
+            update(steps / total, f"{training.name}: {told}")
 
         yield report
 

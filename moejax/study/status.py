@@ -28,7 +28,7 @@ from moejax.train.directory.attempts import (
 from moejax.train.directory.identity import HISTORY, parse_history
 from moejax.train.directory.metrics import number, parse_lines
 from moejax.train.directory.row_file import check_row, parse_row, row_file
-from moejax.train.training import Training
+from moejax.train.training import Training, phase_text
 from moejax.wording import told
 
 REMEDY = "bring back a copy, or give the study's config with --config and another --out"
@@ -94,6 +94,8 @@ class RunStatus:
     """Share of finished steps, over trunk and branches."""
     flops: float
     """FLOPs of all steps."""
+    phase: str
+    """Phase of the last logged step, as ``phase_text`` names it."""
     loss: float | None
     """Last logged training loss; NaN if it was not finite."""
     attempts: int
@@ -136,7 +138,9 @@ def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
     """Return the share of finished work, and a line about running trainings."""
     done = sum(one.flops * one.share for one in statuses)
     running = ", ".join(
-        f"{one.model} compiling" if one.loss is None else f"{one.model} loss {one.loss:.2f}"
+        f"{one.model} compiling"
+        if one.loss is None
+        else f"{one.model} loss {one.loss:.2f}{one.phase and f' ({one.phase})'}"
         for one in statuses
         if one.state == RUNNING
     )
@@ -184,6 +188,7 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
         runs=len(training.recipe.budgets_tokens),
         share=min(share, 1.0),
         flops=work(training),
+        phase=phase_text(training.recipe, logged[-1]["phase"]) if logged else "",
         loss=number(logged[-1]["loss"]) if logged else None,
         attempts=len(attempts),
         where=attempts[-1].where if attempts else "",

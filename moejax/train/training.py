@@ -425,6 +425,18 @@ def phases(training: Training) -> tuple[Phase, list[Phase]]:
     return trunk, branches
 
 
+def phase_text(recipe: Recipe, phase: str) -> str:
+    """Return a phase's name for progress lines: ``trunk of 3 budgets``, ``budget 2 of 3``; empty for a single budget or
+    a phase of another recipe.
+    """
+    branches = [branch_name(budget) for budget in recipe.budgets_tokens]
+    if len(branches) == 1 or phase not in (TRUNK, *branches):
+        return ""
+    if phase == TRUNK:
+        return f"trunk of {len(branches)} budgets"
+    return f"budget {branches.index(phase) + 1} of {len(branches)}"
+
+
 def _ramp(recipe: Recipe) -> Ramp | None:
     if not recipe.batch_ramp:
         return None

@@ -22,7 +22,7 @@ from moejax.study.status import progress, run_statuses, seconds_left
 from moejax.study.study import Study
 from moejax.train.directory.attempts import ATTEMPTS, DONE, FAILED, INTERRUPTED, RUNNING, Attempt
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.training import Recipe
+from moejax.train.training import Recipe, phases
 
 SHAPE = Architecture(
     vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=32
@@ -123,7 +123,12 @@ def test_time_left_follows_from_the_speed_of_the_last_steps(url):
     assert seconds_left(found) > one.seconds_left
     share, text = progress(found)
     assert 0 < share < 1
-    assert text == f"0 of 3 models trained; {training.name} loss 3.00"
+    count = len(training.recipe.budgets_tokens)
+    assert text == f"0 of 3 models trained; {training.name} loss 3.00 (trunk of {count} budgets)"
+    branch = {**lines[-1], "phase": phases(training)[1][-1].name, "steps_done": training.recipe.total_steps - 1}
+    write(url, f"models/{training.name}/metrics.jsonl", f"{json.dumps(lines[-1])}\n{json.dumps(branch)}\n")
+    text = progress(run_statuses(open_storage(url), STUDY.trainings()))[1]
+    assert text == f"0 of 3 models trained; {training.name} loss 3.00 (budget {count} of {count})"
 
 
 def test_a_last_loss_that_is_not_finite_is_no_end_of_the_status(url, capsys):
