@@ -1,8 +1,7 @@
 """moejax: decide what Mixture-of-Experts model to train, then train it, in one differentiable JAX stack.
 
-``import moejax as mj`` is instant and imports nothing else. A few names are imported on first use: ``mj.read_runs``,
-``mj.fit``, ``mj.read_curves``, ``mj.fit_curves``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``, ``mj.design``,
-``mj.Architecture``, ``mj.Training`` and ``mj.show``. Everything else is in the packages, such as ``moejax.routing``,
+``import moejax as mj`` is instant and imports nothing else. The names below are imported on first use, such as
+``mj.read_runs``, ``mj.fit`` and ``mj.design``. Everything else is in the packages, such as ``moejax.routing``,
 ``moejax.model`` and ``moejax.study``.
 """
 
@@ -12,14 +11,22 @@ _OFFERED = {
     "Architecture": "moejax.architecture",
     "Design": "moejax.laws.design",
     "FitResult": "moejax.fit.fit_result",
+    "Study": "moejax.study.study",
     "Training": "moejax.train.training",
+    "compare": "moejax.api",
     "design": "moejax.design",
     "fit": "moejax.fit",
     "fit_curves": "moejax.fit.curves.loss_curves",
     "laws": "moejax.laws",
+    "next_runs": "moejax.api",
+    "plan": "moejax.plan",
+    "plot": "moejax.plot",
+    "predict": "moejax.laws.predict",
     "read_curves": "moejax.fit.curves.read_curves",
     "read_runs": "moejax.fit.tables.read_runs",
     "show": "moejax.report.render",
+    "speedup": "moejax.api",
+    "train": "moejax.train",
 }
 """Modules of the public names; a package maps to itself. Their types are in ``__init__.pyi``."""
 

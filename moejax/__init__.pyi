@@ -1,6 +1,12 @@
 """Types of the names of ``import moejax as mj``, for editors and type checkers; each is imported at its first use."""
 
 from moejax import laws as laws
+from moejax import plot as plot
+from moejax.api import compare as compare
+from moejax.api import next_runs as next_runs
+from moejax.api import plan as plan
+from moejax.api import speedup as speedup
+from moejax.api import train as train
 from moejax.architecture import Architecture as Architecture
 from moejax.design.decide import design as design
 from moejax.fit.curves.loss_curves import fit_curves as fit_curves
@@ -9,7 +15,9 @@ from moejax.fit.fit import fit as fit
 from moejax.fit.fit_result import FitResult as FitResult
 from moejax.fit.tables.read_runs import read_runs as read_runs
 from moejax.laws.design import Design as Design
+from moejax.laws.predict import predict as predict
 from moejax.report.render import show as show
+from moejax.study.study import Study as Study
 from moejax.train.training import Training as Training
 
 __version__: str

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moejax.quantities import format
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MISSING = "–"
 """Text of an unknown value."""
@@ -135,8 +139,53 @@ class Table:
         return [self.columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
 
 
+class Shown:
+    """An answer that shows itself: notebooks, DataFrames and LaTeX are written from its ``summary()``.
+
+    The renderer is of a layer above, and is imported when an answer is shown.
+    """
+
+    MAIN: ClassVar[int] = 0
+    """Index of the main table, among those with columns."""
+
+    def summary(self) -> Result:
+        """Return the answer as titled tables, warnings and notes, which ``moejax.show`` prints."""
+        return _above("report.render").summary_of(self)
+
+    def to_frame(self, table: str | None = None) -> DataFrame:
+        """Return a table of ``summary()`` as a DataFrame: the main one, or the one of a title. Units are in the names.
+
+        Raises:
+          UserError: there is no such table.
+        """
+        return _above("report.render").frame(self.summary(), self.MAIN if table is None else table)
+
+    def to_latex(self) -> str:
+        """Return the main table of ``summary()`` as a LaTeX tabular for booktabs."""
+        return _above("report.render").latex(self.summary(), self.MAIN)
+
+    def _repr_html_(self) -> str:
+        return _above("report.render").html(self.summary())
+
+
+class Plotted(Shown):
+    """An answer that has a figure."""
+
+    def plot(self, runs: object = None) -> Any:
+        """Return the answer's figure of ``moejax.plot``, drawn with the runs if it shows any.
+
+        Raises:
+          UserError: the figure shows runs, and none are given.
+        """
+        return _above("plot").figure_of(self, runs)
+
+
+def _above(module: str) -> Any:
+    return importlib.import_module(f"moejax.{module}")
+
+
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """A complete result in reading order: title, warnings, tables, notes."""
 
     title: str = ""
@@ -146,6 +195,10 @@ class Result:
     notes: Sequence[str] = ()
     data: Any = None
     """Output of ``--json``: a mapping, or a dataclass (``moejax.json_text.finite``); None to use the tables."""
+
+    def summary(self) -> Result:
+        """Return the result itself."""
+        return self
 
 
 def percent(digits: int = 1) -> Callable[[float], str]:

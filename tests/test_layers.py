@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "train": {"train", "data", "weights", "model", "routing", "laws", "kernels"} | BASE,
     "plan": {"plan", "train", "data", "model", "kernels", "laws"} | BASE,
     "study": {"study", "plan", "evaluation", "train", "data", "fit", "laws", "model", "weights"} | BASE,
-    "report": {"report", "plan", "study", "train", "fit", "design", "laws"} | BASE,
+    "report": {"report", "experimental_design", "plan", "study", "train", "fit", "design", "laws"} | BASE,
     "explorer": {"explorer", "fit", "design", "laws"} | BASE,
     "papers": {"papers", "report", "evaluation", "fit", "model", "data", "laws"} | BASE,
     "cli": {
@@ -78,6 +78,8 @@ MAY_IMPORT = {
     }
     | {"experimental_design", "fit", "model", "routing", "laws"}
     | BASE,
+    "api": {"report", "experimental_design", "plan", "train", "fit", "laws"} | BASE,
+    "plot": {"papers", "report", "plan", "fit", "laws"} | BASE,
     "reference": {"reference", "papers", "report", "study", "train", "laws"} | BASE,
     "__main__": {"cli"} | BASE,
 }

@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 
 import moejax as mj
+from moejax.errors import UserError
 from moejax.fit.search.starts import Sobol
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.result import Column, Result, Table
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
 OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training", "show"} | {
-    "read_curves",
-    "fit_curves",
+    *("read_curves", "fit_curves", "compare", "speedup", "predict", "next_runs", "plan", "plot", "train", "Study"),
 }
 
 
@@ -47,10 +48,12 @@ def test_a_name_that_is_not_offered_is_none():
 
 
 def test_a_package_can_be_called_and_imported_from():
-    for name in ("fit", "design"):
+    for name in ("fit", "design", "plan", "train"):
         package = importlib.import_module(f"moejax.{name}")
         assert getattr(mj, name) is package
         assert callable(package)
+        assert inspect.getdoc(package.__wrapped__)
+        assert "self" not in inspect.signature(package).parameters
         assert inspect.ismodule(package)
 
 
@@ -93,6 +96,61 @@ def test_from_a_table_to_a_design_in_three_calls(table, tmp_path, capsys):
     for answer, words in ((fit, "Chinchilla, fitted to 20 runs"), (found, "law: Chinchilla; constraints: flops")):
         mj.show(answer)
         assert words in capsys.readouterr().out
+
+
+def test_an_answer_writes_itself_from_its_summary():
+    found = mj.predict(HOFFMANN_2022, mj.Design(params_active=7e9, tokens=2e12))
+    (row,) = found.to_frame().to_dict("records")
+    assert row == {"output": "loss", "value": found.loss, "unit": "nats per token"}
+    assert found.to_latex().splitlines()[1:4] == [r"\toprule", r"output & value & unit \\", r"\midrule"]
+    shown = Result("a < b", ["x & y"], [Table("Rates", [Column("µ_s", ".2f", unit="%")], [[1.0]])], ["50 %"])
+    assert shown._repr_html_() == "\n".join(
+        [
+            "<h3>a &lt; b</h3>",
+            "<p><strong>! x &amp; y</strong></p>",
+            "<h4>Rates</h4>",
+            "<table>\n<thead><tr><th>µ_s, %</th></tr></thead>\n<tbody>\n<tr><td>1.00</td></tr>\n</tbody>\n</table>",
+            "<p>50 %</p>",
+        ]
+    )
+    assert r"µ\_s, \% \\" in shown.to_latex()
+    with pytest.raises(UserError, match="no table 'Rate'; it has Rates"):
+        shown.to_frame("Rate")
+
+
+def test_laws_are_compared_and_drawn_from_a_table(table, tmp_path):
+    read = mj.read_runs(table, ("params_active", "tokens"))
+    compared = mj.compare(read, ["chinchilla", "loss = E + A/N^alpha"])
+    assert list(compared.to_frame()["law"]) == ["chinchilla", "loss = E + A/N^alpha"]
+    assert "Laws compared" in compared._repr_html_()
+    assert compared.plot(read).save(tmp_path / "compared.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(UserError, match=r"give what moejax\.read_runs returned"):
+        compared.plot()
+    with pytest.raises(UserError, match="is no name of a figure"):
+        mj.plot.runs(table.assign(flops=1e18)).save(tmp_path / "runs.bmp")
+
+
+def test_a_speedup_is_of_two_tables_or_of_a_law(table):
+    ours = table.assign(flops=6 * table["params_active"] * table["tokens"])
+    found = mj.speedup(ours, ours.assign(loss=1.01 * ours["loss"]), flops=1e20)
+    assert found.rows[0].leverage > 1
+    by_law = mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
+    assert by_law.rows[0].leverage > 1
+    assert by_law.families == ("expansion=16", "expansion=1")
+    with pytest.raises(UserError, match="A law is asked at a budget"):
+        mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params")
+    with pytest.raises(UserError, match="where applies to tables of runs"):
+        mj.speedup("glm-4.5", "kimi-k2", law="zhao", flops=1e24, where=["tokens>1"])
+
+
+@pytest.mark.slow
+def test_the_next_runs_are_proposed_for_an_answer(table):
+    to_know = {"loss": {"params_active": 7e9, "tokens": 2e12}}
+    found = mj.next_runs(table, "chinchilla", to_know, flops=1e20, most=3, reading={"where": ["tokens>1"]})
+    assert 1 <= len(found.to_frame()) <= 3
+    assert len(found.titles) == 1
+    with pytest.raises(UserError, match="no law"):
+        mj.next_runs(table, "chinchila", to_know, flops=1e20)
 
 
 @pytest.mark.slow

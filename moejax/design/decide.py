@@ -24,6 +24,7 @@ from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.law import Law, Published
 from moejax.laws.predict import Ranged, check_experts, predict, published
+from moejax.result import Shown
 from moejax.wording import told
 
 
@@ -97,7 +98,7 @@ class Likely(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignResult:
+class DesignResult(Shown):
     """A model to train, with the reasons for it."""
 
     optimum: Optimum

@@ -18,7 +18,7 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.design.decide import customary_model
 from moejax.errors import UserError
-from moejax.experimental_design.candidates import Candidates, of_table
+from moejax.experimental_design.candidates import Candidates, like, of_table
 from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.posterior_modes import Noise, PosteriorModes, distance
@@ -42,14 +42,17 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, design_from, known
 from moejax.laws.law import without_effect
+from moejax.result import Shown
 from moejax.run_table import read_as_it_is
 from moejax.say import say
 from moejax.stored import foreign_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class Proposal(Shown):
     """The runs to train next, and the evidence for them."""
+
+    MAIN = -1
 
     plan: ExperimentPlan
     candidates: Candidates
@@ -71,6 +74,10 @@ class Proposal:
     """Standard errors of the answers' logarithms as in ``moejax fit``, by fitted law; NaN if unknown."""
     instead: tuple[str, ...] = ()
     """Coefficients that the runs were planned for, because the fitted law has no answer to the question."""
+    titles: tuple[str, ...] = ()
+    """Titles of the questions, in the order of the answers."""
+    inputs: tuple[str, ...] = ()
+    """Inputs of the laws."""
 
 
 def propose(
@@ -310,6 +317,37 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architectu
     name = customary_model(inputs)
     say(f"Shapes have the proportions and the vocabulary of {name}; give your own with --arch or --config.")
     return [CATALOGUE[name].architecture]
+
+
+def candidates_like(
+    read: ReadRuns,
+    inputs: Sequence[str],
+    recipe: Mapping[str, Any],
+    *,
+    most_flops: float,
+    architecture: Architecture | None = None,
+    sequence_length: int | None = None,
+    reach: float = 4.0,
+    seed: int = 0,
+) -> Candidates:
+    """Return trainable shapes with the proportions of an architecture, or of those of the table.
+
+    Args:
+      recipe: the recipe that trains them (``recipe_of``).
+      reach: maximum ratio of parameters and tokens to the table's largest.
+    """
+    optimizer = recipe.get("optimizer", {})
+    return like(
+        architectures_like(read, inputs) if architecture is None else [architecture],
+        inputs,
+        read.runs,
+        most_flops=most_flops,
+        sequence_length=sequence_length or recipe.get("data", {}).get("sequence_length", 4096),
+        reach=reach,
+        # A budget has at least two steps, and its warm-up ends before its decay starts.
+        least_tokens=max(whole(recipe.get("batch_tokens")) * 2.0, whole(optimizer.get("warmup_tokens")) * 2.0),
+        seed=seed,
+    )
 
 
 def whole(value: int | str | None) -> int:

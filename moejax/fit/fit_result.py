@@ -48,7 +48,7 @@ from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law, coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
 from moejax.laws.scores.chained_law import ChainedLaw, chained_law
-from moejax.result import NOT_DETERMINED, NOT_SET, OF_ANOTHER, Column, Result, Table, Written, percent
+from moejax.result import NOT_DETERMINED, NOT_SET, OF_ANOTHER, Column, Plotted, Result, Table, Written, percent
 from moejax.stored import read_json, write_json
 from moejax.wording import command, counted, listed, told
 
@@ -83,8 +83,10 @@ class CoefficientRow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitResult:
+class FitResult(Plotted):
     """A fitted law and the uncertainty of the fit."""
+
+    MAIN = 1
 
     law: Any
     """Fitted law in its own parameterisation; call it on a Design."""

@@ -22,6 +22,7 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
 from moejax.laws.law import Law, Published, outputs_of, require_inputs
 from moejax.quantities import format
+from moejax.result import Column, Result, Shown, Table
 from moejax.wording import did_you_mean, listed
 
 POSITIVE = (
@@ -39,7 +40,7 @@ AS_DENSE = (
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Shown):
     """The prediction of a law for one design."""
 
     values: Mapping[str, float]
@@ -53,6 +54,16 @@ class Prediction:
     """True if the design is a mixture and the constants were fitted to dense models only."""
     params_effective: float | None = None
     """Parameters of the dense model with the same loss; None if the law does not define them."""
+
+    def summary(self) -> Result:
+        """Return the predicted values, and how far they extrapolate."""
+        columns = (Column("output", words=True), Column("value", format), Column("unit", words=True))
+        rows = [[name, value, self.units[name]] for name, value in self.values.items()]
+        if self.params_effective is not None:
+            rows.append(["params_effective", self.params_effective, "parameters of the dense model of this loss"])
+        far = beyond_in_words(self.extrapolated)
+        notes = [f"Beyond the fitted range: {'; '.join(far)}."] * bool(far) + [AS_DENSE] * self.as_dense
+        return Result(tables=[Table("Prediction", columns, rows)], notes=notes)
 
     @property
     def loss(self) -> float:

@@ -23,6 +23,7 @@ from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.program_time import ProgramTime, filled_rows, program_time
 from moejax.plan.step_time import Roofline, evaluation_roofline, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology, parse
+from moejax.result import Plotted
 from moejax.sharding import DCN_DATA, MESH_AXES, partition_spec
 from moejax.train.devices import check_quantization
 from moejax.train.mesh import batch_sharding, make_mesh
@@ -128,7 +129,7 @@ class CollectiveVolume:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Plotted):
     """One training on one topology."""
 
     name: str

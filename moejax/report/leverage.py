@@ -25,7 +25,7 @@ from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law
 from moejax.laws.predict import beyond_in_words
 from moejax.quantities import format
-from moejax.result import Column, Result, Table
+from moejax.result import Column, Result, Shown, Table
 from moejax.wording import counted, listed
 
 
@@ -43,15 +43,20 @@ class BudgetLeverage:
 
 
 @dataclass(frozen=True)
-class LeverageTable:
+class LeverageTable(Shown):
     """The leverage at every budget, with notes and warnings."""
 
     rows: Sequence[BudgetLeverage]
     notes: Sequence[str]
     warnings: Sequence[str] = ()
+    level: float = 0.9
+    """Coverage of the intervals."""
+    families: tuple[str, str] = ("A", "B")
+    """Names of the families."""
 
-    def summary(self, a: str, b: str, level: float) -> Result:
-        """Return the leverages of the family ``a`` over ``b`` as a table."""
+    def summary(self) -> Result:
+        """Return the leverages of the first family over the second as a table."""
+        (a, b), level = self.families, self.level
         columns = (
             Column("flops", format, value="flops"),
             Column("leverage", ".3g", value=lambda row: "undefined" if row.leverage is None else row.leverage),
@@ -98,7 +103,7 @@ def leverage_of_tables(
         *_luck(between),
         *_far(between),
     ]
-    return LeverageTable(rows, notes, warnings)
+    return LeverageTable(rows, notes, warnings, level)
 
 
 def leverage_under_law(
@@ -147,7 +152,8 @@ def leverage_under_law(
         rows.append(BudgetLeverage(budget, *map(_known, (both.value, ends and ends.low, ends and ends.high))))
     if far := beyond_in_words(beyond(known, *optima)):
         warnings.append(f"The families lie beyond what the law was fitted to: {', '.join(far)}.")
-    return LeverageTable(rows, [f"law: {name}; both families at the sizes that are best for them."], warnings)
+    notes = [f"law: {name}; both families at the sizes that are best for them."]
+    return LeverageTable(rows, notes, warnings, level, families)
 
 
 def leverage_under_formula(
@@ -169,7 +175,7 @@ def leverage_under_formula(
     notes = [f"law: {law.formula.text}"]
     if any(row.leverage is None for row in rows):
         notes.append("Undefined where B reaches A's loss within no factor of 9 million of the budget.")
-    return LeverageTable(rows, notes, warnings)
+    return LeverageTable(rows, notes, warnings, level)
 
 
 def _known(value: float | None) -> float | None:

@@ -12,16 +12,15 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from moejax.errors import UserError
 from moejax.json_text import finite, json_text
-from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written
-from moejax.wording import one_line
+from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Shown, Table, Written
+from moejax.wording import one_line, some
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from rich.console import Console
     from rich.text import Text
-
-    from moejax.design.decide import DesignResult
-    from moejax.fit.fit_result import FitResult
 
 GAP, NARROW = 3, 2
 """Blanks between columns, and where a line would be too short."""
@@ -35,13 +34,15 @@ PIPE = 140
 """Characters of a line where there is no terminal."""
 
 
-def show(answer: Result | FitResult | DesignResult, *, as_json: bool = False) -> None:
+def show(answer: Shown, *, as_json: bool = False) -> None:
     """Print a result to stdout, for people or as JSON.
 
     Args:
-      answer: a ``Result``, or what ``moejax.fit`` or ``moejax.design`` returns.
+      answer: a ``Result``, or what ``moejax.fit``, ``moejax.design`` and the others return.
     """
-    result = _result(answer)
+    if not isinstance(answer, Shown):
+        raise TypeError(f"show takes a Result or an answer that has a summary; got {type(answer).__name__}.")
+    result = answer.summary()
     if as_json:
         print(json(result))
         return
@@ -56,19 +57,23 @@ def show(answer: Result | FitResult | DesignResult, *, as_json: bool = False) ->
     _print(result, console)
 
 
-def _result(answer: Result | FitResult | DesignResult) -> Result:
-    if isinstance(answer, Result):
-        return answer
+def summary_of(answer: Shown) -> Result:
+    """Return the summary of an answer whose package writes it in a module of its own."""
     # Most results are rendered without the packages of laws and designs, which import JAX.
+    from moejax.design import summary as design
     from moejax.design.decide import DesignResult
-    from moejax.design.summary import summary
-    from moejax.fit.fit_result import FitResult
+    from moejax.experimental_design import summary as experimental_design
+    from moejax.experimental_design.propose import Proposal
+    from moejax.plan import summary as plan
+    from moejax.plan.plan import Plan
 
     if isinstance(answer, DesignResult):
-        return summary(type(answer.optimum.problem.law).__name__, answer)
-    if isinstance(answer, FitResult):
-        return answer.summary()
-    raise TypeError(f"show takes a Result, a FitResult or a DesignResult; got {type(answer).__name__}.")
+        return design.summary(type(answer.optimum.problem.law).__name__, answer)
+    if isinstance(answer, Proposal):
+        return experimental_design.summary(answer, answer.titles, answer.inputs)
+    if isinstance(answer, Plan):
+        return plan.summary(answer)
+    raise TypeError(f"{type(answer).__name__} has no summary.")
 
 
 def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
@@ -235,6 +240,49 @@ def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
     rule = ["---" if i == 0 or column.words else "---:" for i, column in enumerate(columns)]
     lines = [list(map(write, [column.heading for column in columns])), rule, *(list(map(write, row)) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def html(result: Result) -> str:
+    """Return the result as escaped HTML, for a notebook."""
+    parts = [f"<h3>{_escaped(result.title)}</h3>"] if result.title else []
+    parts += [f"<p><strong>! {_escaped(warning)}</strong></p>" for warning in result.warnings]
+    for table in result.tables:
+        parts += [f"<h4>{_escaped(table.title)}</h4>"] if table.title else []
+        parts += [html_table(table)] if table.columns else []
+        parts += [f"<p>{_escaped(note)}</p>" for note in table.notes]
+    return "\n".join([*parts, *(f"<p>{_escaped(note)}</p>" for note in result.notes)])
+
+
+def frame(result: Result, table: str | int = 0) -> DataFrame:
+    """Return a table of the result as a DataFrame with the keys of its JSON; see ``Shown.to_frame``."""
+    import pandas as pd
+
+    return pd.DataFrame(_records(_table(result, table)))
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+    sign: f"\\{sign}" for sign in "&%$#_{}"
+}
+
+
+def latex(result: Result, table: str | int = 0) -> str:
+    """Return a table of the result as a LaTeX tabular for booktabs; see ``Shown.to_latex``."""
+    columns, rows = _table(result, table).shown()
+    sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
+    heads, *lines = (
+        " & ".join("".join(_LATEX.get(sign, sign) for sign in one_line(cell)) for cell in row) + r" \\"
+        for row in ([column.heading for column in columns], *rows)
+    )
+    rules = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", heads, r"\midrule")
+    return "\n".join([*rules, *lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _table(result: Result, table: str | int) -> Table:
+    tables = [one for one in result.tables if one.columns]
+    found = [one for one in tables if one.title == table] if isinstance(table, str) else tables[table:][:1]
+    if not found:
+        raise UserError(f"The answer has no table {table!r}; it has {some([one.title for one in tables]) or 'none'}.")
+    return found[0]
 
 
 def html_table(table: Table) -> str:

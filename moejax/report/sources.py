@@ -100,7 +100,11 @@ def plan_table(path: Path) -> pd.DataFrame:
     Raises:
       UserError: the file is not one of ``moejax plan``.
     """
-    data = read_json(path, _PLAN, remedy="moejax plan --out DIR writes a plan.json")
+    return of_plan(read_json(path, _PLAN, remedy="moejax plan --out DIR writes a plan.json"))
+
+
+def of_plan(data: dict[str, Any]) -> pd.DataFrame:
+    """Return the table of ``plan_table`` from the data of a plan."""
     others = data.get("others")
     return pd.DataFrame([row for plan in [data, *(others or [])] for row in _plan_rows(plan)])
 

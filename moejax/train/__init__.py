@@ -1,1 +1,8 @@
-"""Training: data, state, step, loop, optimiser, schedule, checkpoint, metrics, mesh."""
+"""Training: data, state, step, loop, optimiser, schedule, checkpoint, metrics, mesh.
+
+Calling the package, as ``moejax.train(…)``, calls ``moejax.api.train``.
+"""
+
+from moejax.callable_module import make_callable
+
+make_callable(__name__, "moejax.api.train")

@@ -87,7 +87,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
                     likely=likely if likely is None or known.converged else None,
                     level=self.level,
                 )
-        render.show(result.summary(self.a, self.b, self.level), as_json=self.json)
+        render.show(replace(result, families=(self.a, self.b)), as_json=self.json)
 
     def _runs(self, text: str) -> Runs:
         from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES

@@ -165,22 +165,19 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         return {name: published(name, self.around).law}
 
     def _candidates(self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any]) -> Candidates:
-        from moejax.experimental_design.candidates import like
-        from moejax.experimental_design.propose import architectures_like, candidates_of, whole
+        from moejax.experimental_design.propose import candidates_like, candidates_of
 
         most = min(self.flops, self.largest or self.flops)
         if self.candidates:
             return candidates_of(self.candidates, inputs, self.mapping(self.candidates), most)
-        given, optimizer = self.architecture(), recipe.get("optimizer", {})
-        return like(
-            architectures_like(read, inputs) if given is None else [given],
+        return candidates_like(
+            read,
             inputs,
-            read.runs,
+            recipe,
             most_flops=most,
-            sequence_length=self.sequence_length or recipe.get("data", {}).get("sequence_length", 4096),
+            architecture=self.architecture(),
+            sequence_length=self.sequence_length,
             reach=self.reach,
-            # A budget has at least two steps, and its warm-up ends before its decay starts.
-            least_tokens=max(whole(recipe.get("batch_tokens")) * 2.0, whole(optimizer.get("warmup_tokens")) * 2.0),
             seed=self.seed,
         )
 

@@ -25,7 +25,7 @@ from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
 from moejax.laws.law import Law, coefficients
-from moejax.result import Column, Result, Table, percent
+from moejax.result import Column, Plotted, Result, Table, percent
 from moejax.wording import listed, told
 
 
@@ -85,7 +85,7 @@ def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Plotted):
     """Laws in ascending order of held-out error, and the laws that could not be fitted with the reason."""
 
     laws: tuple[Compared, ...]
@@ -164,6 +164,10 @@ class Comparison:
     def next_law(self) -> str:
         """The law to fit next: the trusted law, or the preferred one if laws cannot be distinguished."""
         return self.selection.trusted or self.selection.preferred
+
+    def summary(self, title: str = "Laws compared", verbose: bool = False) -> Result:
+        """Return a table with a row per law, the best first, the held-out runs, omitted laws and the verdict."""
+        return summary(self, title, verbose)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; non-finite numbers become null."""

@@ -14,6 +14,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
 from numpy.typing import ArrayLike
 
+from moejax.errors import UserError
 from moejax.fit.search.objective import compiled_outputs
 from moejax.float64 import float64
 from moejax.folder import atomic_write, one_set, write_text
@@ -45,6 +46,30 @@ class Figure:
         writer.writerows({name: inert(value) for name, value in row.items()} for row in self.rows)
         return text.getvalue()
 
+    def save(self, path: str | Path) -> Path:
+        """Write the drawing as PNG, SVG or PDF, by the suffix of the path; an existing file is replaced.
+
+        Raises:
+          UserError: the suffix is another one.
+        """
+        path = Path(path)
+        if (suffix := path.suffix[1:]) not in FORMATS:
+            raise UserError(f"{path} is no name of a figure; end it with one of {', '.join(f'.{f}' for f in FORMATS)}.")
+        with atomic_write(path) as partial:
+            self._write(partial, suffix)
+        return path
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self._write(png, "png", 110)
+        return png.getvalue()
+
+    def _write(self, into: Any, suffix: str, dots_per_inch: int | None = None) -> None:
+        with rc_context(RC):
+            self.drawing.savefig(
+                into, format=suffix, dpi=dots_per_inch or DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
+            )
+
 
 DOTS_PER_INCH = 200
 FORMATS: dict[str, dict[str, Any]] = {
@@ -67,10 +92,7 @@ def write_figure(
         figure = draw()
         for suffix in formats:
             written.append(f"{name}.{suffix}")
-            with atomic_write(folder / written[-1]) as partial:
-                figure.drawing.savefig(
-                    partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
-                )
+            figure.save(folder / written[-1])
         written.append(f"{name}.csv")
         write_text(folder / written[-1], figure.csv())
     return tuple(written)

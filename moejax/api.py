@@ -1,0 +1,281 @@
+"""Functions of ``import moejax as mj`` that join several packages: each is the command of its name, on Python objects.
+
+Their answers have ``summary()``, ``to_frame()`` and ``to_latex()``, and show themselves in a notebook.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from moejax.architecture import Architecture
+from moejax.errors import UserError
+from moejax.experimental_design.experiment_plan import RunBudget
+from moejax.experimental_design.propose import (
+    Proposal,
+    candidates_like,
+    check_output,
+    designs_of,
+    propose,
+    recipe_of,
+    target,
+)
+from moejax.fit.fit_result import FitResult
+from moejax.fit.search.objective import Penalty
+from moejax.fit.selection.comparison import Comparison, of_the_loss
+from moejax.fit.selection.comparison import compare as compare_laws
+from moejax.fit.selection.holdout import folds as splits_by_folds
+from moejax.fit.selection.holdout import split_by
+from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
+from moejax.fit.tables.column_names import is_formula, law_of_formula
+from moejax.fit.tables.read_runs import ReadRuns, read_runs
+from moejax.laws import LAWS, called
+from moejax.laws.formula_law import FormulaLaw
+from moejax.laws.predict import law_name, published
+from moejax.plan import process
+from moejax.plan.plan import Plan
+from moejax.plan.topology import parse
+from moejax.report.leverage import LeverageTable, leverage_of_tables, leverage_under_formula, leverage_under_law
+from moejax.report.trainings import trained
+from moejax.result import Result
+from moejax.say import say
+from moejax.train.auto import choose_hyperparameters
+from moejax.train.loop import train as train_in
+from moejax.train.training import Recipe, Training
+
+RunTable = str | Path | pd.DataFrame | ReadRuns
+"""The result of ``moejax.read_runs``; or a file or DataFrame to read."""
+Family = RunTable | Mapping[str, float]
+"""A table of runs; or, under a law, held values or a published model's name."""
+
+
+def compare(
+    runs: RunTable,
+    laws: str | type | Sequence[str | type] = (),
+    *,
+    hold_out: str | Sequence[str] = "tokens",
+    folds: int = 0,
+    fixed: Mapping[str, float] | None = None,
+    penalty: Penalty | None = None,
+    seed: int = 0,
+    **reading: Any,
+) -> Comparison:
+    """Fit laws to the same runs, and test them on the same held-out runs, as ``moejax compare``.
+
+    Args:
+      runs: the result of ``moejax.read_runs``; or a file or DataFrame to read.
+      laws: names, formulas such as ``"loss = E + A/N^alpha"``, or classes; by default every law of the loss that the
+        runs allow.
+      hold_out: rules, as of ``--hold-out``: ``tokens`` for the runs of most tokens, ``tokens:1e10``, ``model=large``.
+      folds: number of folds of runs to hold out too; 0 for none.
+      fixed: coefficients to hold fixed, in every law that has them.
+      reading: options of ``moejax.read_runs``.
+
+    Raises:
+      UserError: there is no such law, nothing can be held out, or no law can be fitted to these runs.
+    """
+    asked = [laws] if isinstance(laws, str | type) else list(laws)
+    read = _read(runs, (), reading)
+    every: dict[str, Any] = {} if asked else of_the_loss(LAWS)
+    for law in asked:
+        if isinstance(law, type):
+            every[called(law)] = law
+        elif is_formula(law):
+            every[law] = law_of_formula(law, read.frame, mapping=read.read_from)
+        else:
+            every[law_name(law)] = LAWS[law_name(law)]
+    splits = [split_by(read, rule) for rule in ([hold_out] if isinstance(hold_out, str) else hold_out)]
+    splits += splits_by_folds(read.runs, folds, seed=seed) if folds else []
+    return compare_laws(every, read.runs, splits, penalty=penalty, fixed=fixed, seed=seed)
+
+
+def speedup(
+    a: Family,
+    b: Family,
+    *,
+    law: str | FitResult | None = None,
+    flops: float | Sequence[float] = (),
+    fixed: Mapping[str, float] | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+    **reading: Any,
+) -> LeverageTable:
+    """Return the FLOPs that B needs for A's loss, per FLOP of A (the efficiency leverage), as ``moejax leverage``.
+
+    Args:
+      a: without ``law``, a table of runs: the result of ``moejax.read_runs``, a file or a DataFrame. With it, the
+        values that the family holds, such as ``{"expansion": 16}``, or a published model's name.
+      b: the same, of the other family.
+      law: a law of the loss, by name, or a fit, which gives intervals.
+      flops: A's budgets; by default those of its runs.
+      fixed: ``irreducible`` or ``exponent`` of both tables' loss-compute curves, to hold fixed.
+      level: coverage of the intervals.
+      reading: options of ``moejax.read_runs``, such as ``where`` and ``mapping``.
+
+    Raises:
+      UserError: a table cannot be read, ``flops`` is missing beside a law, or the law predicts no loss.
+    """
+    budgets = [float(flops)] if isinstance(flops, int | float) else [float(one) for one in flops]
+    if law is None:
+        reading = {"also_told_apart_by": (*SIZES, *MIXTURES)} | reading
+        ours, others = (_read(one, ("flops",), reading).runs for one in (a, b))
+        return leverage_of_tables(ours, others, budgets or None, fixed=fixed or {}, level=level, seed=seed)
+    if reading or fixed:
+        given = next(iter(reading), "fixed")
+        raise UserError(f"{given} applies to tables of runs; leave it out if a law is given.")
+    if not budgets:
+        raise UserError("A law is asked at a budget; give flops, such as flops=1e24.")
+    known = published(law) if isinstance(law, str) else law
+    if isinstance(known, FitResult) and isinstance(known.law, FormulaLaw):
+        return leverage_under_formula(known, (_held(a) or {}, _held(b) or {}), budgets, level)
+    likely = known.drawn() if isinstance(known, FitResult) else None
+    names, held = (_family(a), _family(b)), (_held(a), _held(b))
+    name = called(type(known.law))
+    return leverage_under_law(name, known.law, known, names, held, budgets, likely=likely, level=level)
+
+
+def _family(one: Family) -> str:
+    held = _held(one)
+    return str(one) if held is None else ",".join(f"{name}={value:g}" for name, value in held.items())
+
+
+def _held(one: Family) -> Mapping[str, float] | None:
+    if not isinstance(one, str | Mapping):
+        raise UserError(
+            "Under a law, a family is what it holds, such as {'expansion': 16}, or a published model's name; leave law "
+            "out to compare tables."
+        )
+    return None if isinstance(one, str) else one
+
+
+def next_runs(
+    runs: RunTable,
+    law: str | Sequence[str],
+    targets: Mapping[str, Mapping[str, float]] | Sequence[str],
+    *,
+    flops: float,
+    most: int = 10,
+    like: Architecture | None = None,
+    reach: float = 4.0,
+    sequence_length: int | None = None,
+    noise: float | None = None,
+    fixed: Mapping[str, float] | None = None,
+    modes: bool = False,
+    seed: int = 0,
+    reading: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Proposal:
+    """Propose the runs to train next: those that make answers of a law most certain, as ``moejax next``.
+
+    Args:
+      runs: the result of ``moejax.read_runs``; or a file or DataFrame to read.
+      law: a law's name, or several, which the runs then also distinguish.
+      targets: answers to make certain, with what each is given: ``{"loss": {"params_active": 7e9, "tokens": 2e12}}``,
+        ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or coefficients by name.
+      flops: FLOPs of all new runs together.
+      most: maximum number of new runs.
+      like: architecture whose proportions the runs keep; by default those of the table.
+      reach: maximum ratio of a run's parameters or tokens to the table's largest.
+      sequence_length: tokens of a sequence; by default the table's, or 4096.
+      noise: standard deviation of log loss between runs; by default that of the fit's residuals.
+      fixed: coefficients to hold fixed.
+      modes: True to plan for every mode of the law's posterior.
+      reading: options of ``moejax.read_runs``.
+      options: options of ``fit_law``.
+
+    Raises:
+      UserError: there is no such law or target, or the runs or the budget do not suffice.
+    """
+    names = [law_name(one) for one in ([law] if isinstance(law, str) else law)]
+    laws: dict[str, Any] = {name: LAWS[name] for name in names}
+    inputs = tuple(dict.fromkeys(name for cls in laws.values() for name in cls.inputs))
+    wanted = targets if isinstance(targets, Mapping) else {one: {} for one in targets}
+    held = dict(fixed or {})
+    asked = {
+        name: [target(what, given, cls, tuple(held)) for what, given in wanted.items()] for name, cls in laws.items()
+    }
+    read = _read(runs, inputs, dict(reading or {}))
+    check_output(asked, laws, read.runs.output)
+    recipe = recipe_of(read, Recipe(budgets_tokens=()), sequence_length)
+    answers = asked[names[0]]
+    proposal = propose(
+        laws,
+        read.runs,
+        candidates_like(
+            read,
+            inputs,
+            recipe,
+            most_flops=flops,
+            architecture=like,
+            sequence_length=sequence_length,
+            reach=reach,
+            seed=seed,
+        ),
+        {name: [one.functional for one in estimands] for name, estimands in asked.items()},
+        RunBudget(flops=flops, runs=most),
+        noise=noise,
+        fixed=held,
+        modes=modes,
+        asked=designs_of(answers),
+        seed=seed,
+        **options,
+    )
+    titles = proposal.instead or tuple(one.title for one in answers)
+    return dataclasses.replace(proposal, titles=titles, inputs=inputs)
+
+
+def plan(training: Training, topology: str) -> Plan:
+    """Compile a training's step for chips that need not be present, as ``moejax plan``.
+
+    Args:
+      topology: such as ``v5p:4x4x4``, ``h100:8x8`` for 8 hosts of 8 GPUs, or ``cpu:8``.
+
+    Raises:
+      UserError: the topology is unknown, the training cannot run on it, or its compiler is not installed.
+    """
+    return process.plan(choose_hyperparameters(training).training, parse(topology))
+
+
+def train(
+    training: Training,
+    out: str | Path | None = None,
+    *,
+    data: str | Path | None = None,
+    accept_changes: bool = False,
+) -> Result:
+    """Train a model to its token budgets, or resume this training, as ``moejax train``.
+
+    Args:
+      out: its folder; by default ``runs/NAME``.
+      data: folder of the tokenised corpus, which trainings can share; by default ``out/data``.
+      accept_changes: resume although settings that change the loss are different now.
+
+    Returns:
+      The rows of the run table, of which ``to_frame()`` shows the main columns and ``data`` holds all.
+
+    Raises:
+      UserError: the training is invalid, or the folder belongs to another one.
+    """
+    chosen = choose_hyperparameters(training)
+    if chosen.derivation:
+        say(chosen.derivation)
+    folder = Path(out or f"runs/{training.name}")
+    rows = train_in(
+        chosen.training, folder, data_folder=Path(data) if data else None, accept_changes=accept_changes, log=say
+    )
+    return dataclasses.replace(trained(rows, folder), data=rows)
+
+
+def _read(runs: Family, law: str | Sequence[str], reading: Mapping[str, Any]) -> ReadRuns:
+    if isinstance(runs, ReadRuns):
+        if reading.keys() - {"also_told_apart_by"}:
+            raise UserError(f"{next(iter(reading))} says how a table is read; give it to moejax.read_runs.")
+        return runs
+    read = read_runs(runs, law, **reading)
+    if read.notes:
+        say(*read.notes)
+    return read

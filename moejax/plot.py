@@ -1,0 +1,110 @@
+"""Figures of answers and runs, and every figure of ``moejax plot`` by its name.
+
+Each function returns a ``Figure``: a notebook shows it, ``save("figure.pdf")`` writes it, ``rows`` are its data and
+``drawing`` is Matplotlib's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.fit.runs import Runs
+from moejax.fit.selection.comparison import Comparison
+from moejax.fit.tables.read_runs import ReadRuns
+from moejax.laws.law import Law
+from moejax.papers.plots import ALL
+from moejax.plan.plan import Plan
+from moejax.plan.summary import as_data
+from moejax.report import sources
+from moejax.report.figures import evidence
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.predictions import compared_laws
+from moejax.report.plots import chosen, draw, example_of, inputs_of
+from moejax.run_table import DataFrame, read_as_it_is
+
+
+def named(
+    name: str,
+    table: str | Path | pd.DataFrame | None = None,
+    *,
+    law: FitResult | Law | None = None,
+    synthetic: bool = False,
+) -> Figure:
+    """Return a figure of ``moejax plot --list`` by its name.
+
+    Args:
+      table: the figure's table, a file or a DataFrame with the columns that it names; some draw a law alone.
+      law: a fit or a law of the form that the figure draws, instead of the published constants.
+      synthetic: True to draw a figure that needs a table from synthetic data.
+
+    Raises:
+      UserError: there is no such figure, or its table is missing or lacks columns.
+    """
+    plots = chosen([name], ALL)
+    if len(plots) > 1:
+        raise UserError(f"{name} names {len(plots)} figures; give one of {', '.join(plot.name for plot in plots)}.")
+    (plot,) = plots
+    if synthetic and plot.needs_table:
+        return draw(plot, example_of(plot))
+    frame = table if table is None or isinstance(table, pd.DataFrame) else read_as_it_is(table)
+    return draw(plot, inputs_of(plot, law=law.law if isinstance(law, FitResult) else law, table=frame))
+
+
+def fit(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
+    """Return a fitted law through its runs: predicted against measured, and both over each input."""
+    return _drawn("fit", evidence.fit_table(fit, _runs_of(runs)))
+
+
+def profile(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
+    """Return how sharply the runs set each coefficient: the rise of the objective as it is held fixed elsewhere."""
+    return _drawn("profile", evidence.profile_table(fit, _runs_of(runs)))
+
+
+def starts(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
+    """Return where the starts of the search ended."""
+    return _drawn("starts", evidence.starts_table(fit, _runs_of(runs)))
+
+
+def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
+    """Return predicted against measured losses, a panel per law; held-out runs are marked."""
+    return compared_laws(comparison, runs.runs, runs.rows.tolist())
+
+
+def plan(plan: Plan) -> Figure:
+    """Return the memory of a chip and the seconds of a step by their parts."""
+    return _drawn("plan", sources.of_plan(as_data(plan)))
+
+
+def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
+    """Return loss against training FLOPs with the frontier, of a file, a DataFrame or read runs."""
+    return named("runs", runs.frame if isinstance(runs, ReadRuns) else runs)
+
+
+def figure_of(answer: FitResult | Comparison | Plan, given: ReadRuns | Runs | None = None) -> Figure:
+    """Return the figure of an answer, which is its ``plot()``.
+
+    Args:
+      given: the result of ``moejax.read_runs`` that the answer was computed from, if the figure shows runs.
+
+    Raises:
+      UserError: the figure shows runs, and none are given.
+    """
+    if isinstance(answer, Plan):
+        return plan(answer)
+    if isinstance(answer, FitResult) and given is not None:
+        return fit(answer, given)
+    if isinstance(answer, Comparison) and isinstance(given, ReadRuns):
+        return comparison(answer, given)
+    raise UserError("The figure shows the fitted runs; give what moejax.read_runs returned, as plot(runs).")
+
+
+def _drawn(name: str, table: DataFrame) -> Figure:
+    return draw(ALL[name], inputs_of(ALL[name], table=table))
+
+
+def _runs_of(runs: ReadRuns | Runs) -> Runs:
+    return runs.runs if isinstance(runs, ReadRuns) else runs
