@@ -18,6 +18,8 @@ PAGES = [
     *sorted(Path("docs").rglob("*.md")),
     *sorted(Path("configs").rglob("*.py")),
 ]
+# Pages that show whole commands within lines and tables; others name parts of them there.
+INLINE = [Path("README.md"), *(Path("docs", f"{name}.md") for name in ("commands", "train_your_own", "gpus_and_tpus"))]
 SKILLS = sorted(Path("skills").rglob("SKILL.md"))
 CODE = re.compile(r"^```\w*(?: [^\n]*)?\n(.*?)^```$|^ {4}(moejax [^\n]*)$", re.MULTILINE | re.DOTALL)
 
@@ -25,7 +27,7 @@ CODE = re.compile(r"^```\w*(?: [^\n]*)?\n(.*?)^```$|^ {4}(moejax [^\n]*)$", re.M
 def commands(text: str) -> list[str]:
     """Its lines that are commands; comments and redirections left out."""
     found = (re.match(r"(?:Command:)?\s*(moejax +[a-z].*)", line) for line in text.splitlines())
-    return [re.split(r"  +[#(]| > ", match[1])[0].strip() for match in found if match]
+    return [re.split(r"  +[#(]| > [\w./-]+$", match[1])[0].strip() for match in found if match]
 
 
 def code(page: Path) -> str:
@@ -38,7 +40,7 @@ SHOWN = [
     (str(source), line)
     for source, text in (
         *((page, code(page)) for page in PAGES),
-        *((page, "\n".join(re.findall(r"`(moejax [^`]* [^`]*)`", page.read_text()))) for page in SKILLS),
+        *((page, "\n".join(re.findall(r"`(moejax [^`…]* [^`…]*)`", page.read_text()))) for page in [*INLINE, *SKILLS]),
         *((name, command_module(name).EXAMPLE) for name in COMMANDS),
     )
     for line in commands(text)

@@ -24,3 +24,12 @@ def test_a_list_within_a_list_is_indented_as_the_site_needs_it(page):
 def test_what_a_page_links_to_is_there(page):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("word", ["overfitting", "learning rate", "wall-clock"])
+def test_a_search_for_a_common_word_finds_a_heading_and_a_question(word):
+    headings = "\n".join(
+        re.findall(r"^#+ .*", "\n".join(page.read_text() for page in PAGES if page.stem != "log"), re.M)
+    )
+    assert word in headings.lower()
+    assert word in Path("docs/faq.md").read_text().lower()
