@@ -268,7 +268,7 @@ def test_flops_that_say_sizes_and_tokens_are_both_in_millions_are_mended_in_both
 
 
 def test_a_column_that_does_not_vary_is_said_to_be_one_number():
-    with pytest.raises(ValueError, match="tokens are 7 in all rows, but runs do not have"):
+    with pytest.raises(ValueError, match="tokens are 7 in all rows, but a run has at least 10000 tokens"):
         read_runs(grid(tokens=7.0), Chinchilla)
 
 

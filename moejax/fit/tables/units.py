@@ -88,8 +88,8 @@ def _out_of_range(
     some_only = wrong.any() and not wrong.all() and _apart(column, wrong)
     shown = column[wrong] if some_only else column
     where = f"{int(wrong.sum())} of {len(column)} rows ({rows_in_words(index[wrong])})" if some_only else "all rows"
-    limit = f"below {format(low)}" if few.any() else f"above {format(high)}"
-    said = f"{lies(name, shown.min(), shown.max(), where)}, but runs do not have {limit} {WORDS[kind]}"
+    limit = f"at least {format(low)}" if few.any() else f"at most {format(high)}"
+    said = f"{lies(name, shown.min(), shown.max(), where)}, but a run has {limit} {WORDS[kind]}"
     factors = _factors(name, shown, wrong if some_only else None, values, sources) if few.any() else []
     if not factors:
         return f"{said}; give plain {WORDS[kind]} (--map {name}='… * FACTOR')"
