@@ -59,7 +59,7 @@ def test_queries_of_a_device_are_answered_only_inside_the_context():
 
 
 @pytest.mark.skipif(not has_tokamax(), reason="tokamax is not installed: make parity")
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:tokamax")
 def test_tokamaxs_kernels_take_the_sizes_that_we_name():
     from tokamax._src.ops.ragged_dot import (
         pallas_mosaic_gpu,

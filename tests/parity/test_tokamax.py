@@ -21,7 +21,7 @@ from moejax.routing.dispatch import grouped
 pytestmark = [
     pytest.mark.skipif(not has_tokamax(), reason="tokamax is not installed: make parity"),
     # Tokamax's own.
-    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:tokamax"),
 ]
 TOKENS, WIDTH, HIDDEN, EXPERTS = 256, 256, 128, 4
 

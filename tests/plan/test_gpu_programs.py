@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.gpu_programs,
     pytest.mark.skipif(not has_cuda_plugin(), reason="JAX's CUDA wheels are not installed: make gpu-programs"),
     # Tokamax's own.
-    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:tokamax"),
 ]
 MOSAIC, TRITON, JAX_TRITON = "mosaic_gpu_v2", "__gpu$xla.gpu.triton", "triton_kernel_call"
 PALLAS_TRITON = "jax.experimental.pallas.triton"

@@ -75,7 +75,7 @@ def test_a_tpus_step_has_products_of_8_bits(tmp_path, chip, kind, word):
 
 @pytest.mark.gpu_programs
 @pytest.mark.skipif(not has_cuda_plugin(), reason="JAX's CUDA wheels are not installed: make gpu-programs")
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:tokamax")
 def test_an_h100s_step_has_products_of_8_bits_and_none_over_all_experts(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     path = tmp_path / "program.txt"
