@@ -29,6 +29,8 @@ SETTINGS = {
 """Environment variables of MLflow that are set unless the user has set them."""
 PAGE = 1_000
 """Number of runs per request."""
+MOST_PAGES = 1_000
+"""Largest number of pages of a list."""
 
 
 def is_file(path: Path) -> bool:
@@ -95,7 +97,9 @@ def _runs(text: str) -> Iterator[tuple[Any, list[tuple[Any, str]]]]:
             # MLflow uses deprecated options of SQLAlchemy.
             warnings.simplefilter("ignore")
             client = mlflow.MlflowClient(address)
-            experiments = {one.experiment_id: one.name for one in _every(client.search_experiments)}
+            experiments = {
+                one.experiment_id: one.name for one in _every(client.search_experiments, place, "experiments")
+            }
             if chosen and chosen not in experiments.values():
                 known = did_you_mean(chosen, sorted(experiments.values()))
                 raise UserError(f"{place} has no experiment {chosen}; {known}")
@@ -104,7 +108,8 @@ def _runs(text: str) -> Iterator[tuple[Any, list[tuple[Any, str]]]]:
             def search(**page: Any) -> Any:
                 return client.search_runs(ids, order_by=["attributes.start_time ASC"], **page)
 
-            yield client, [(run, experiments[run.info.experiment_id]) for run in _every(search)] if ids else []
+            found = _every(search, place, "runs") if ids else ()
+            yield client, [(run, experiments[run.info.experiment_id]) for run in found]
     except UserError:
         raise
     except Exception as error:
@@ -115,12 +120,16 @@ def _runs(text: str) -> Iterator[tuple[Any, list[tuple[Any, str]]]]:
         ) from error
 
 
-def _every(search: Callable[..., Any]) -> Iterator[Any]:
-    page = search(max_results=PAGE)
-    yield from page
-    while page.token:
-        page = search(max_results=PAGE, page_token=page.token)
+def _every(search: Callable[..., Any], place: str, items: str) -> Iterator[Any]:
+    """Yield a list that the client returns page by page, of limited length: a server may name a next page forever."""
+    token = None
+    for _ in range(MOST_PAGES):
+        page = search(max_results=PAGE, page_token=token)
         yield from page
+        token = page.token
+        if not token:
+            return
+    raise UserError(f"{place} lists more than {MOST_PAGES:,} pages of {items}; name one experiment, as {place}#NAME.")
 
 
 @contextlib.contextmanager

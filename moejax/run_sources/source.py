@@ -36,6 +36,8 @@ NOT_FINITE = "not finite"
 """Key in the ``attrs`` of a table of metrics by step."""
 MOST_FILES = 200_000
 """Maximum number of files of a folder to inspect for its kind."""
+MOST_RUNS = 1_000_000
+"""Maximum number of runs to read, since a server may list runs without end."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def _read_once(text: str, prefix: str, state: int) -> DataFrame:
     """Read a source once per process and ``state``, because some take minutes."""
     kind = kinds()[prefix]
     runs = kind.read(text.removeprefix(f"{prefix}:"))
-    return _table(text, kind, list(runs)) if not hasattr(runs, "columns") else runs
+    return _table(text, kind, runs) if not hasattr(runs, "columns") else runs
 
 
 def _state_of(place: str) -> int:
@@ -219,9 +221,12 @@ def no_runs(folder: Path | str) -> str:
     return f"{folder} is a folder without runs: it has no runs.parquet of a study, and no files of {titles}."
 
 
-def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
+def _table(text: str, kind: SourceKind, runs: Iterable[TrackedRun]) -> DataFrame:
     import pandas as pd
 
+    runs = list(itertools.islice(runs, MOST_RUNS + 1))
+    if len(runs) > MOST_RUNS:
+        raise UserError(f"{text} has more than {MOST_RUNS:,} runs; name one experiment or project.")
     rows = [_row(run) for run in runs]
     names = {name for row in rows for name in row}
     if len(names) > MOST_COLUMNS or len(names) * len(rows) > MOST_CELLS:

@@ -98,7 +98,7 @@ def test_a_database_that_is_not_mlflows_is_refused_and_left_as_it_is(tmp_path):
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """MLflow's REST API with one run per page, or a redirect to another server."""
+    """MLflow's REST API with one run per page, on request without a last page; or a redirect to another server."""
 
     def do_POST(self):
         self.server.asked.append(dict(self.headers))
@@ -116,7 +116,8 @@ class Server(http.server.BaseHTTPRequestHandler):
             info = {"run_id": name, "run_name": name, "status": "FINISHED", "experiment_id": "1"}
             params, metrics = ([{"key": key, "value": value}] for key, value in (("size", str(size)), ("loss", loss)))
             answer = {"runs": [{"info": info, "data": {"params": params, "metrics": metrics}}]}
-            answer |= {"next_page_token": str(at + 1)} if at + 1 < len(RUNS) else {}
+            more = str((at + 1) % len(RUNS)) if at + 1 < len(RUNS) or self.server.is_endless else ""
+            answer |= {"next_page_token": more} if more else {}
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
@@ -128,9 +129,9 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(elsewhere=""):
+def serving(elsewhere="", *, is_endless=False):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
-        running.asked, running.elsewhere = [], elsewhere
+        running.asked, running.elsewhere, running.is_endless = [], elsewhere, is_endless
         threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield running, f"http://127.0.0.1:{running.server_address[1]}"
         running.shutdown()
@@ -148,6 +149,16 @@ def test_a_server_of_mlflow_is_read_page_by_page_and_credentials_are_not_sent_el
         run_table.read_as_it_is(source(f"mlflow:{redirecting}"))
         assert {asked["Authorization"] for asked in first.asked} == {"Bearer secret"}
         assert not [asked for asked in other.asked if "Authorization" in asked]
+
+
+@pytest.mark.parity
+def test_a_list_of_runs_without_an_end_is_refused(monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr("moejax.run_sources.mlflow.MOST_PAGES", 5)
+    with serving(is_endless=True) as (running, address):
+        with pytest.raises(UserError, match=r"127\.0\.0\.1:\d+ lists more than 5 pages of runs; name one experiment"):
+            run_table.read_as_it_is(source(f"mlflow:{address}"))
+        assert len(running.asked) < 10
 
 
 @pytest.mark.parity

@@ -1,6 +1,7 @@
 """Runs of trackers are tables: one row per run, with its settings and the last value of each metric."""
 
 import contextlib
+import itertools
 import os
 import sqlite3
 import struct
@@ -29,6 +30,14 @@ def test_a_run_called_by_a_number_keeps_its_name():
     table = _table("x", kinds()["mlflow"], [TrackedRun(name, {"seed": "7"}, {}, {}) for name in ("1.10", "1.1")])
     assert list(table["run"]) == ["1.10", "1.1"]
     assert list(table["seed"]) == [7, 7]
+
+
+def test_runs_without_an_end_are_refused(monkeypatch):
+    monkeypatch.setattr("moejax.run_sources.source.MOST_RUNS", 5)
+    endless = (TrackedRun(str(number), {}, {}, {}) for number in itertools.count())
+    with pytest.raises(UserError, match=r"^wandb:a/b has more than 5 runs; name one experiment or project\.$"):
+        _table("wandb:a/b", kinds()["wandb"], endless)
+    assert next(endless).name == "6"
 
 
 def test_a_setting_beside_a_metric_of_its_name_keeps_both():
