@@ -150,6 +150,14 @@ def test_flops_that_are_counted_otherwise_than_decisions_count_them_are_said(sha
     frame = pd.DataFrame({"params_active": [1e7, 2e7], "tokens": [1e9, 3e9], "loss": [3.0, 2.8]})
     frame["flops"] = 6 * share * frame["params_active"] * frame["tokens"]
     assert any("0.90 to 0.90 times 6" in note for note in read_runs(frame, Chinchilla).notes) == said
+    one_unknown = frame.assign(flops=[frame["flops"][0], np.nan])
+    assert any("0.90 to 0.90 times 6" in note for note in read_runs(one_unknown, Chinchilla).notes) == said
+
+
+@pytest.mark.parametrize("column", ["flops", "params_total"])
+def test_a_column_that_the_law_does_not_read_may_be_empty(column):
+    frame = pd.DataFrame({"params_active": [1e7, 2e7], "tokens": [1e9, 3e9], "loss": [3.0, 2.8]})
+    assert len(read_runs(frame.assign(**{column: np.nan}), Chinchilla).runs) == 2
 
 
 def grid(**columns):
