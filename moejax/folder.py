@@ -399,6 +399,25 @@ class HeldLock:
 
 
 @contextlib.contextmanager
+def in_turn(folder: Path, patience_seconds: float = 60.0) -> Iterator[None]:
+    """Wait while another process is in this context for the same folder, but no longer than ``patience_seconds``, and
+    not at all on a file system without locks."""
+    with _lock(folder, os.O_RDWR | os.O_CREAT) as lock:
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+            except OSError:
+                pass
+            break
+        yield
+
+
+@contextlib.contextmanager
 def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[HeldLock]:
     """Hold the folder's lock, which is released when the process dies.
 

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import no_type_check
 
@@ -223,6 +224,25 @@ def test_a_damaged_file_of_the_cache_is_removed_and_compiled_again(kind, damage,
     broken = {"empty": b"", "half": content[: len(content) // 2], "one byte": bytes([content[0] ^ 255]) + content[1:]}
     path.write_bytes(broken[damage])
     assert [hits(), hits()] == [0, 1]
+
+
+def test_a_process_that_starts_meanwhile_removes_no_new_file(kept_in, monkeypatch):
+    folder, hits = kept_in
+    check, record = compiled._checked.__wrapped__, compiled.note
+    others = []
+
+    def recorded_late(*given):
+        others.append(threading.Thread(target=check, args=(folder,)))
+        others[-1].start()
+        others[-1].join(0.2)
+        record(*given)
+
+    monkeypatch.setattr(compiled, "note", recorded_late)
+    assert hits() == 0
+    for other in others:
+        other.join()
+    assert {path.suffix for path in folder.glob("*/*.nb?")} == {".nbi", ".nbc"}
+    assert hits() == 1
 
 
 def test_the_cache_of_kernels_is_the_users_alone(kept_in):

@@ -1,7 +1,8 @@
 """Compile kernels with numba and cache them for the user.
 
 Loading a file of numba's cache unpickles it and runs its machine code, and numba checks neither. Therefore only the
-user may write to the folder. A file that differs from its recorded hash is removed and compiled again.
+user may write to the folder. A file that differs from its recorded hash is removed and compiled again. Processes take
+turns: the hash of a new file is recorded before another process looks for damaged ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from numba import cfunc
 
 from moejax.errors import UserError
-from moejax.folder import note, noted, sha256, user_cache
+from moejax.folder import in_turn, note, noted, sha256, user_cache
 from moejax.wording import says
 
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
@@ -54,14 +55,15 @@ def _cached() -> Iterator[None]:
     """Use our folder for numba's cache files inside the context, and record the hashes of new ones."""
     before = config.CACHE_DIR
     folder = _checked(Path(before) if before else user_cache() / "kernels")
-    config.CACHE_DIR, there = str(folder), _files(folder)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
-    for path, changed in _files(folder).items():
-        if there.get(path) != changed:
-            note(folder, path.relative_to(folder).as_posix(), path)
+    with in_turn(folder):
+        config.CACHE_DIR, there = str(folder), _files(folder)
+        try:
+            yield
+        finally:
+            config.CACHE_DIR = before
+        for path, changed in _files(folder).items():
+            if there.get(path) != changed:
+                note(folder, path.relative_to(folder).as_posix(), path)
 
 
 @functools.cache
@@ -75,10 +77,11 @@ def _checked(folder: Path) -> Path:
     status = folder.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder} belongs to another user, or others can write to it")
-    known = noted(folder)
-    for path in _files(folder):
-        if sha256(path) not in known.get(path.relative_to(folder).as_posix(), ()):
-            path.unlink(missing_ok=True)
+    with in_turn(folder):
+        known = noted(folder)
+        for path in _files(folder):
+            if sha256(path) not in known.get(path.relative_to(folder).as_posix(), ()):
+                path.unlink(missing_ok=True)
     return folder
 
 
