@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from moejax.errors import UserError
@@ -15,12 +16,14 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.selection.comparison import Comparison
 from moejax.fit.tables.read_runs import ReadRuns
+from moejax.laws.design import Design
 from moejax.laws.law import Law
 from moejax.papers.plots import ALL
 from moejax.plan.plan import Plan
 from moejax.plan.summary import as_data
 from moejax.report import sources
 from moejax.report.figures import evidence
+from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.predictions import compared_laws
 from moejax.report.plots import chosen, draw, example_of, inputs_of
@@ -59,6 +62,30 @@ def fit(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
     return _drawn("fit", evidence.fit_table(fit, _runs_of(runs)))
 
 
+def loss_vs_compute(
+    fit: FitResult | Law, runs: ReadRuns | Runs | None = None, *, flops: float | None = None, level: float = 0.9
+) -> Figure:
+    """Return loss against training FLOPs: runs, the law's best loss at every budget with its interval, and a target.
+
+    Args:
+      fit: a fit, or a law of the loss without intervals.
+      runs: the fitted runs; without them the curve is of dense models, and ``flops`` is required.
+      flops: the target budget.
+
+    Raises:
+      UserError: the law is not of the loss by size and tokens, or there are neither runs nor ``flops``.
+    """
+    if runs is None:
+        if flops is None:
+            raise UserError("There are no runs to draw; give a target budget, such as flops=1e24.")
+        size = np.sqrt([flops / 120])
+        table = compute_table(fit, Design(params_active=size, params_total=size, tokens=20 * size), flops=flops)
+    else:
+        own = _runs_of(runs)
+        table = compute_table(fit, own.design, own.loss, flops=flops, level=level)
+    return _drawn("loss-vs-compute", table)
+
+
 def profile(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
     """Return how sharply the runs set each coefficient: the rise of the objective as it is held fixed elsewhere."""
     return _drawn("profile", evidence.profile_table(fit, _runs_of(runs)))
@@ -82,6 +109,17 @@ def plan(plan: Plan) -> Figure:
 def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
     """Return loss against training FLOPs with the frontier, of a file, a DataFrame or read runs."""
     return named("runs", runs.frame if isinstance(runs, ReadRuns) else runs)
+
+
+def loss(*folders: str | Path) -> Figure:
+    """Return the losses of trainings over tokens, with branches marked, from folders of trainings or studies.
+
+    Raises:
+      UserError: no folder is given, or one has no log of a training.
+    """
+    if not folders:
+        raise UserError("Name the folder of a training or a study, such as runs/quickstart.")
+    return _drawn("loss", sources.losses_table(*map(Path, folders)))
 
 
 def figure_of(answer: FitResult | Comparison | Plan, given: ReadRuns | Runs | None = None) -> Figure:

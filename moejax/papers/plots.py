@@ -28,6 +28,7 @@ from moejax.papers.tian import score_figures as tian_scores
 from moejax.papers.zhao import coefficient_figures, expert_figures, loss_figures, prediction_figures
 from moejax.report import sources
 from moejax.report.figures import evidence
+from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
 from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
@@ -46,7 +47,7 @@ DOCUMENTS = {"zhao": ZHAO, "abnar": ABNAR, "tian": TIAN, "chapter_002": CHAPTER_
 """Documents by the names of ``moejax reproduce``."""
 ALL = {plot.name: plot for document in DOCUMENTS.values() for plot in document.in_order().values()} | PLOTS
 """All figures by name."""
-EVIDENCE = ("fit", "profile", "influence", "starts")
+EVIDENCE = ("fit", "profile", "influence", "starts", "loss-vs-compute")
 """Figures whose tables are computed from a fit and its runs."""
 
 
@@ -68,6 +69,9 @@ class PlotOptions:
     synthetic: bool
     hold_out: str | None
     estimand: str | None
+    flops: float | None
+    folders: Sequence[Path]
+    """Folders of trainings or studies, of the figure loss."""
     active_convention: str | None
 
 
@@ -223,6 +227,8 @@ class GivenData:
 
     def _table(self, name: str) -> Any:
         path = self.options.runs
+        if name == "loss" and self.options.folders:
+            return sources.losses_table(*self.options.folders)
         if path is None:
             return None
         key = name if self._differs_by_figure() else ""
@@ -264,6 +270,8 @@ class GivenData:
         check_runs_of(fit, read.runs)
         if name == "fit":
             return evidence.fit_table(fit, read.runs)
+        if name == "loss-vs-compute":
+            return compute_table(fit, read.runs.design, read.runs.loss, flops=self.options.flops)
         if name == "starts":
             return evidence.starts_table(fit, read.runs)
         estimands = evidence.coefficients(fit)

@@ -26,8 +26,10 @@ from moejax.laws.law import Law
 from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
+    compute,
     evidence,
     law_curves,
+    loss_curves,
     predictions,
     running,
     runs,
@@ -132,6 +134,13 @@ PLOTS = by_name(
         shows="loss by FLOPs, with the frontier",
     ),
     Plot(
+        name="loss-vs-compute",
+        draw=compute.loss_vs_compute,
+        columns=("kind", "family", "flops", "loss"),
+        example=synthetic.budgets,
+        shows="a fitted law and its runs by FLOPs, with bands",
+    ),
+    Plot(
         name="fit",
         draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
@@ -167,6 +176,13 @@ PLOTS = by_name(
         shows="load of every expert over tokens",
     ),
     Plot(
+        name="loss",
+        draw=loss_curves.losses_over_tokens,
+        columns=("run", "phase", "tokens", "smoothed"),
+        example=synthetic.losses,
+        shows="losses of trainings over tokens, branches marked",
+    ),
+    Plot(
         name="restarts",
         draw=running.restarts,
         columns=("model", "start_seconds", "end_seconds", "outcome"),
@@ -193,7 +209,8 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
     named: dict[str, Plot] = {}
     for word in words:
         asked = word.lower().replace("_", "-").replace(" ", "-")
-        own = [name for name in plots if asked in ("all", name) or name.startswith(f"{asked}-")]
+        prefixed = [name for name in plots if asked == "all" or name.startswith(f"{asked}-")]
+        own = [asked] if asked in plots else prefixed
         if not own:
             raise UserError(f"There is no figure '{word}'; {did_you_mean(asked, plots)} --list names all.")
         named |= {name: plots[name] for name in own}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
@@ -19,11 +20,14 @@ from moejax.run_sources.source import kind_of
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
 from moejax.study.downstream import TABLE as SCORES
+from moejax.train.directory import metrics
 from moejax.train.directory.attempts import RUNNING, Attempt, read_attempts
 from moejax.train.directory.identity import TRAINING
 from moejax.train.directory.row_file import read_rows
 from moejax.train.directory.status import read_training
 
+SMOOTH = 50
+"""Lines of a log over those in the half-life of its smoothed loss."""
 KILLED = "killed"
 """Outcome of an attempt that claims to be running and is not."""
 
@@ -92,6 +96,47 @@ def loads_table(folder: Path) -> pd.DataFrame:
             f"In {folder} {what}; name the folder of a training with experts (a study has them in models/)."
         )
     return pd.DataFrame(cells)
+
+
+def losses_table(*folders: Path) -> pd.DataFrame:
+    """Return the losses of trainings over tokens: ``run, phase, tokens, loss, smoothed, validation_loss``.
+
+    A branch begins at its trunk's last line before it. The training loss is that of single batches; ``smoothed`` is its
+    exponential mean over a fiftieth of the lines, along trunk and branch.
+
+    Args:
+      folders: of trainings or studies.
+
+    Raises:
+      UserError: a folder has no log of a training.
+    """
+    parts = []
+    for folder in folders:
+        logs = {one: metrics.read(one / "metrics.jsonl") for one in trainings(folder)}
+        logs = {one: lines for one, lines in logs.items() if lines}
+        if not logs:
+            raise UserError(f"{folder} has no metrics.jsonl of a training; name the folder of a training or a study.")
+        for training, lines in logs.items():
+            name = training.name if len(folders) == 1 else str(training)
+            parts += [_losses(lines, phase).assign(run=name) for phase in dict.fromkeys(one["phase"] for one in lines)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _losses(lines: list[dict[str, Any]], phase: str) -> pd.DataFrame:
+    every = metrics.history(lines, phase)
+    own = [line["phase"] == phase for line in every]
+    loss = pd.Series([metrics.number(line["loss"]) for line in every])
+    validation = [metrics.number(line.get("validation_loss", math.nan)) for line in every]
+    table = pd.DataFrame(
+        {
+            "phase": phase,
+            "tokens": [float(line["tokens"]) for line in every],
+            "loss": loss,
+            "smoothed": loss.ewm(halflife=max(1.0, len(every) / SMOOTH)).mean(),
+            "validation_loss": validation,
+        }
+    )
+    return table.iloc[max(0, own.index(True) - 1) :]
 
 
 def plan_table(path: Path) -> pd.DataFrame:
@@ -172,6 +217,7 @@ def scores_table(folder: Path) -> pd.DataFrame:
 
 
 OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "loss": losses_table,
     "restarts": attempts_table,
     "expert-loads": loads_table,
     "tian-6": scores_table,

@@ -12,6 +12,7 @@ from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.design import Design
 from moejax.laws.predict import published
+from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import evaluate
 
 NOISE = 0.004
@@ -155,6 +156,36 @@ def fitted() -> pd.DataFrame:
             "tokens": tokens,
         }
     )
+
+
+def budgets() -> pd.DataFrame:
+    """A hundred runs of mixtures and dense models, chapter 002's law, and bands that widen beyond the runs."""
+    table, law = runs(100), published("effective_params").law
+    names = ("params_active", "params_total", "tokens", "flops")
+    design = Design(**{name: table[name].to_numpy(np.float64) for name in names})
+    drawn = compute_table(law, design, table["loss"].to_numpy(np.float64), flops=1e24)
+    reach = 0.004 * (1 + np.log10(np.maximum(drawn["flops"] / table["flops"].max(), 1.0)))
+    curve = drawn["kind"] == "best"
+    return drawn.assign(
+        low=np.where(curve, drawn["loss"] * np.exp(-reach), np.nan),
+        high=np.where(curve, drawn["loss"] * np.exp(reach), np.nan),
+    )
+
+
+def losses() -> pd.DataFrame:
+    """Two trainings with a trunk and two branches each, whose loss falls as the learning rate decays."""
+    random, parts = rng(), []
+    for run, floor in (("dense", 2.3), ("mixture", 2.1)):
+        for phase, start, end in (("trunk", 0.02, 8.0), ("branch-1", 3.0, 4.0), ("branch-2", 8.0, 10.0)):
+            tokens = np.linspace(start, end, 200)
+            decay = 0.0 if phase == "trunk" else 0.12 * (tokens - start) / (end - start)
+            smoothed = floor + 1.2 * (tokens + 0.1) ** -0.45 - decay
+            loss = smoothed + random.normal(0, 0.03, len(tokens))
+            where = {"run": run, "phase": phase, "tokens": 1e9 * tokens, "loss": loss, "smoothed": smoothed}
+            parts.append(
+                pd.DataFrame(where).assign(validation_loss=np.where(np.arange(200) % 40 == 39, smoothed, np.nan))
+            )
+    return pd.concat(parts, ignore_index=True)
 
 
 def ends() -> pd.DataFrame:

@@ -19,6 +19,7 @@ from moejax.report.plots import PLOTS, draw, inputs_of
 from moejax.run_table import TABLE
 from moejax.stored import write_json
 from moejax.train.directory.attempts import ATTEMPTS, Attempt
+from moejax.train.directory.metrics import MetricsLog
 
 HOUR = 3600.0
 
@@ -50,6 +51,29 @@ def test_attempts_say_how_each_ended_and_what_was_lost(interrupted):
     assert list(own["lost_seconds"]) == [0.0, 30.0, 0.0]
     assert list(table[table["model"] == "gone"]["outcome"]) == ["killed"]
     assert draw(PLOTS["restarts"], inputs_of(PLOTS["restarts"], table=table)).rows
+
+
+def test_losses_of_trainings_are_smoothed_along_trunk_and_branch(tmp_path, capsys):
+    for run in ("a", "b"):
+        log = MetricsLog(tmp_path / "models" / run / "metrics.jsonl")
+        (tmp_path / "models" / run).mkdir(parents=True)
+        for phase, steps in (("trunk", range(1, 7)), ("branch-4", range(4, 6))):
+            for step in steps:
+                seen = {"validation_loss": 2.5} if step == 5 else {}
+                values = {"loss": 6.0 - step, "tokens": 10 * step, "seconds": 1.0, "steps_done": step, **seen}
+                log.write(phase, step, values)
+    table = sources.losses_table(tmp_path)
+    branch = table[(table["run"] == "a") & (table["phase"] == "branch-4")]
+    assert list(branch["tokens"]) == [30, 40, 50]
+    trunk = table[(table["run"] == "a") & (table["phase"] == "trunk")]
+    assert branch["smoothed"].tolist() == pytest.approx(trunk["smoothed"].iloc[2:5].tolist())
+    assert trunk["loss"].iloc[-1] < trunk["smoothed"].iloc[-1] < trunk["loss"].iloc[0]
+    one, two = (str(tmp_path / "models" / run) for run in "ab")
+    assert main(["plot", "loss", one, two, "--format", "png", "--out", str(tmp_path / "drawn")]) == DONE
+    assert (tmp_path / "drawn" / "loss.png").is_file()
+    assert set(pd.read_csv(tmp_path / "drawn" / "loss.csv")["run"]) == {one, two}
+    assert main(["plot", "loss", str(tmp_path / "drawn"), "--out", str(tmp_path / "drawn")]) == USERS
+    assert "has no metrics.jsonl of a training" in capsys.readouterr().err
 
 
 def test_an_attempt_that_is_being_written_is_running(interrupted):

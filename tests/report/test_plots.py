@@ -22,14 +22,16 @@ from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.column_names import with_derived
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.profile import curve, profile
 from moejax.laws import PUBLISHED
-from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.report import figures, plots, synthetic
 from moejax.report.figures import evidence
+from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
 from moejax.report.figures.panels import log_ticks
 from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
@@ -291,6 +293,38 @@ def fitted():
     loss = evaluate(HOFFMANN_2022, params_active=active, tokens=tokens)
     runs = runs_from(design, loss * np.exp(np.random.default_rng(0).normal(0, 2e-3, 12)))
     return fit_law(Chinchilla, runs, penalty=Squared(), starts=WarmStart((HOFFMANN_2022,))), runs
+
+
+def test_a_curve_of_loss_against_compute_is_the_optimum_of_every_budget_with_the_fit_s_interval(fitted):
+    result, runs = fitted
+    table = compute_table(with_uncertainty(result, runs), runs.design, runs.loss, flops=1e22)
+    curve = table[table["kind"] == "best"]
+    best = [float(result.law(Design(**optimal_split(result.law, flops)))) for flops in curve["flops"]]
+    assert curve["loss"].to_numpy() == pytest.approx(best, rel=1e-4)
+    assert ((curve["low"] < curve["loss"]) & (curve["loss"] < curve["high"])).all()
+    assert curve["flops"].iloc[-1] == pytest.approx(1e22)
+    assert table.loc[table["kind"] == "run", "loss"].tolist() == runs.loss.tolist()
+    figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
+    assert "target, 1e+22 FLOPs" in {row["series"] for row in figure.rows}
+    assert "90%" in figure.caption
+
+
+def test_many_mixtures_are_a_few_families_each_with_its_curve():
+    table, law = synthetic.runs(400), published("effective_params").law
+    sizes = {name: table[name].to_numpy(float) for name in ("params_active", "params_total", "tokens", "flops")}
+    drawn = compute_table(law, Design(**sizes), table["loss"].to_numpy(float))
+    families = drawn.loc[drawn["kind"] == "best", "family"].unique()
+    assert len(families) == 5
+    assert families[0] == "dense"
+    assert (drawn["kind"] == "run").sum() == 400
+    assert drawn["low"].isna().all()
+    ends = drawn[drawn["kind"] == "best"].groupby("family", sort=False)["loss"].last()
+    assert (np.diff(ends) < 0).all()
+
+
+def test_a_law_of_something_else_has_no_curve_of_loss_against_compute():
+    with pytest.raises(ValueError, match="StepLaw is another"):
+        compute_table(published("step_law").law, Design(params_total=np.ones(1), tokens=np.ones(1)), flops=1e20)
 
 
 def test_a_paper_none_of_whose_figures_is_drawn_is_a_mistake(fitted, tmp_path, capsys):

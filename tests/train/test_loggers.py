@@ -49,10 +49,35 @@ def shown(training):
 def expected(folder, *, apart=metrics.OF_THE_CLOCK):
     lines = list(metrics.read(folder / "metrics.jsonl"))
     return {
-        (line["phase"], line["step"], tag): value
-        for line in lines
+        (phase, line["step"], tag): value
+        for phase in {line["phase"] for line in lines}
+        for line in metrics.history(lines, phase)
         for tag, value in scalars(line).items()
         if tag not in apart
+    }
+
+
+def test_the_run_of_a_budget_begins_with_the_trunk_up_to_its_branch(tmp_path):
+    class Recorder:
+        def __init__(self):
+            self.runs = {}
+
+        def begin(self, phase, kept):
+            self.phase, self.runs[phase] = phase, [line["step"] for line in kept]
+
+        def write(self, line):
+            self.runs[self.phase].append(line["step"])
+
+    log = MetricsLog(tmp_path / "metrics.jsonl", loggers=[recorder := Recorder()])
+    values = {"loss": 1.0, "tokens": 1, "seconds": 1.0, "steps_done": 1}
+    for phase, start, end in (("trunk", 0, 6), ("branch-2", 2, 4), ("branch-4", 4, 6), ("branch-4", 5, 7)):
+        log.rewind(phase, start)
+        for step in range(start + 1, end + 1):
+            log.write(phase, step, values)
+    assert recorder.runs == {
+        "trunk": [1, 2, 3, 4, 5, 6],
+        "branch-2": [1, 2, 3, 4],
+        "branch-4": [1, 2, 3, 4, 5, 6, 7],
     }
 
 

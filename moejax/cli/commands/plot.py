@@ -9,7 +9,7 @@ from pathlib import Path
 from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import ConventionOptions, TableOptions, pairs
+from moejax.cli.shared import ConventionOptions, Positive, TableOptions, pairs
 from moejax.json_text import json_text
 from moejax.say import say
 
@@ -19,9 +19,11 @@ moejax plot zhao-3 abnar-4 tian-1b
 moejax plot --paper abnar --synthetic
 moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
 moejax plot fit profile influence starts --fit fit.json --runs runs.csv
+moejax plot loss-vs-compute --fit fit/fit.json --runs runs.csv --flops 1e24 --format pdf
 moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
 moejax plot zhao-6 zhao-12 --runs runs.csv --hold-out params_total
 moejax plot plan --runs plan/plan.json
+moejax plot loss runs/quickstart
 moejax plot restarts --runs runs/quickstart"""
 
 
@@ -33,7 +35,9 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
 
     ONE_OF = ("names", "paper", "list", "gallery")
     names: tuple[str, ...] = argument(
-        "figures, or a paper: zhao, abnar, chapter_002, tian, li", metavar="NAME", default=()
+        "figures, or a paper: zhao, abnar, chapter_002, tian, li; after loss, folders of trainings or studies",
+        metavar="NAME",
+        default=(),
     )
     paper: str | None = option(
         None,
@@ -47,6 +51,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         None, "a run table, or the table that a figure names; a study's folder; plan.json", metavar="TABLE"
     )
     estimand: str | None = option(None, "coefficient of the figure influence (the last, if not given)", metavar="NAME")
+    flops: Positive | None = option(None, "target budget of the figure loss-vs-compute", metavar="NUMBER")
     hold_out: str | None = option(
         None,
         "runs that figures which fit to --runs predict without: COLUMN, COLUMN:LEAST or COLUMN=VALUE (none)",
@@ -56,6 +61,12 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     format: str = option("png,svg", "formats, of png, svg and pdf, separated by commas", metavar="NAMES")
     out: Path = option(Path("figures"), "output folder", metavar="DIR", output=True)
     gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and stop", metavar="DIR", output=True)
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        """Folders among the names, of which the figure ``loss`` is drawn."""
+        others = [name for name in self.names if name != "loss"]
+        return tuple(Path(name) for name in others if len(others) < len(self.names) and Path(name).is_dir())
 
     def run(self) -> None:
         from moejax.papers.plots import (
@@ -79,13 +90,14 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
                 say(write_gallery(self.gallery, ALL.values(), update), file=sys.stdout)
             return
         formats, given = formats_of(self.format), GivenData(self._options())
+        names = [name for name in self.names if Path(name) not in self._folders]
         if self.paper is not None:
             with out_folder(self.out), progress_display() as update:
                 result = draw_paper(self.paper, given, self.out, formats, update)
             render.show(result, as_json=self.json)
             return
         with progress_display() as update:
-            drawn = draw_named(self.names, given, update)
+            drawn = draw_named(names, given, update)
         if self.runs is not None:
             self.keep_mapping(self.runs)
         for name in filter(given.law_alone.get, drawn.figures):
@@ -117,5 +129,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             synthetic=self.synthetic,
             hold_out=self.hold_out,
             estimand=self.estimand,
+            flops=self.flops,
+            folders=self._folders,
             active_convention=self.active_convention,
         )

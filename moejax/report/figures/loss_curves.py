@@ -7,14 +7,15 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from moejax.design.schedule import BestSchedule
 from moejax.fit.curves.annealed import LEVEL, AnnealedLosses
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, figure
-from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, SERIES, WIDTH_INCHES, grid
+from moejax.report.figures.figure import Figure, FigureInputs, column
+from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, columns_of, figure
+from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, SERIES, WIDTH_INCHES, coloured, grid
 from moejax.report.findings import Findings
 from moejax.result import size
 from moejax.run_table import DataFrame
@@ -142,6 +143,44 @@ def _plot(axes: Axes, lines: list[dict[str, Any]], **style: Any) -> None:
 def _point(line: dict[str, Any]) -> dict[str, Any]:
     names = {"tokens": "tokens", "loss": "train_loss_nats_per_token", "learning_rate": "learning_rate"}
     return {ours: line.get(name) for name, ours in names.items()}
+
+
+LEGEND = 24
+"""Trainings that the legend names; more are told apart in the data."""
+
+
+def losses_over_tokens(inputs: FigureInputs) -> Figure:
+    """Draw the smoothed training loss of every run over tokens, branches dashed from their start, and validation."""
+    table = inputs.table
+    runs = list(dict.fromkeys(table["run"]))
+    drawing, (axes,) = grid(1, 1, height_inches=3.8)
+    for run, colour in coloured(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False):
+        for phase, own in table[table["run"] == run].groupby("phase", sort=False):
+            few = own.iloc[:: max(1, len(own) // MOST)]
+            drawn = few if few.index[-1] == own.index[-1] else pd.concat([few, own.iloc[-1:]])
+            style: dict[str, Any] = {"label": run} if phase == TRUNK else {"linestyle": (0, (4, 2))}
+            axes.plot(drawn["tokens"], drawn["smoothed"], color=colour, **style)
+            if phase != TRUNK:
+                axes.plot(own["tokens"].iloc[0], own["smoothed"].iloc[0], "|", color=colour, markersize=9)
+            if "validation_loss" in own and (held := own[own["validation_loss"].notna()]).shape[0]:
+                axes.plot(held["tokens"], held["validation_loss"], "o", color=colour, markerfacecolor="none")
+    losses = np.sort(np.concatenate([column(table, name) for name in ("smoothed", "validation_loss") if name in table]))
+    losses = losses[np.isfinite(losses)]
+    if len(losses):
+        low, high = losses[0], losses[int(0.97 * (len(losses) - 1))]
+        margin = 0.06 * (high - low) or 0.1
+        axes.set_ylim(low - margin, high + margin)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
+    axes.set(xlabel="training tokens", ylabel="loss, nats/token")
+    if len(runs) <= LEGEND:
+        drawing.legend(loc="outside lower center", ncols=columns_of([str(run) for run in runs]))
+    return Figure(
+        "Loss over tokens",
+        "Lines are the training loss, smoothed; dashed lines are branches whose learning rate decays, from the tick on "
+        "their trunk to their budget. Circles are the validation loss." + inputs.whose,
+        drawing,
+        table.to_dict("records"),
+    )
 
 
 ANNEALED_PANELS = 12

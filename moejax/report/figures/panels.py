@@ -70,6 +70,9 @@ class Series:
     """Tokens of every point, whose areas are proportional to them."""
     in_legend: bool = True
     width: float = 1.6
+    low: ArrayLike | None = None
+    """Lower end of a band around the line, and ``high`` its upper end; NaN where there is none."""
+    high: ArrayLike | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +217,8 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float) -> l
 
 def _series(axes: Axes, series: Series, most: float, *, clip_off: bool = False) -> None:
     style = dict(MARKS[series.mark])
+    if series.low is not None and series.high is not None:
+        axes.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.18, linewidth=0)
     if series.tokens is None:
         axes.plot(series.x, series.y, color=series.colour, linewidth=series.width, clip_on=not clip_off, **style)
         return
@@ -240,9 +245,11 @@ def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
     head = {"panel": panel.title, "series": series.label} if panel.title else {"series": series.label}
     tokens = np.full(np.size(series.x), np.nan) if series.tokens is None else np.asarray(series.tokens, float)
     sized = series.tokens is not None and "tokens" not in (panel.x.column, panel.y.column)
+    ends = {} if series.low is None or series.high is None else {"low": series.low, "high": series.high}
     return [
         {**head, panel.x.column: float(x), panel.y.column: float(y), **({"tokens": float(d)} if sized else {})}
-        for x, y, d in zip(np.ravel(series.x), np.ravel(series.y), np.ravel(tokens), strict=True)
+        | {f"{panel.y.column}_{name}": float(np.ravel(values)[i]) for name, values in ends.items()}
+        for i, (x, y, d) in enumerate(zip(np.ravel(series.x), np.ravel(series.y), np.ravel(tokens), strict=True))
     ]
 
 

@@ -60,10 +60,9 @@ def _by_class(table: DataFrame) -> list[Series]:
     name = next(clearly, varied[0] if varied else None)
     if name is None:
         return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
-    levels = _levels(np.asarray(ordered(table[name].dropna())))
-    classed = [
-        levels[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
-    ]
+    every = levels(np.asarray(ordered(table[name].dropna())))
+    parts = np.array_split(np.arange(len(every)), min(CLASSES, len(every)))
+    classed = [every[part[0] : part[-1] + 1] for part in parts]
     series = []
     for own, colour in zip(classed, classes(len(classed)), strict=True):
         rows = table[(table[name] >= own[0][0]) & (table[name] <= own[-1][-1])]
@@ -75,7 +74,7 @@ def _by_class(table: DataFrame) -> list[Series]:
     return series
 
 
-def _levels(values: np.ndarray) -> list[np.ndarray]:
+def levels(values: np.ndarray) -> list[np.ndarray]:
     """Split ascending values where neighbours differ by more than ``EQUAL``: nominal sixes may be 5.99 and 6.01."""
     return np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
 

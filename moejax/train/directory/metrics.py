@@ -1,5 +1,5 @@
 """Write and read ``metrics.jsonl``: measurements during training, one line per step despite interruptions. Show them in
-TensorBoard or Weights & Biases (W&B) too, with a run for the trunk and each branch."""
+TensorBoard or Weights & Biases (W&B) too, with a run for the trunk and one per budget, which begins as the trunk."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class MetricsLog:
             kept = [line for line in lines if line["phase"] != phase or line["step"] <= step]
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
             for logger in self.loggers:
-                logger.begin(phase, [line for line in kept if line["phase"] == phase])
+                logger.begin(phase, history(kept, phase, step))
         return reached
 
     def lines(self) -> list[dict[str, Any]]:
@@ -107,6 +107,19 @@ class MetricsLog:
             for logger in self.loggers:
                 logger.write(line)
         return line
+
+
+def history(lines: Sequence[dict[str, Any]], phase: str, step: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of a phase; those of a branch after the trunk's up to its start, so that they are one run.
+
+    Args:
+      step: where a branch without lines starts.
+    """
+    own = [line for line in lines if line["phase"] == phase]
+    if phase == TRUNK:
+        return own
+    first = own[0]["step"] if own else math.inf if step is None else step + 1
+    return [*(line for line in lines if line["phase"] == TRUNK and line["step"] < first), *own]
 
 
 def read(path: Path) -> list[dict[str, Any]]:

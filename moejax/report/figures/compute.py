@@ -1,0 +1,226 @@
+"""Draw loss against training compute: runs, the best loss of a law at every budget with its interval, and a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.fit.search.objective import outputs
+from moejax.float64 import float64
+from moejax.interval import in_percent
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import Design, design_from, known, value_of
+from moejax.laws.law import Law
+from moejax.quantities import format
+from moejax.report.figures.figure import Figure, FigureInputs, column
+from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
+from moejax.report.figures.runs import CLASSES, levels
+from moejax.report.figures.style import INK, classes
+from moejax.run_table import DataFrame
+
+SIZES = ("params_active", "params_total", "params_embedding")
+"""Sizes that grow together along a budget."""
+BUDGETS, TRIED = 25, 241
+"""Budgets of a curve, and sizes that are tried at each."""
+REACH = 1e3
+"""Largest ratio of a tried size to the runs' largest, and of their smallest to it."""
+BEYOND = 10.0
+"""Ratio of the last budget of a curve to the largest run's, if no target is given."""
+DENSE = 1.02
+"""Largest total over active parameters of a model that is called dense."""
+RUN, CURVE, TARGET = "run", "best", "target"
+
+
+@dataclass(frozen=True)
+class _Family:
+    label: str
+    rows: np.ndarray
+    """Runs of the family."""
+    like: dict[str, float]
+    """Values of the run whose proportions its curve keeps."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Least:
+    """The least loss of a law at every budget, over sizes that keep a family's proportions."""
+
+    design: Design
+    output: str
+    shape: tuple[int, int]
+
+    def __call__(self, law: Law) -> Any:
+        return jnp.min(outputs(law, self.design, self.output).reshape(self.shape), axis=1)
+
+
+def compute_table(
+    fit: FitResult | Law,
+    design: Design | None = None,
+    loss: np.ndarray | None = None,
+    *,
+    flops: float | None = None,
+    level: float = 0.9,
+) -> pd.DataFrame:
+    """Return rows of runs, curves and target, with columns kind, family, flops, loss, low, high and level.
+
+    A curve is the least loss of the law at a budget among models with the proportions of a family's typical run, with
+    the interval of the fit. Families are classes of total over active parameters.
+
+    Args:
+      fit: a fit, or a law without intervals.
+      design: the runs, or the designs whose proportions the curves keep, as arrays.
+      loss: measured losses of the runs; None if ``design`` holds no runs.
+      flops: the target budget.
+
+    Raises:
+      UserError: the law predicts no loss, or its loss does not follow from sizes, tokens and FLOPs.
+    """
+    law: Any = fit.law if isinstance(fit, FitResult) else fit
+    output = fit.output if isinstance(fit, FitResult) else next(iter(law.outputs))
+    if output != "loss" or "num_layers" in law.inputs:
+        raise UserError(f"The figure is of laws of the loss by size and tokens; {type(law).__name__} is another.")
+    values = {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design or Design()).items()}
+    if missing := [name for name in law.inputs if name not in values and value_of(design or Design(), name) is None]:
+        raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table that has.")
+    spent = _spent(values)
+    last = max(flops or 0.0, spent.max() * (1.0 if flops else BEYOND))
+    budgets = np.geomspace(spent.min() if loss is not None else last / 1e6, last, BUDGETS)
+    rows = []
+    for family in _families(values, spent):
+        if loss is not None:
+            rows += [
+                {"kind": RUN, "family": family.label, "flops": spent[i], **_ends(float(loss[i]), np.nan, np.nan)}
+                for i in family.rows
+            ]
+        least = _least(values, spent, family, budgets, output)
+        for budget, *ends in zip(budgets, *_with_interval(fit, law, least, level), strict=True):
+            rows.append({"kind": CURVE, "family": family.label, "flops": budget, **_ends(*ends)})
+    if flops:
+        rows.append({"kind": TARGET, "family": "", "flops": flops, **_ends(np.nan, np.nan, np.nan)})
+    return pd.DataFrame(rows).assign(level=level)
+
+
+def _ends(loss: float, low: float, high: float) -> dict[str, float]:
+    return {"loss": loss, "low": low, "high": high}
+
+
+def _with_interval(fit: Any, law: Law, least: Callable[[Law], Any], level: float) -> tuple[np.ndarray, ...]:
+    if isinstance(fit, FitResult) and fit.uncertainty is not None:
+        spread = fit.spread(least)
+        return spread.middle, *spread.ends(level, True)
+    with float64():
+        middle = np.asarray(least(law), np.float64)
+    return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
+
+
+def _spent(values: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the FLOPs of runs: counted ones, or 6 per active parameter and token."""
+    if "flops" in values:
+        return values["flops"]
+    active = values.get("params_active", values.get("params_total"))
+    if active is None or "tokens" not in values:
+        raise UserError("The compute of the runs is not known; add a column flops, or params_active and tokens.")
+    return FLOPS_PER_PARAM_AND_TOKEN * active * values["tokens"]
+
+
+def _families(values: dict[str, np.ndarray], spent: np.ndarray) -> list[_Family]:
+    """Return classes of runs by total over active parameters, each with the largest run of its middle level."""
+    ratio = np.ones(len(spent))
+    if {"params_total", "params_active"} <= {*values}:
+        ratio = values["params_total"] / values["params_active"]
+    every = levels(np.unique(ratio))
+    parts = np.array_split(np.arange(len(every)), min(CLASSES, len(every)))
+    families = []
+    for part in parts:
+        own = [every[i] for i in part]
+        rows = np.flatnonzero((ratio >= own[0][0]) & (ratio <= own[-1][-1]))
+        middle = own[len(own) // 2]
+        (inside,) = np.nonzero((ratio >= middle[0]) & (ratio <= middle[-1]))
+        like = inside[np.argmax(spent[inside])]
+        ends = dict.fromkeys(format(float(np.median(one)), 3) for one in (own[0], own[-1]))
+        words = "dense" if own[-1][-1] <= DENSE else f"total/active {' to '.join(ends)}"
+        families.append(_Family(words, rows, {name: float(one[like]) for name, one in values.items()}))
+    return families
+
+
+def _least(
+    values: dict[str, np.ndarray], spent: np.ndarray, family: _Family, budgets: np.ndarray, output: str
+) -> _Least:
+    like, sizes = family.like, [name for name in SIZES if name in values]
+    if not sizes:
+        held: dict[str, Any] = {name: np.full(len(budgets), one) for name, one in like.items()}
+        return _Least(design_from({**held, "flops": budgets}), output, (len(budgets), 1))
+    main = "params_active" if "params_active" in like else "params_total"
+    grid = np.geomspace(values[main].min() / REACH, values[main].max() * REACH, TRIED) / like[main]
+    budget, times = (np.ravel(one) for one in np.meshgrid(budgets, grid, indexing="ij"))
+    # FLOPs that are counted layer by layer are so many times 6·N·D, and remain so along the curve.
+    counted = FLOPS_PER_PARAM_AND_TOKEN
+    if {"flops", "tokens"} <= {*like}:
+        counted = like["flops"] / (like[main] * like["tokens"])
+    given: dict[str, Any] = {name: np.full(len(budget), one) for name, one in like.items()}
+    given |= {name: like[name] * times for name in sizes} | {"flops": budget}
+    given["tokens"] = budget / (counted * given[main])
+    return _Least(design_from(given), output, (len(budgets), len(grid)))
+
+
+def loss_vs_compute(inputs: FigureInputs) -> Figure:
+    """Draw the table of ``compute_table``: points, curves with bands, and the target budget as a dotted line."""
+    table = inputs.table
+    curves, runs = table[table["kind"] == CURVE], table[table["kind"] == RUN]
+    families = list(dict.fromkeys(curves["family"]))
+    lost, series = False, []
+    for family, colour in zip(families, classes(len(families)), strict=True):
+        points, line = runs[runs["family"] == family], curves[curves["family"] == family].sort_values("flops")
+        low, high = (column(line, name) if name in line else np.full(len(line), np.nan) for name in ("low", "high"))
+        lost |= bool(np.isnan(low).any())
+        if len(points):
+            x, y = column(points, "flops"), column(points, "loss")
+            series.append(Series(label=family, x=x, y=y, mark="points", colour=colour))
+        series.append(
+            Series(
+                label=f"{family}, least loss",
+                x=column(line, "flops"),
+                y=column(line, "loss"),
+                low=low,
+                high=high,
+                mark="dashed" if np.isnan(low).all() else "line",
+                colour=colour,
+                in_legend=not len(points),
+            )
+        )
+    top, bottom = _view(runs, curves)
+    for flops in column(table[table["kind"] == TARGET], "flops"):
+        label = f"target, {flops:.3g} FLOPs"
+        series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", colour=INK))
+    level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
+    note = f"lines: least loss of each budget; bands: {level} intervals".replace("  ", " ")
+    band = f"Bands are {level} intervals.".replace("  ", " ") + (" Dashed lines have none." if lost else "")
+    said = (
+        "Lines are the least loss of the law at a budget, over sizes with the proportions of the family's typical run; "
+        f"tokens use up the budget. {band} A run lies above its line because its size is not the best, or by noise."
+    )
+    return figure(
+        "Loss against compute, with the law",
+        said + inputs.whose,
+        [Panel(x=FLOPS, y=replace(LOSS, scale="log"), series=series, ylim=(bottom, top), note=note)],
+        columns=1,
+        height=3.6,
+    )
+
+
+def _view(runs: DataFrame, curves: DataFrame) -> tuple[float, float]:
+    """Return the limits of the loss axis: all runs and curves, and bands up to half that range beyond."""
+    losses = np.concatenate([column(runs, "loss"), column(curves, "loss")])
+    losses = losses[np.isfinite(losses)]
+    low, high, room = losses.min(), losses.max(), 0.5 * (np.ptp(losses) or 0.1)
+    if "low" in curves and curves["low"].notna().any():
+        low = min(low, max(float(curves["low"].min()), low - room))
+        high = max(high, min(float(curves["high"].max()), high + room))
+    margin = 1 + 0.03 * (high / low - 1)
+    return float(high * margin), float(low / margin)
