@@ -19,6 +19,7 @@ from moejax.experimental_design.propose import (
     Proposal,
     candidates_like,
     check_output,
+    column_names,
     designs_of,
     propose,
     recipe_of,
@@ -34,6 +35,7 @@ from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
 from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.laws import LAWS, called
+from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import law_name, published
 from moejax.plan import process
@@ -157,7 +159,10 @@ def next_runs(
     law: str | Sequence[str],
     targets: Mapping[str, Mapping[str, float]] | Sequence[str],
     *,
-    flops: float,
+    flops: float | None = None,
+    chip_hours: float | None = None,
+    chip: str = "h100",
+    mfu: float = 0.4,
     most: int = 10,
     like: Architecture | None = None,
     reach: float = 4.0,
@@ -177,6 +182,7 @@ def next_runs(
       targets: answers to make certain, with what each is given: ``{"loss": {"params_active": 7e9, "tokens": 2e12}}``,
         ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or coefficients by name.
       flops: FLOPs of all new runs together.
+      chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak.
       most: maximum number of new runs.
       like: architecture whose proportions the runs keep; by default those of the table.
       reach: maximum ratio of a run's parameters or tokens to the table's largest.
@@ -190,6 +196,9 @@ def next_runs(
     Raises:
       UserError: there is no such law or target, or the runs or the budget do not suffice.
     """
+    if (flops is None) == (chip_hours is None):
+        raise UserError("Give the budget of the new runs by flops or by chip_hours.")
+    budget = (chip_hours or 0.0) * flops_per_hour(find(chip).flops_per_second, mfu) if flops is None else flops
     names = [law_name(one) for one in ([law] if isinstance(law, str) else law)]
     laws: dict[str, Any] = {name: LAWS[name] for name in names}
     inputs = tuple(dict.fromkeys(name for cls in laws.values() for name in cls.inputs))
@@ -209,14 +218,14 @@ def next_runs(
             read,
             inputs,
             recipe,
-            most_flops=flops,
+            most_flops=budget,
             architecture=like,
             sequence_length=sequence_length,
             reach=reach,
             seed=seed,
         ),
         {name: [one.functional for one in estimands] for name, estimands in asked.items()},
-        RunBudget(flops=flops, runs=most),
+        RunBudget(flops=budget, runs=most),
         noise=noise,
         fixed=held,
         modes=modes,
@@ -225,7 +234,7 @@ def next_runs(
         **options,
     )
     titles = proposal.instead or tuple(one.title for one in answers)
-    return dataclasses.replace(proposal, titles=titles, inputs=inputs)
+    return dataclasses.replace(proposal, titles=titles, inputs=inputs, columns=column_names(read))
 
 
 def plan(training: Training, topology: str) -> Plan:
@@ -262,7 +271,7 @@ def train(
     """
     chosen = choose_hyperparameters(training)
     if chosen.derivation:
-        say(chosen.derivation)
+        say(*chosen.derivation)
     folder = Path(out or f"runs/{training.name}")
     rows = train_in(
         chosen.training, folder, data_folder=Path(data) if data else None, accept_changes=accept_changes, log=say

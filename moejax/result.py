@@ -19,7 +19,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from moejax.quantities import format
 
@@ -49,6 +49,8 @@ class Column:
     """Unit of the values, part of the heading."""
     words: bool = False
     """True if the column holds words, which are left-aligned and may be wrapped."""
+    symbol: bool = False
+    """True if the column holds letters of a formula, such as ``alpha_N``, which LaTeX sets as mathematics."""
     value: Callable[[Any], Any] | str = ""
     """Attribute of a row's object, such as ``fit.metrics.mae``, or its key if the row is a mapping, or a function of
     the object; see ``Table.of``.
@@ -145,9 +147,6 @@ class Shown:
     The renderer is of a layer above, and is imported when an answer is shown.
     """
 
-    MAIN: ClassVar[int] = 0
-    """Index of the main table, among those with columns."""
-
     def summary(self) -> Result:
         """Return the answer as titled tables, warnings and notes, which ``moejax.show`` prints."""
         return _above("report.render").summary_of(self)
@@ -158,11 +157,11 @@ class Shown:
         Raises:
           UserError: there is no such table.
         """
-        return _above("report.render").frame(self.summary(), self.MAIN if table is None else table)
+        return _above("report.render").frame(self.summary(), table)
 
     def to_latex(self) -> str:
         """Return the main table of ``summary()`` as a LaTeX tabular for booktabs."""
-        return _above("report.render").latex(self.summary(), self.MAIN)
+        return _above("report.render").latex(self.summary())
 
     def _repr_html_(self) -> str:
         return _above("report.render").html(self.summary())
@@ -186,13 +185,19 @@ def _above(module: str) -> Any:
 
 @dataclass(frozen=True)
 class Result(Shown):
-    """A complete result in reading order: title, warnings, tables, notes."""
+    """A complete result in reading order: title, lead, warnings, tables, notes."""
 
     title: str = ""
     warnings: Sequence[str] = ()
-    """Sentences on results that are not reliable, printed first."""
+    """Sentences on results that are not reliable."""
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
+    lead: Sequence[str] = ()
+    """Sentences that answer the question, printed below the title."""
+    main: int | str = 0
+    """The main table, by its title or its index among those with columns."""
+    for_latex: Table | None = None
+    """The table that LaTeX shows, if it is not the main one."""
     data: Any = None
     """Output of ``--json``: a mapping, or a dataclass (``moejax.json_text.finite``); None to use the tables."""
 

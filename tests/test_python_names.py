@@ -102,7 +102,7 @@ def test_an_answer_writes_itself_from_its_summary():
     found = mj.predict(HOFFMANN_2022, mj.Design(params_active=7e9, tokens=2e12))
     (row,) = found.to_frame().to_dict("records")
     assert row == {"output": "loss", "value": found.loss, "unit": "nats per token"}
-    assert found.to_latex().splitlines()[1:4] == [r"\toprule", r"output & value & unit \\", r"\midrule"]
+    assert found.to_latex().splitlines()[2:5] == [r"\toprule", r"output & value & unit \\", r"\midrule"]
     shown = Result("a < b", ["x & y"], [Table("Rates", [Column("µ_s", ".2f", unit="%")], [[1.0]])], ["50 %"])
     assert shown._repr_html_() == "\n".join(
         [

@@ -415,6 +415,15 @@ class SplitOptions(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatexOptions(Command):
+    """Output for a paper."""
+
+    latex: bool = option(
+        False, "print the main table on stdout as LaTeX for booktabs; messages go to stderr", excludes=("json",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LevelOptions(Command):
     """Coverage of intervals."""
 

@@ -47,6 +47,10 @@ class Built:
     broken: tuple[str, ...]
     """Constraints that are violated even with the fewest tokens."""
 
+    def whole_tokens(self, sequence_length: int) -> int:
+        """Return the tokens in whole sequences."""
+        return round(self.tokens / sequence_length) * sequence_length
+
     def goal(self, problem: Problem) -> float:
         """Return the objective of the problem, for comparison only."""
         if problem.goal != "loss":
@@ -242,7 +246,7 @@ def config_text(built: Built, name: str, says: str, sequence_length: int) -> str
     """
     options = changed_options(built.architecture).items()
     settings = "".join(f"        {key}={_written(value)},\n" for key, value in options)
-    tokens = round(built.tokens / sequence_length) * sequence_length
+    tokens = built.whole_tokens(sequence_length)
     return f'''"""{says}
 
 Command:  moejax train --config=FILE --config.recipe.data.source=DATA

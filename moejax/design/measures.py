@@ -9,6 +9,7 @@ from typing import Any
 
 from moejax.design.coordinates import Candidate
 from moejax.laws.accounting import flops_per_token
+from moejax.laws.chips import flops_per_hour
 from moejax.laws.conventions import FLOPS
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.memory import kv_cache_bytes, training_memory
@@ -92,7 +93,7 @@ def kv_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 def chip_hours(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """Return the chip-hours of training."""
     flops = training_flops(candidate, assumptions)
-    return None if flops is None else flops / (assumptions.chip_flops * assumptions.mfu * 3600)
+    return None if flops is None else flops / flops_per_hour(assumptions.chip_flops, assumptions.mfu)
 
 
 def in_units(name: str, value: float) -> str:

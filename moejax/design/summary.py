@@ -16,6 +16,7 @@ from moejax.design.frontier import Landscape, Point
 from moejax.design.measures import CostAssumptions, in_units
 from moejax.design.problem import Optimum, Problem
 from moejax.json_text import finite
+from moejax.laws.budget.peak_rate import PeakRate, counted, peak_rate
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import AS_DENSE, beyond_in_words
 from moejax.quantities import format, format_bytes
@@ -53,6 +54,8 @@ def summary(name: str, decision: DesignResult) -> Result:
         warnings.append(f"What to train lies beyond what the law was fitted to: {', '.join(beyond_in_words(far))}.")
     if built is not None and built.prediction.as_dense:
         warnings.append(AS_DENSE)
+    rate = _rate(decision)
+    notes += [f"{rate.sentence} config.py has learning_rate auto, which takes it."] if rate else []
     constraints = "; ".join(map(str, optimum.problem.constraints))
     intervals = {
         key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})
@@ -74,9 +77,17 @@ def summary(name: str, decision: DesignResult) -> Result:
             "shape": shape and _optimum_data(shape),
             "built": None if built is None else {**_built_data(built), "architecture": dump(built.architecture)},
             "not_built": decision.not_built,
+            "learning_rate": rate and rate.to_json(),
             "published": {key: _built_data(one) for key, one in decision.published.items()},
         },
     )
+
+
+def _rate(decision: DesignResult) -> PeakRate | None:
+    if decision.built is None:
+        return None
+    length = decision.optimum.problem.assumptions.sequence_length
+    return peak_rate(counted(decision.built.architecture, decision.built.whole_tokens(length), length))
 
 
 def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:

@@ -45,6 +45,7 @@ class Candidates:
     architectures: tuple[Architecture, ...] = ()
     """Architecture of each candidate, if known."""
     labels: tuple[str, ...] = ()
+    """Name of each candidate in the user's table; empty for an architecture that is not in it."""
 
     def __len__(self) -> int:
         return len(self.flops)

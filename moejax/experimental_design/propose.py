@@ -52,8 +52,6 @@ from moejax.stored import foreign_json
 class Proposal(Shown):
     """The runs to train next, and the evidence for them."""
 
-    MAIN = -1
-
     plan: ExperimentPlan
     candidates: Candidates
     posteriors: Mapping[str, LaplacePosterior]
@@ -78,6 +76,8 @@ class Proposal(Shown):
     """Titles of the questions, in the order of the answers."""
     inputs: tuple[str, ...] = ()
     """Inputs of the laws."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The table's names of columns (``column_names``)."""
 
 
 def propose(
@@ -302,21 +302,24 @@ def candidates_of(table: Path, inputs: Sequence[str], mapping: Mapping[str, str]
     """Return the rows of a table as candidates, without those above ``most_flops`` if any remain."""
     frame = read_as_it_is(table).assign(loss=1.0)
     read = read_runs(frame, inputs, mapping={n: v for n, v in mapping.items() if n in inputs or n == "flops"})
-    every = of_table(read.runs, [f"row {row}" for row in read.rows])
+    every = of_table(read.runs, read.runs.models or [f"row {row}" for row in read.rows])
     return every.only([i for i in range(len(every)) if every.flops[i] <= most_flops] or range(len(every)))
 
 
 def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architecture]:
     """Return architectures with the proportions to keep: those of the table, or a published model's."""
     if "architecture" in read.frame.columns:
-        texts = dict.fromkeys(read.frame["architecture"])
-        where, remedy = "The column architecture of the table", "leave the column out"
-        every = [foreign_json(str(text), where, shape=Architecture, remedy=remedy) for text in texts]
+        every = map(_stored, dict.fromkeys(read.frame["architecture"]))
         # One dense model and one of every kind of mixture suffice, since sizes are varied.
         return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
     name = customary_model(inputs)
     say(f"Shapes have the proportions and the vocabulary of {name}; give your own with --arch or --config.")
     return [CATALOGUE[name].architecture]
+
+
+def _stored(text: object) -> Architecture:
+    where, remedy = "The column architecture of the table", "leave the column out"
+    return foreign_json(str(text), where, shape=Architecture, remedy=remedy)
 
 
 def candidates_like(
@@ -337,7 +340,7 @@ def candidates_like(
       reach: maximum ratio of parameters and tokens to the table's largest.
     """
     optimizer = recipe.get("optimizer", {})
-    return like(
+    found = like(
         architectures_like(read, inputs) if architecture is None else [architecture],
         inputs,
         read.runs,
@@ -348,6 +351,22 @@ def candidates_like(
         least_tokens=max(whole(recipe.get("batch_tokens")) * 2.0, whole(optimizer.get("warmup_tokens")) * 2.0),
         seed=seed,
     )
+    names = _models_of(read)
+    return replace(found, labels=tuple(names.get(one, "") for one in found.architectures))
+
+
+def _models_of(read: ReadRuns) -> dict[Architecture, str]:
+    """Return the table's names of its architectures; none if it lacks names or architectures."""
+    if not {"architecture", "model"} <= {*read.frame.columns}:
+        return {}
+    return {
+        _stored(text): str(name) for text, name in zip(read.frame["architecture"], read.frame["model"], strict=True)
+    }
+
+
+def column_names(read: ReadRuns) -> dict[str, str]:
+    """Return the table's name of every column that it has under another one."""
+    return {ours: theirs for ours, theirs in read.read_from.items() if theirs.isidentifier()}
 
 
 def whole(value: int | str | None) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pprint
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,14 @@ from moejax.design.build import changed_options
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.propose import Proposal
 from moejax.laws.accounting import params
+from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table
 from moejax.wording import listed
 
 
-def study_text(
-    name: str, architectures: Sequence[Architecture], tokens: Sequence[float], recipe: Mapping[str, Any], says: str
-) -> str:
+def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: str) -> str:
     """Return a config file for ``moejax study --config``: a model per architecture, with its token budgets.
 
     Args:
@@ -31,10 +32,10 @@ def study_text(
       says: docstring of the file.
     """
     budgets: dict[Architecture, list[int]] = {}
-    for architecture, count in zip(architectures, tokens, strict=True):
+    for architecture, count in zip(chosen.architectures, chosen.design.tokens, strict=True):
         budgets.setdefault(architecture, []).append(int(count))
     budgets = {architecture: sorted(set(counts)) for architecture, counts in budgets.items()}
-    names = dict(zip(architectures, names_of(architectures), strict=True))
+    names = dict(zip(chosen.architectures, _labels(chosen), strict=True))
     every = sorted({count for counts in budgets.values() for count in counts})
     added = ""
     if len(every) == 1:
@@ -72,13 +73,14 @@ def _source(recipe: Mapping[str, Any]) -> str:
     return "" if data.get("source") or data.get("mixture") else " --config.recipe.data.source=DATA"
 
 
-def names_of(architectures: Sequence[Architecture]) -> list[str]:
-    """Return names by width and experts; different architectures of the same name get a number."""
+def names_of(architectures: Sequence[Architecture], labels: Sequence[str] = ()) -> list[str]:
+    """Return the labels, or names by width and experts where they are empty; different architectures of the same name
+    get a number."""
     names: dict[Architecture, str] = {}
     taken: dict[str, int] = {}
-    for architecture in architectures:
+    for architecture, label in zip(architectures, labels or itertools.repeat(""), strict=False):
         if architecture not in names:
-            plain = _name(architecture)
+            plain = label or _name(architecture)
             taken[plain] = taken.get(plain, 0) + 1
             names[architecture] = plain if taken[plain] == 1 else f"{plain}-{taken[plain]}"
     return [names[architecture] for architecture in architectures]
@@ -110,18 +112,25 @@ SHORT = {"params_total": "total", "params_active": "active", "num_experts": "exp
 """Short names of sizes in headings."""
 
 
-def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> Result:
+def summary(
+    proposal: Proposal, titles: Sequence[str], inputs: Sequence[str], columns: Mapping[str, str] = MappingProxyType({})
+) -> Result:
     """Return a table per question, the runs to train, and the expected uncertainty of the answers.
 
     Args:
       titles: titles of the questions, in the order of the plan's estimands.
       inputs: inputs of the laws.
+      columns: the table's names of sizes (``propose.column_names``).
     """
     chosen = proposal.candidates.only(proposal.plan.order)
     return Result(
         warnings=[*_warnings(proposal, titles), *_mostly_vocabulary(chosen)],
-        tables=[*(_known(proposal, title, i) for i, title in enumerate(titles)), _to_train(proposal, chosen, inputs)],
+        tables=[
+            *(_known(proposal, title, i) for i, title in enumerate(titles)),
+            _to_train(proposal, chosen, inputs, columns),
+        ],
         notes=list(_expected(proposal, titles)),
+        main=-1,
         data=_as_data(proposal, chosen, titles),
     )
 
@@ -200,24 +209,37 @@ def spread(deviation: float) -> str:
     return f"{deviation:.2%}" if deviation < 0.3 else f"a factor {np.exp(min(deviation, 700.0)):.3g}"
 
 
-def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str]) -> Table:
+def with_chip_hours(result: Result, budget: float, chip: Chip, mfu: float) -> Result:
+    """Add the budget and the proposed runs in FLOPs and in chip-hours at a share ``mfu`` of the chip's peak."""
+    per_hour, spent = flops_per_hour(chip.flops_per_second, mfu), result.data["flops"]
+    note = (
+        f"Budget: {budget:.3g} FLOPs, {budget / per_hour:.3g} chip-hours of {chip.name} at {mfu:.0%} of "
+        f"{chip.flops_per_second:.3g} FLOP/s (--chip, --mfu). These runs: {spent:.3g} FLOPs, "
+        f"{spent / per_hour:.3g} chip-hours."
+    )
+    data = {"budget_flops": budget, "budget_chip_hours": budget / per_hour, "chip_hours": spent / per_hour}
+    assumed = {"chip": chip.name, "chip_flops": chip.flops_per_second, "mfu": mfu}
+    return dataclasses.replace(result, notes=[*result.notes, note], data=result.data | data | assumed)
+
+
+def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str], columns: Mapping[str, str]) -> Table:
     """Return sizes, costs and the remaining uncertainty; for runs without a name, also all inputs of the laws."""
     wanted = ["params_total", "params_active", *(() if chosen.architectures else inputs), "tokens"]
     sizes = [name for name in dict.fromkeys(wanted) if value_of(chosen.design, name) is not None and name != "flops"]
     numbers = [*(value_of(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
-    columns = (
+    shown = (
         Column("run"),
-        *(Column(SHORT.get(name, name), format) for name in sizes),
+        *(Column(columns.get(name, SHORT.get(name, name)), format) for name in sizes),
         *(Column(name, ".3g") for name in ("FLOPs", "so far", "deviation left")),
     )
     rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
-    return Table("To train next, the most telling per FLOP first", columns, list(rows))
+    return Table("To train next, the most telling per FLOP first", shown, list(rows))
 
 
 def _labels(chosen: Candidates) -> Sequence[str]:
     """Return the names of the runs in the study that trains them, or their rows."""
     if chosen.architectures:
-        return names_of(chosen.architectures)
+        return names_of(chosen.architectures, chosen.labels)
     return chosen.labels or [str(i + 1) for i in range(len(chosen))]
 
 

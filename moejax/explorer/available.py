@@ -16,6 +16,7 @@ from moejax.fit.tables.column_names import with_derived
 from moejax.fit.tables.read_runs import read_runs
 from moejax.laws import PUBLISHED
 from moejax.laws.law import Published
+from moejax.laws.predict import law_and_constants
 from moejax.run_table import DataFrame
 from moejax.say import say
 
@@ -45,6 +46,8 @@ class Available:
 
     laws: Mapping[str, AvailableLaw]
     """By ``LAW:CONSTANTS`` or ``fit:NAME``; a user's fits come first."""
+    law: str = ""
+    """Key of the law that the page opens on; empty for the first fit of the user's."""
     runs: DataFrame | None = field(default=None, compare=False)
     """Runs that are drawn, if there are any."""
 
@@ -80,17 +83,27 @@ def _expert_expansion(row: Any, expansion: float) -> float:
     return max(ratio, 1.0) if ratio == ratio else 1.0
 
 
-def find_available(source: str = "") -> Available:
+def find_available(source: str = "", law: str = "") -> Available:
     """Return the published laws and what ``source`` adds: a fit, a table of runs, or a folder of them.
 
+    Args:
+      law: name of a published law, or file of a fit, that the page opens on.
+
     Raises:
-      UserError: there is no such file or folder, or nothing in it can be shown.
+      UserError: there is no such law, file or folder, or nothing in it can be shown.
     """
     own, runs = _own(Path(source)) if source else ({}, None)
+    opened = ""
+    if law.endswith(".json"):
+        fit, beside = _own(Path(law))
+        own, runs, (opened,) = fit | own, beside if runs is None else runs, [*fit]
+    elif law:
+        name, constants = law_and_constants(law, None)
+        opened = f"{name}:{constants or next(iter(PUBLISHED[name]), '')}"
     published = {
         f"{law}:{name}": AvailableLaw(known=known) for law, sets in PUBLISHED.items() for name, known in sets.items()
     }
-    return Available(laws={**own, **published}, runs=runs)
+    return Available(laws={**own, **published}, law=opened, runs=runs)
 
 
 def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame | None]:

@@ -48,9 +48,6 @@ def page(available: Available) -> str:
         if not any(law.fit is not None for law in laws.values()):
             raise UserError(f"The sliders do not give all that the fit reads: {names}. Ask it with moejax predict.")
         say(f"Left out, because the sliders do not give all that they read: {names}.")
-    losses = {key: law for key, law in laws.items() if "loss" in law.law.outputs}
-    if not losses:
-        raise UserError("No law here predicts a loss from the numbers of the sliders; give another fit, or none.")
     data = {
         "values": VALUES,
         "structure": STRUCTURE,
@@ -58,8 +55,7 @@ def page(available: Available) -> str:
         "presets": {name: _array(preset(name)) for name in PRESETS},
         "models": {name: _array({**START, **of_architecture(model.architecture)}) for name, model in CATALOGUE.items()},
         "laws": {key: _law_data(key, law) for key, law in laws.items()},
-        "start": {"law": next(iter(losses)) if available.own else "effective_params:chapter-002"}
-        | {"values": _array(available.start)},
+        "start": {"law": opens_on(available), "values": _array(available.start)},
         "runs": _run_data(available.runs),
         "within": WITHIN,
         "level": LEVEL,
@@ -85,6 +81,20 @@ def page(available: Available) -> str:
     }
     text = (folder / "explorer.html").read_text(encoding="utf-8")
     return re.sub("@([A-Z]+)@", lambda place: parts[place[1]], text)
+
+
+def opens_on(available: Available) -> str:
+    """Return the key of the law that the page opens on: the one asked for, the user's first fit, or the chapter's.
+
+    Raises:
+      UserError: no law of the page predicts a loss from the numbers of the sliders, or not the one asked for.
+    """
+    losses = [key for key, law in available.laws.items() if _is_asked(law) and "loss" in law.law.outputs]
+    if not losses:
+        raise UserError("No law here predicts a loss from the numbers of the sliders; give another fit, or none.")
+    if available.law and available.law not in losses:
+        raise UserError(f"{available.law} predicts no loss from the numbers of the sliders; give another --law.")
+    return available.law or (losses[0] if available.own else "effective_params:chapter-002")
 
 
 def _json(plain: Any) -> str:

@@ -22,7 +22,6 @@ from jaxtyping import Float
 
 from moejax.config import build, convert
 from moejax.errors import UserError
-from moejax.fit import latex
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.objective import PENALTIES, Huber, Penalty, outputs
 from moejax.fit.selection.metrics import Metrics, predict
@@ -85,8 +84,6 @@ class CoefficientRow(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FitResult(Plotted):
     """A fitted law and the uncertainty of the fit."""
-
-    MAIN = 1
 
     law: Any
     """Fitted law in its own parameterisation; call it on a Design."""
@@ -253,6 +250,8 @@ class FitResult(Plotted):
             warnings=self.warnings,
             tables=[self._quality(), self.coefficient_table(level)],
             notes=[*self._how_errors(), f"Data {self.data_hash}, seed {self.seed}; {versions}."],
+            main="Coefficients",
+            for_latex=self._latex_table(level),
             data=self.to_json(),
         )
 
@@ -503,12 +502,16 @@ class FitResult(Plotted):
 
     def to_latex(self, level: float = 0.9) -> str:
         """Return coefficients with intervals as a LaTeX tabular for booktabs."""
-        about = f"{type(self.law).__name__}, {self.metrics.runs} runs, data {self.data_hash}"
+        return self.summary(level).to_latex()
+
+    def _latex_table(self, level: float) -> Table:
         rows = [
-            (one.symbol, one.value, (one.low, one.high) if math.isfinite(one.error) else self.state(one.name) or "--")
+            [one.symbol, one.value, f"[{one.low:.4g}, {one.high:.4g}]" if math.isfinite(one.error) else state]
             for one in self.coefficient_rows(level)
+            for state in [self.state(one.name) or None]
         ]
-        return latex.tabular(about, level, rows)
+        columns = (Column("coefficient", symbol=True), Column("value", ".4g"), Column(f"{in_percent(level)} interval"))
+        return Table("Coefficients", columns, rows)
 
     def coefficient_rows(self, level: float) -> list[CoefficientRow]:
         """Return every coefficient with its standard error and interval; NaN where unknown."""

@@ -14,9 +14,11 @@ from moejax.fit.selection.holdout import SplitErrors
 from moejax.fit.selection.metrics import Metrics
 from moejax.fit.sweeps.ways_through_sweeps import Sweeps, WayCoefficient
 from moejax.fit.uncertainty.bootstrap import ResampledCoefficients
+from moejax.fit.uncertainty.estimands import what_is_decided
 from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS, STANDARD, Estimate, RunPrediction
 from moejax.fit.uncertainty.extrapolation import sentences
 from moejax.interval import Interval, in_percent
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.law import unit_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
@@ -29,14 +31,49 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
     rmse, tested = fit.metrics.rmse_of(fit.output), answers.held_out_runs
     return dataclasses.replace(
         alone,
+        lead=lead(fit, answers),
         warnings=[
             *holdout.warnings(answers.held_out, rmse, fit.output, tested and tested.outside),
             *(() if answers.sweeps is None else answers.sweeps.warnings),
             *alone.warnings,
         ],
-        tables=[*alone.tables, *tables(answers, fit.output)],
+        tables=sorted([*alone.tables, *tables(answers, fit.output)], key=lambda table: table.key != DECISIONS),
         data=alone.data | answers.to_json(),
     )
+
+
+def lead(fit: FitResult, answers: Answers) -> list[str]:
+    """Return what to train for the given budgets, with intervals, or why it is not determined; without any, how to
+    ask."""
+    decided: dict[str, list[Estimate]] = {}
+    for one in answers.decisions:
+        if one.given:
+            decided.setdefault(one.where, []).append(one)
+    if not decided:
+        largest = _largest_flops(fit)
+        said = what_is_decided(type(fit.law))
+        return [f"What to train: {said.replace('flops=…', f'flops={10 * largest:.2g}') if largest else said}"]
+    return [f"At {where}: {'; '.join(map(_in_words, each))}." for where, each in decided.items()]
+
+
+def _largest_flops(fit: FitResult) -> float | None:
+    ranges = {name: high for name, (_, high) in fit.fitted.items()}
+    if {"params_active", "tokens"} <= {*ranges}:
+        return FLOPS_PER_PARAM_AND_TOKEN * ranges["params_active"] * ranges["tokens"]
+    return ranges.get("flops")
+
+
+def _in_words(one: Estimate) -> str:
+    if math.isnan(one.value):
+        return f"{one.label} has no answer" + (f", because {one.reason}" if one.reason else "")
+    if one.interval is None or one.interval.uninformative:
+        why = f", because {one.reason}" if one.reason else f": {one.interval.bounds()}" if one.interval else ""
+        return f"{one.label} is {NOT_DETERMINED}{why} (the fit has {format(one.value)})"
+    return f"{one.label} {format(one.value)}, {in_percent(one.level)} interval {one.interval.bounds()}"
+
+
+DECISIONS = "decisions"
+"""Key of the table of decisions, which is the first."""
 
 
 def tables(answers: Answers, output: str = "loss") -> list[Table]:
@@ -45,6 +82,8 @@ def tables(answers: Answers, output: str = "loss") -> list[Table]:
 
 
 def _tables(answers: Answers, output: str) -> Iterator[Table]:
+    if answers.decisions:
+        yield _decisions(answers.decisions)
     if answers.held_out:
         yield held_out(answers.held_out, answers.held_out_together, output)
     if answers.held_out_runs is not None:
@@ -53,8 +92,6 @@ def _tables(answers: Answers, output: str) -> Iterator[Table]:
         yield _sweeps(answers.sweeps)
     if answers.bootstrap is not None:
         yield resampled(answers.bootstrap)
-    if answers.decisions:
-        yield _decisions(answers.decisions)
     if answers.predictions:
         yield _predictions(answers.predictions, [one.given for one in answers.beyond])
     if answers.beyond:
@@ -181,7 +218,7 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
     notes = [f"! {words}: intervals by resamples would be too small, and are not shown." for words in few]
     if by == STANDARD:
         notes.append("Intervals are Student's t with df degrees of freedom.")
-    return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key="decisions")
+    return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key=DECISIONS)
 
 
 def _error(one: Estimate) -> float | str | None:

@@ -213,6 +213,11 @@ CHIPS: dict[str, Chip] = {
 """Chips by name."""
 
 
+def flops_per_hour(flops_per_second: float, mfu: float) -> float:
+    """Return the FLOPs of a chip in an hour at a share ``mfu`` of its peak."""
+    return flops_per_second * mfu * 3600
+
+
 def find(name: str) -> Chip:
     """Return the chip of that name, in any case.
 

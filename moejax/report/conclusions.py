@@ -47,6 +47,7 @@ def conclusions(findings: Findings) -> Result:
     analysed = concluded.analysed
     return Result(
         title=concluded.name,
+        lead=what_to_train(findings),
         warnings=concluded.notes,
         tables=[
             Table("", notes=[_lead(findings)]),
@@ -75,6 +76,7 @@ def brief(findings: Findings) -> Result:
     explained = [*stages_table(findings), best(findings, BRIEF_BEST), *losses_by_part(findings, BRIEF_BEST)]
     return Result(
         title=_lead(findings),
+        lead=what_to_train(findings),
         warnings=findings.concluded.notes,
         tables=[
             *(_sanity_checks(findings) or [Table("Sanity checks: the table does not have the columns they need.")]),
@@ -230,6 +232,31 @@ def no_decision(findings: Findings) -> str:
     if not findings.concluded.analysed.laws:
         return "none, since no law " + ("could be fitted." if asks_for_laws(findings) else "was asked for.")
     return "none of the laws has a closed form for its optimum."
+
+
+def preferred(findings: Findings) -> FittedLaw | None:
+    """Return the law to continue with; None if none was selected."""
+    analysed = findings.concluded.analysed
+    chosen = analysed.selection.preferred if analysed.selection else ""
+    return next((law for law in analysed.laws if law.name == chosen), None)
+
+
+def what_to_train(findings: Findings) -> list[str]:
+    """Return the optimum of the best law with its interval, or why it is not determined, as a sentence."""
+    analysed = findings.concluded.analysed
+    law = preferred(findings)
+    decision = next((one for one in analysed.decisions if law and one.law == law.name), None)
+    if decision is None and analysed.decisions:
+        return [f"What to train: no law is preferred that decides it; {analysed.decisions[0].law} decides as below."]
+    if decision is None:
+        return [f"What to train: {no_decision(findings)}"]
+    value, intervals = decision.checked.value, decision.intervals
+    asked = f"For {decision.flops:.3g} FLOPs, {decision.extrapolation:.2g} times the largest trained, {decision.law}"
+    each = [f"{size(value[name], 3)} {VARIABLES[name]}" for name in ("params_active", "tokens")]
+    if lost := [VARIABLES[name] for name in ("params_active", "tokens") if intervals[name].uninformative]:
+        return [f"{asked} has {' and '.join(each)}; these runs do not determine the {' and '.join(lost)}."]
+    ends = [f"{_ends(intervals[name], lambda end: size(end, 3))}" for name in ("params_active", "tokens")]
+    return [f"{asked} ({family(decision)}): train {' on '.join(each)}; 90 % of resamples: {' and '.join(ends)}."]
 
 
 def against_naive(check: HeldOutCheck) -> str:

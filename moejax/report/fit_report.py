@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.fit import summary as fit_summary
 from moejax.fit.answers import Answers, ReadAs
 from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
@@ -18,6 +19,7 @@ from moejax.json_text import fields
 from moejax.laws.predict import published
 from moejax.report import render
 from moejax.report.figures import evidence
+from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import Figure
 from moejax.report.page import PAGE, TEXT, page_of, write_pages
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
@@ -40,7 +42,7 @@ def write_fit_report(
     said = _summary(fit, source, answers)
     drawn = _figures(fit, source, answers, plots, update)
     text = {TEXT: render.markdown(said), PAGE: _page(fit, source, answers, said, drawn)}
-    write_pages(folder, text, said.data)
+    write_pages(folder, text, said.data, drawn.get("loss-vs-compute"))
     return folder / PAGE
 
 
@@ -49,7 +51,7 @@ def _figures(
 ) -> dict[str, Figure]:
     """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients."""
     read = _runs(fit, source, answers.read)
-    tables = _evidence(fit, read, update) if read is not None else {}
+    tables = {} if read is None else _loss_vs_compute(fit, read, answers) | _evidence(fit, read, update)
     if answers.held_out_runs is not None:
         tables["held-out-ranges"] = answers.held_out_runs.table
     own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
@@ -62,6 +64,21 @@ def _figures(
         title = figure.title if plot.source == Plot.source else f"{figure.title}, after {plot.source}"
         figures[plot.name] = replace(figure, title=title)
     return figures
+
+
+def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[str, pd.DataFrame]:
+    """Return the table of loss against compute with the largest budget of the decisions; empty for other laws."""
+    budgets = [one.given["flops"] for one in answers.decisions if "flops" in one.given]
+    try:
+        table = compute_table(fit, read.runs.design, read.runs.loss, flops=max(budgets, default=None))
+    except UserError:
+        return {}
+    return {"loss-vs-compute": table}
+
+
+def fitted_runs(fit: FitResult, source: Path) -> ReadRuns | None:
+    """Return the runs of a fit from the ``predictions.csv`` next to its file; None if it is missing or has others."""
+    return _runs(fit, source, _answers(source).read)
 
 
 def _runs(fit: FitResult, source: Path, columns: ReadAs | None) -> ReadRuns | None:
@@ -108,6 +125,7 @@ def _page(fit: FitResult, source: Path, answers: Answers, said: Result, figures:
         "fit.html.j2",
         name=source.stem if source.stem != "fit" else source.resolve().parent.name,
         fit=fit,
+        decided=[one for one in answers.decisions if one.given],
         held_out=answers.held_out_together or first,
         rmse=rmse_named(fit.output),
         unit=unit_of_errors(fit.output),

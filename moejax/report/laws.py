@@ -10,6 +10,8 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws.budget.peak_rate import LAWS as PEAK_RATES
+from moejax.laws.budget.peak_rate import PeakRate, peak_rate
 from moejax.laws.design import FIELDS, Design, known
 from moejax.laws.law import PROVENANCE, coefficients
 from moejax.laws.predict import AS_DENSE, beyond_in_words, law_and_constants, law_name, predict, published
@@ -193,8 +195,18 @@ def ask_fit(file: str, design: Design) -> Answer:
     )
 
 
-def summary(design: Design, answers: Sequence[Answer], unasked: Mapping[str, str], assumed: str) -> Result:
-    """Return the laws' answers as a table."""
+def summary(
+    design: Design,
+    answers: Sequence[Answer],
+    unasked: Mapping[str, str],
+    assumed: str,
+    as_counted: Design | None = None,
+) -> Result:
+    """Return the laws' answers as a table; if any has a learning rate, with the one to take and its range.
+
+    Args:
+      as_counted: the design with FLOPs as laws of the learning rate count them (``peak_rate.counted``), if known.
+    """
     rows = []
     for a in answers:
         for i, (output, value) in enumerate(a.values.items()):
@@ -213,14 +225,28 @@ def summary(design: Design, answers: Sequence[Answer], unasked: Mapping[str, str
     if len(answers) == 1:
         note = f"{answers[0].source} ({answers[0].provenance}). {answers[0].remark}".rstrip()
     notes = [note, *([assumed] if assumed else []), *([AS_DENSE] if any(a.as_dense for a in answers) else [])]
+    rate = _rate(as_counted or design, answers)
+    notes += [rate.sentence] if rate else []
     given = {name: value for name, value in known(design).items() if name in (*FIELDS, *(design.columns or {}))}
     return Result(
         title="design: " + ", ".join(f"{name} {format(value)}" for name, value in given.items()),
         tables=[Table("Predictions", columns, rows)],
         notes=notes,
         data={"design": given, "predictions": [asdict(a) for a in answers], "not_asked": dict(unasked)}
-        | ({"active_convention": assumed} if assumed else {}),
+        | ({"active_convention": assumed} if assumed else {})
+        | ({"learning_rate": rate.to_json()} if rate else {}),
     )
+
+
+def _rate(design: Design, answers: Sequence[Answer]) -> PeakRate | None:
+    """Return the learning rate to take: that of a single law or fit, or else the default; None if none was asked."""
+    asked = [one for one in answers if one.values.get("learning_rate") is not None]
+    if not asked:
+        return None
+    if len(answers) > 1:
+        return peak_rate(design)
+    (one,) = asked
+    return peak_rate(design, one.constants, own=None if one.constants in PEAK_RATES else one.values["learning_rate"])
 
 
 def _distance(answer: Answer) -> str:

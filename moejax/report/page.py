@@ -19,10 +19,12 @@ from matplotlib import rc_context
 
 from moejax import table_file
 from moejax.config import dump
+from moejax.errors import UserError
 from moejax.fit.tables.column_names import with_derived
 from moejax.folder import one_set, write_json, write_text
 from moejax.interval import Interval
 from moejax.json_text import finite, json_text
+from moejax.laws.design import FIELDS, Design
 from moejax.laws.formula import formula
 from moejax.quantities import format, format_bytes
 from moejax.report import render, sources
@@ -39,13 +41,14 @@ from moejax.report.conclusions import (
     laws_table,
     losses_by_part,
     next_table,
+    preferred,
     recipe_tables,
     runs_table,
     stages_table,
     worth,
 )
-from moejax.report.figures import loss_curves, optima, predictions, running, runs
-from moejax.report.figures.figure import Figure, FigureInputs
+from moejax.report.figures import compute, loss_curves, optima, predictions, running, runs
+from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, Draw, dark, ramp
 from moejax.report.findings import BUDGETS, Findings, read, seconds, summary, versions
 from moejax.report.render import html_table
@@ -72,7 +75,7 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
     """Return the page."""
     concluded = findings.concluded
     shown = findings.runs if len(findings.runs) <= ROWS else findings.runs.nsmallest(ROWS, "loss").sort_index()
-    study, selection = concluded.study, concluded.analysed.selection
+    study = concluded.study
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
     return page_of(
         "page.html.j2",
@@ -80,7 +83,7 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
         concluded=concluded,
         analysed=concluded.analysed,
         findings=findings,
-        best_law=next((law for law in concluded.analysed.laws if selection and law.name == selection.preferred), None),
+        best_law=preferred(findings),
         models=int(findings.runs["model"].nunique()),
         shown=len(shown),
         runs=runs_table("runs", shown),
@@ -216,6 +219,22 @@ def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Dr
     return drawn
 
 
+def _loss_vs_compute(findings: Findings) -> Figure | None:
+    """Draw loss against compute: the runs, with the preferred law, its interval and the decisions' budget if any."""
+    law = preferred(findings)
+    if law is not None:
+        table = with_derived(findings.runs).iloc[law.rows]
+        sizes = {name: column(table, name) for name in FIELDS if name in table and table[name].notna().all()}
+        decisions = findings.concluded.analysed.decisions
+        target = next((one.flops for one in decisions if one.law == law.name), None)
+        try:
+            drawn = compute.compute_table(law.fit, Design(**sizes), column(table, "loss"), flops=target)
+        except UserError:
+            return _of_runs(runs.loss_vs_compute, "loss", "flops")(findings)
+        return compute.loss_vs_compute(FigureInputs(table=drawn))
+    return _of_runs(runs.loss_vs_compute, "loss", "flops")(findings)
+
+
 def _restarts(findings: Findings) -> Figure | None:
     """Draw the attempts of the trainings, if any needed more than one."""
     try:
@@ -242,7 +261,7 @@ def _scores(findings: Findings) -> Figure | None:
 
 
 FIGURES: dict[str, Draw] = {
-    "loss_vs_compute": _of_runs(runs.loss_vs_compute, "loss", "flops"),
+    "loss_vs_compute": _loss_vs_compute,
     "training_curves": loss_curves.training_curves,
     "loss_vs_tokens": runs.loss_vs_tokens,
     "predicted_vs_actual": predictions.predicted_vs_actual,
@@ -264,19 +283,24 @@ def draw_all(findings: Findings) -> dict[str, Figure]:
 
 
 PAGE, TEXT, DATA = "report.html", "report.md", "report.json"
+COMPUTE = "loss-vs-compute.pdf"
+"""The figure of loss against compute, for a paper."""
 
 
 def write_report(concluded: Concluded) -> Path:
     """Write the files, all of them the old ones or the new ones; returns the page's path."""
     findings = read(concluded)
-    text = {TEXT: render.markdown(conclusions(findings)), PAGE: page(findings, draw_all(findings))}
-    write_pages(concluded.folder, text, as_data(concluded))
+    figures = draw_all(findings)
+    text = {TEXT: render.markdown(conclusions(findings)), PAGE: page(findings, figures)}
+    write_pages(concluded.folder, text, as_data(concluded), figures.get("loss_vs_compute"))
     return concluded.folder / PAGE
 
 
-def write_pages(folder: Path, text: Mapping[str, str], data: Any) -> None:
-    """Write a report's files by name, and its data last."""
+def write_pages(folder: Path, text: Mapping[str, str], data: Any, loss_vs_compute: Figure | None = None) -> None:
+    """Write a report's files by name, its figure of loss against compute as PDF, and its data last."""
     with one_set():
+        if loss_vs_compute is not None:
+            loss_vs_compute.save(folder / COMPUTE)
         for name, content in text.items():
             write_text(folder / name, content)
         write_json(folder / DATA, data)

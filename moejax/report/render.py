@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.errors import UserError
 from moejax.json_text import finite, json_text
-from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Shown, Table, Written
+from moejax.result import MISSING, NOT_DETERMINED, NOT_SET, Column, Result, Shown, Table, Written
+from moejax.say import say
 from moejax.wording import one_line, some
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ PIPE = 140
 """Characters of a line where there is no terminal."""
 
 
-def show(answer: Shown, *, as_json: bool = False) -> None:
-    """Print a result to stdout, for people or as JSON.
+def show(answer: Shown, *, as_json: bool = False, as_latex: bool = False) -> None:
+    """Print a result to stdout, for people, as JSON, or its main table as LaTeX with the warnings on stderr.
 
     Args:
       answer: a ``Result``, or what ``moejax.fit``, ``moejax.design`` and the others return.
@@ -45,6 +46,11 @@ def show(answer: Shown, *, as_json: bool = False) -> None:
     result = answer.summary()
     if as_json:
         print(json(result))
+        return
+    if as_latex:
+        if result.warnings:
+            say(*(f"! {warning}" for warning in result.warnings))
+        print(latex(result))
         return
     if not (sys.stdout.isatty() or "COLUMNS" in os.environ):
         print(text(result))
@@ -70,7 +76,7 @@ def summary_of(answer: Shown) -> Result:
     if isinstance(answer, DesignResult):
         return design.summary(type(answer.optimum.problem.law).__name__, answer)
     if isinstance(answer, Proposal):
-        return experimental_design.summary(answer, answer.titles, answer.inputs)
+        return experimental_design.summary(answer, answer.titles, answer.inputs, answer.columns)
     if isinstance(answer, Plan):
         return plan.summary(answer)
     raise TypeError(f"{type(answer).__name__} has no summary.")
@@ -99,6 +105,10 @@ def _print(result: Result, console: Console, wrap: int | None = None) -> None:
 
     if result.title:
         say(result.title)
+        console.print()
+    for sentence in result.lead:
+        say(sentence, style="bold")
+    if result.lead:
         console.print()
     for warning in result.warnings:
         say(warning, "! ")
@@ -197,6 +207,7 @@ def markdown(result: Result, level: int = 1) -> str:
 def _markdown_parts(result: Result, level: int) -> Iterator[str]:
     if result.title:
         yield f"{'#' * level} {_inline(result.title)}"
+    yield from map(_paragraph, result.lead)
     yield from (f"> {_paragraph(warning)}" for warning in result.warnings)
     for table in result.tables:
         if table.title:
@@ -245,6 +256,7 @@ def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
 def html(result: Result) -> str:
     """Return the result as escaped HTML, for a notebook."""
     parts = [f"<h3>{_escaped(result.title)}</h3>"] if result.title else []
+    parts += [f"<p><strong>{_escaped(sentence)}</strong></p>" for sentence in result.lead]
     parts += [f"<p><strong>! {_escaped(warning)}</strong></p>" for warning in result.warnings]
     for table in result.tables:
         parts += [f"<h4>{_escaped(table.title)}</h4>"] if table.title else []
@@ -253,33 +265,56 @@ def html(result: Result) -> str:
     return "\n".join([*parts, *(f"<p>{_escaped(note)}</p>" for note in result.notes)])
 
 
-def frame(result: Result, table: str | int = 0) -> DataFrame:
+def frame(result: Result, table: str | None = None) -> DataFrame:
     """Return a table of the result as a DataFrame with the keys of its JSON; see ``Shown.to_frame``."""
     import pandas as pd
 
     return pd.DataFrame(_records(_table(result, table)))
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", MISSING: "--"} | {
     sign: f"\\{sign}" for sign in "&%$#_{}"
 }
+_GREEK = re.compile(
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega"
+)
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+_INTERVAL = re.compile(rf"\[({_NUMBER.pattern}), ({_NUMBER.pattern})\]")
 
 
-def latex(result: Result, table: str | int = 0) -> str:
-    """Return a table of the result as a LaTeX tabular for booktabs; see ``Shown.to_latex``."""
-    columns, rows = _table(result, table).shown()
+def latex(result: Result) -> str:
+    """Return the result's table for LaTeX, or else its main one, as a tabular for booktabs."""
+    columns, rows = (result.for_latex or _table(result, None)).shown()
     sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
-    heads, *lines = (
-        " & ".join("".join(_LATEX.get(sign, sign) for sign in one_line(cell)) for cell in row) + r" \\"
-        for row in ([column.heading for column in columns], *rows)
-    )
-    rules = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", heads, r"\midrule")
-    return "\n".join([*rules, *lines, r"\bottomrule", r"\end{tabular}"])
+    heads = " & ".join(_latex_text(column.heading) for column in columns)
+    lines = [" & ".join(_latex_cell(cell, c.symbol) for cell, c in zip(row, columns, strict=True)) for row in rows]
+    about = f"% {one_line(result.title)}; needs \\usepackage{{booktabs}}".replace("% ;", "%")
+    rules = (about, rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
+    return "\n".join([*rules, *(rf"{line} \\" for line in lines), r"\bottomrule", r"\end{tabular}"])
 
 
-def _table(result: Result, table: str | int) -> Table:
+def _latex_cell(text: str, symbol: bool) -> str:
+    if symbol and text:
+        letter, _, below = text.partition("_")
+        letter, below = (rf"\{one}" if _GREEK.fullmatch(one) else one for one in (letter, below))
+        return f"${letter}_{{{below}}}$" if below else f"${letter}$"
+    if interval := _INTERVAL.fullmatch(text):
+        return rf"$[{_latex_number(interval[1])},\ {_latex_number(interval[4])}]$"
+    return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else _latex_text(text)
+
+
+def _latex_number(text: str) -> str:
+    return re.sub(r"e([-+]?)0*(\d+)", lambda e: rf" \times 10^{{{e[1].strip('+')}{e[2]}}}", text)
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in one_line(text))
+
+
+def _table(result: Result, table: str | None) -> Table:
+    asked = result.main if table is None else table
     tables = [one for one in result.tables if one.columns]
-    found = [one for one in tables if one.title == table] if isinstance(table, str) else tables[table:][:1]
+    found = [one for one in tables if one.title == asked] if isinstance(asked, str) else tables[asked:][:1]
     if not found:
         raise UserError(f"The answer has no table {table!r}; it has {some([one.title for one in tables]) or 'none'}.")
     return found[0]
@@ -313,6 +348,7 @@ def json(result: Result) -> str:
 def _as_data(result: Result) -> dict[str, Any]:
     return {
         "title": result.title,
+        **({"lead": list(result.lead)} if result.lead else {}),
         "warnings": list(result.warnings),
         "tables": [{"title": one.title, "rows": _records(one), "notes": list(one.notes)} for one in result.tables],
         "notes": list(result.notes),

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 
 from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
-from moejax.laws.chips import Chip
+from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.memory import training_memory
 from moejax.plan.analytic_estimate import step_bytes
 from moejax.plan.search import ROOM
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 USABLE_MEMORY = 0.9
 """Share of a chip's memory for arrays; the program and fragmentation take the rest."""
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +171,7 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
     sequence = float(held.activations + held.logits)
     left = USABLE_MEMORY * chip.memory_bytes - sequence
     per_token = flops_per_token(architecture, recipe.data.sequence_length).training_causal
-    hours = float(per_token * recipe.total_tokens) / (chip.flops_per_second * mfu) / SECONDS_PER_HOUR
+    hours = float(per_token * recipe.total_tokens) / flops_per_hour(chip.flops_per_second, mfu)
     return EstimatedTraining(
         model=training.name,
         params_total=counts.total,

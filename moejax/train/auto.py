@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 
 from moejax.config import unknown
 from moejax.errors import UserError
-from moejax.laws.budget.hyperparameters import PUBLISHED
-from moejax.laws.conventions import FLOPS
-from moejax.laws.design import Design
+from moejax.laws.budget.peak_rate import LAWS, counted, peak_rate
 from moejax.train.training import Training
 
 
@@ -17,39 +15,35 @@ class Chosen:
     """A training without open hyperparameters, and their derivation."""
 
     training: Training
-    derivation: str
-    """Human-readable paragraph; empty if nothing was open."""
+    derivation: tuple[str, ...] = ()
+    """Lines for people; none if nothing was open."""
 
 
 def choose_hyperparameters(training: Training) -> Chosen:
     """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by ``recipe.hyperparameters``.
 
-    The law is evaluated at the longest budget. Its compute is counted as in the law's paper (Tian et al. 2025, App. I).
-    The batch is rounded to whole sequences.
+    The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to whole sequences.
 
     Raises:
       UserError: the law is not known, or a longest budget too short for one batch.
     """
     recipe, named = training.recipe, training.recipe.hyperparameters
-    if named not in PUBLISHED:
-        raise UserError(unknown(f"recipe.hyperparameters {named!r}", named, list(PUBLISHED)))
+    if named not in LAWS:
+        raise UserError(unknown(f"recipe.hyperparameters {named!r}", named, list(LAWS)))
     open_rate, open_batch = recipe.optimizer.learning_rate == 0, recipe.batch_tokens == 0
     if not (open_rate or open_batch) or not recipe.budgets_tokens:
-        return Chosen(training, "")
+        return Chosen(training)
     length, budget = recipe.data.sequence_length, max(recipe.budgets_tokens)
-    flops = FLOPS["tian"].per_token(training.architecture, length) * budget
-    law = PUBLISHED[named]
-    found = law.law(Design(flops=float(flops)))
-    lines = [f"{named} ({law.source}) for {budget:,} tokens, {flops:.3g} FLOPs without vocabulary:"]
+    design = counted(training.architecture, budget, length)
+    rate = peak_rate(design, named)
+    assert rate is not None, "an architecture and its tokens have all inputs"
+    lines = [f"{named} ({rate.source}) for {budget:,} tokens, {design.flops:.3g} FLOPs without vocabulary:"]
     if open_rate:
-        rate = float(f"{float(found['learning_rate']):.3g}")
-        recipe = replace(recipe, optimizer=replace(recipe.optimizer, learning_rate=rate))
-        lines.append(f"  optimizer.learning_rate = {rate:.3g}")
+        recipe = replace(recipe, optimizer=replace(recipe.optimizer, learning_rate=rate.value))
+        lines += [f"  optimizer.learning_rate = {rate.value:.3g}", f"  {rate.spread}"]
     if open_batch:
-        batch = max(1, round(float(found["batch_tokens"]) / length)) * length
+        found = float(LAWS[named].law(design)["batch_tokens"])
+        batch = max(1, round(found / length)) * length
         recipe = replace(recipe, batch_tokens=batch)
-        lines.append(f"  batch_tokens = {batch:,}: {found['batch_tokens']:,.0f} in whole sequences of {length}")
-    low, high = law.fitted["flops"]
-    if not low <= flops <= high:
-        lines.append(f"  It was fitted from {low:.0e} to {high:.0e} FLOPs, so this is an extrapolation.")
-    return Chosen(replace(training, recipe=recipe), "\n".join(lines))
+        lines.append(f"  batch_tokens = {batch:,}: {found:,.0f} in whole sequences of {length}")
+    return Chosen(replace(training, recipe=recipe), (*lines, *(f"  {sentence}" for sentence in rate.beyond)))

@@ -68,7 +68,7 @@ class Recipe:
     batch_ramp: tuple[RampStage, ...] = ()
     """Smaller batches at the beginning; ``batch_tokens`` is the final size."""
     hyperparameters: str = "tian-2025"
-    """A key of ``moejax.laws.budget.hyperparameters.PUBLISHED``: the law for an open learning rate or batch size."""
+    """A key of ``moejax.laws.budget.peak_rate.LAWS``: the law for an open learning rate or batch size."""
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossWeights = field(default_factory=LossWeights)

@@ -38,6 +38,8 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
     training = choose_hyperparameters(load(Training, str(tmp_path / "config.py"), [])).training
     training.architecture.check()
     training.recipe.check()
+    assert (tmp_path / "loss-vs-compute.pdf").read_bytes().startswith(b"%PDF")
+    assert said["learning_rate"]["value"] == training.recipe.optimizer.learning_rate
     assert training.recipe.budgets_tokens[0] == pytest.approx(said["built"]["tokens"], abs=4096)
     assert said["built"]["measures"]["flops"] <= 1e21 * (1 + 1e-9)
     each = said["on_chips"]

@@ -7,12 +7,14 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.config_file import load
+from moejax.experimental_design.summary import names_of
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.accounting import design_of
+from moejax.laws.catalogue import find
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
-from moejax.run_table import write
+from moejax.run_table import read, write
 from moejax.stored import read_json
 from moejax.study.study import Study
 
@@ -77,6 +79,29 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
     said = capsys.readouterr().out
     assert "row " in said
     assert "N*" in said
+    hours = 1e20 / (989.4e12 * 0.4 * 3600)
+    assert f"Budget: 1e+20 FLOPs, {hours:.3g} chip-hours of NVIDIA H100 SXM at 40%" in said
+
+
+def test_candidates_and_sizes_have_the_names_of_the_table_and_a_budget_may_be_of_hours(table, tmp_path, capsys):
+    rows = read(table).rename(columns={"params_active": "N_act"})
+    mine = tmp_path / "mine.csv"
+    rows.to_csv(mine, index=False)
+    could = [{"model": f"mine-{n:g}", "N_act": n, "tokens": 8e9, "flops": 6 * n * 8e9} for n in (3e7, 4e8)]
+    candidates = write(could, tmp_path / "could.csv")
+    asked = ["--target", LARGE, "--candidates", str(candidates), "--map", "params_active=N_act", "--starts", "128"]
+    budget = ["--chip-hours", "100", "--chip", "v5p", "--mfu", "0.5"]
+    assert main(["next", str(mine), "--law", "chinchilla", "--k", "2", *budget, *asked]) == 0
+    said = capsys.readouterr().out
+    assert "N_act" in said
+    assert "mine-4e+08" in said
+    assert f"Budget: {100 * 459e12 * 0.5 * 3600:.3g} FLOPs, 100 chip-hours of TPU v5p at 50%" in said
+
+
+def test_architectures_of_the_table_keep_its_names():
+    small = find("dense-6.1b").architecture
+    large = small.replace(num_layers=2 * small.num_layers)
+    assert names_of([small, large, small], ["proxy-a", "", "proxy-a"]) == ["proxy-a", names_of([large])[0], "proxy-a"]
 
 
 @pytest.mark.slow

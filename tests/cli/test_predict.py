@@ -10,6 +10,7 @@ from moejax.__main__ import main
 from moejax.cli.commands import predict
 from moejax.cli.shared import law_or_fit
 from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.budget.peak_rate import counted, peak_rate
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS
 
@@ -17,6 +18,17 @@ from moejax.laws.design import FIELDS
 def said(capsys, *arguments: str) -> dict:
     assert main(["predict", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_learning_rate_is_that_of_auto_with_the_range_of_the_laws(capsys):
+    design = ("--arch", "deepseek-v3.1", "--tokens", "14.8T")
+    rate = said(capsys, "--law", "all", *design)["learning_rate"]
+    known = counted(CATALOGUE["deepseek-v3.1"].architecture, 14.8e12, 4096)
+    assert rate == peak_rate(known).to_json()
+    assert rate["by"] == "tian-2025"
+    one = said(capsys, "--law", "hyperparameters", "--constants", "deepseek-2024", *design)["learning_rate"]
+    assert (one["by"], one["laws"]) == ("deepseek-2024", rate["laws"])
+    assert "learning_rate" not in said(capsys, "--law", "chinchilla", *design)
 
 
 def test_every_field_of_a_design_can_be_typed():

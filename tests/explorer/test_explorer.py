@@ -13,10 +13,11 @@ from page_in_node import PageInNode
 
 from moejax.__main__ import main
 from moejax.cli.command_line import USERS
+from moejax.errors import UserError
 from moejax.explorer.available import find_available
 from moejax.explorer.javascript import javascript
 from moejax.explorer.knobs import KNOBS, PRESETS, START, STRUCTURE, VALUES, design_of, of_architecture, preset
-from moejax.explorer.page import LEVEL, WITHIN, page
+from moejax.explorer.page import LEVEL, WITHIN, opens_on, page
 from moejax.fit.fit import fit
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
@@ -223,6 +224,17 @@ def test_a_fit_of_ones_own_comes_first_with_its_runs_and_the_ranges_of_predict(o
         assert known.interval is not None
         assert got["range"] == pytest.approx([known.interval["low"], known.interval["high"]], rel=1e-6)
         assert bool(got["beyond"]) == bool(predict(fit, point).extrapolated)
+
+
+def test_the_page_opens_on_the_law_asked_for_or_on_a_fit_here_and_says_which(own_fit, tmp_path, monkeypatch, capsys):
+    assert opens_on(find_available(str(own_fit), "hoffmann")) == "chinchilla:hoffmann-2022"
+    by_file = find_available(str(own_fit / "runs.csv"), str(own_fit / "fit.json"))
+    assert opens_on(by_file) == f"fit:{own_fit.name}"
+    with pytest.raises(UserError, match="step_law:step-law-2025 predicts no loss"):
+        opens_on(find_available("", "step_law"))
+    monkeypatch.chdir(own_fit)
+    assert main(["explore", "--export", str(tmp_path / "page.html")]) == 0
+    assert "Opens on your fit fit.json." in capsys.readouterr().out
 
 
 def test_a_table_alone_shows_its_runs_beside_the_published_laws(own_fit):

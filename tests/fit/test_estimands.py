@@ -11,10 +11,10 @@ import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
 
 import moejax as mj
-from moejax.fit.answers import Answers, Decisive
+from moejax.fit.answers import Answers, Decisive, asked_of
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
-from moejax.fit.summary import tables
+from moejax.fit.summary import summary, tables
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.derivatives import deciding
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
@@ -33,6 +33,7 @@ from moejax.laws.mixtures.fewer_factors import FourFactor
 from moejax.laws.mixtures.five_factor import ZHAO_2025, FiveFactor, best_active_experts
 from moejax.laws.mixtures.marginal import MarginalActive, MarginalExperts, MarginalShared
 from moejax.laws.mixtures.sparsity import ABNAR_2025, Sparsity
+from moejax.quantities import format
 from moejax.report import render
 from moejax.result import Result
 
@@ -401,3 +402,24 @@ def test_resamples_of_no_more_groups_than_coefficients_say_nothing_of_a_run():
     few = dataclasses.replace(known_resamples(), draws=known_fit().free)
     by_errors, by_few, by_many = (predict_run(known_fit(), asked, one) for one in (None, few, known_resamples()))
     assert by_errors.to_json() == by_few.to_json() != by_many.to_json()
+
+
+def test_a_fit_leads_with_what_to_train_or_how_to_ask():
+    fit = known_fit()
+    asked = asked_of(type(fit.law), "loss", (), decide=[{"flops": 1e22, "expansion": 4.0}])
+    answers = Answers(decisions=estimate(fit, asked.decisions))
+    said = summary(fit, 0.9, answers)
+    decided = next(one for one in answers.decisions if one.name == "optimal_params_active" and one.given)
+    assert said.tables[0].title == "Decisions"
+    assert said.lead[0].startswith("At flops = 1e+22, expansion = 4: ")
+    assert f"{format(decided.value)}, 90% interval {decided.interval.bounds()}" in said.lead[0]
+    assert render.text(said).splitlines()[2] == said.lead[0]
+    assert render.latex(said).count("\\\\") == 1 + len(fit.coefficients)
+    unasked = summary(fit)
+    assert re.fullmatch(r"What to train: .*--decide flops=[0-9.e+]+,expansion=….*", unasked.lead[0])
+
+
+def test_what_is_not_determined_is_said_first_with_the_reason():
+    one = Estimate(name="n", symbol="N*", given={"flops": 1e22}, value=7e9, reason="tokens do not vary")
+    lost = summary(known_fit(), 0.9, Answers(decisions=(one,)))
+    assert lost.lead == ["At flops = 1e+22: n (N*) is not determined, because tokens do not vary (the fit has 7B)."]

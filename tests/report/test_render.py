@@ -189,3 +189,25 @@ def test_columns_of_one_name_are_all_in_json():
     columns = [Column("v"), Column("v"), Column("loss", unit="nats/token"), Column("loss nats per token"), Column("")]
     rows = json.loads(render.json(Result(tables=[Table("", columns, [[1, 2, 3, 4, 5]])])))["tables"][0]["rows"]
     assert rows == [{"v": 1, "v_2": 2, "loss_nats_per_token": 3, "loss_nats_per_token_2": 4, "name": 5}]
+
+
+def test_a_table_in_latex_has_numbers_and_symbols_as_mathematics():
+    columns = (Column("law", words=True), Column("in", symbol=True), Column("value", ".3g"), Column("90 % interval"))
+    result = Result("A_B", tables=[Table("Laws", columns, [["50 %", "alpha_N", -1.5e-7, "[-2e-07, 1]"]])])
+    assert render.latex(result).splitlines() == [
+        r"% A_B; needs \usepackage{booktabs}",
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r"law & in & value & 90 \% interval \\",
+        r"\midrule",
+        r"50 \% & $\alpha_{N}$ & $-1.5 \times 10^{-7}$ & $[-2 \times 10^{-7},\ 1]$ \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_latex_prints_the_table_and_warnings_apart(capsys):
+    render.show(Result(warnings=["careful"], tables=[Table("T", [Column("x")], [[1]])]), as_latex=True)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("% needs \\usepackage{booktabs}\n\\begin{tabular}")
+    assert printed.err == "! careful\n"

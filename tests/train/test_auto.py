@@ -6,7 +6,9 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.config import build, dump
+from moejax.laws.budget.peak_rate import LAWS, counted, peak_rate
 from moejax.laws.conventions import FLOPS
+from moejax.laws.design import Design
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Training
 
@@ -27,13 +29,13 @@ def test_what_is_open_follows_from_the_compute_of_the_longest_budget(training):
     assert chosen.training.recipe.optimizer.learning_rate == pytest.approx(1.1576 * flops**-0.1529, rel=5e-3)
     assert chosen.training.recipe.batch_tokens == pytest.approx(0.0694 * flops**0.3644, abs=16)
     assert chosen.training.recipe.batch_tokens % 32 == 0
-    assert "extrapolation" in chosen.derivation
-    assert f"batch_tokens = {chosen.training.recipe.batch_tokens:,}" in chosen.derivation
+    assert "extrapolation" in chosen.derivation[-1]
+    assert any(f"batch_tokens = {chosen.training.recipe.batch_tokens:,}" in line for line in chosen.derivation)
 
 
 def test_what_is_given_stays(training):
     assert choose_hyperparameters(training).training == training
-    assert choose_hyperparameters(training).derivation == ""
+    assert choose_hyperparameters(training).derivation == ()
     half = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, batch_tokens=0))
     chosen = choose_hyperparameters(half).training.recipe
     assert chosen.optimizer == training.recipe.optimizer
@@ -55,4 +57,25 @@ def test_auto_is_only_for_settings_that_a_law_can_choose(training):
 def test_the_command_line_prints_the_derivation(capsys, tmp_path):
     words = ["--config=configs/tiny.py", "--config.recipe.batch_tokens=auto", "--config.recipe.data.source=nowhere"]
     assert main(["train", *words, "--out", str(tmp_path / "out")]) == 2
-    assert "tian-2025 (Tian et al. 2025, Eq. 5) for 131,072 tokens" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "tian-2025 (Tian et al. 2025, Eq. 5) for 131,072 tokens" in printed
+    assert "FLOPs without vocabulary:\n  batch_tokens = " in printed
+
+
+def test_a_rate_comes_with_the_range_of_all_published_laws(training):
+    opened = left_open(training, budgets_tokens=[10**10], hyperparameters="step-law-2025")
+    chosen = choose_hyperparameters(opened)
+    design = counted(training.architecture, 10**10, 32)
+    rate = peak_rate(design, "step-law-2025")
+    assert chosen.training.recipe.optimizer.learning_rate == rate.value
+    assert rate.value == pytest.approx(1.79 * design.params_total_nonembedding**-0.713 * 1e10**0.307, rel=5e-3)
+    assert f"{min(rate.laws.values()):.2g} to {max(rate.laws.values()):.2g}" in rate.sentence
+    assert {*rate.laws} == {*LAWS}
+    assert f"  {rate.spread}" in chosen.derivation
+
+
+def test_laws_whose_inputs_are_unknown_are_left_out_of_the_range():
+    assert "step-law-2025" not in peak_rate(Design(flops=1e20)).laws
+    assert peak_rate(Design(params_active=1e9)) is None
+    own = peak_rate(Design(flops=1e20), "fit.json", own=3e-4)
+    assert own.sentence.startswith("Peak learning rate 0.0003 by fit.json (your fit). Published laws give ")

@@ -12,7 +12,16 @@ from moejax.cli.options import argument, flag_of, given, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
 from moejax.cli.progress import progress
-from moejax.cli.shared import FORM, FORMULA, RUNS, ObjectiveOptions, SignOptions, SplitOptions, TableOptions
+from moejax.cli.shared import (
+    FORM,
+    FORMULA,
+    RUNS,
+    LatexOptions,
+    ObjectiveOptions,
+    SignOptions,
+    SplitOptions,
+    TableOptions,
+)
 from moejax.errors import UserError
 from moejax.folder import write_json, write_text
 from moejax.run_sources.source import named, source
@@ -33,7 +42,7 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"):
+class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, name="compare"):
     """Fit every law that a table of runs allows, and test all on the same held-out runs (the largest in tokens, if none
     are selected).
     """
@@ -72,7 +81,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, name="compare"
                 _write(self.out, comparison, read, summary(comparison, title, verbose=True))
         result = summary(comparison, title, self.verbose)
         result = replace(result, notes=[f"Next: {self.next_command(comparison.next_law)}"])
-        render.show(result, as_json=self.json)
+        render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
         from moejax.laws.design import FIELDS

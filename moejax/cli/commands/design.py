@@ -16,6 +16,7 @@ from moejax.cli.shared import (
     ArchitectureOptions,
     BootstrapOptions,
     ConventionOptions,
+    LatexOptions,
     Length,
     NotNegative,
     Positive,
@@ -67,7 +68,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, name="design"):
+class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, LatexOptions, name="design"):
     """Choose what to train for a budget: sizes, shape and tokens, with the price of every constraint and the flat
     region around the optimum.
     """
@@ -131,7 +132,9 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         group=AROUND,
     )
     out: Path | None = out(
-        "write design.json, and config.py to train it", "design.json", "config.py", "frontier.png", "landscape.png"
+        "write design.json, config.py to train it, and the figure of loss against compute",
+        *("design.json", "config.py", "frontier.png", "landscape.png"),
+        *(f"loss-vs-compute.{suffix}" for suffix in ("png", "pdf", "csv")),
     )
 
     def check(self) -> None:
@@ -156,7 +159,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
                 write_json(self.out / "design.json", result.data)
         if self.out:
             say(f"Wrote {', '.join(written_in(self.out))} to {self.out}.")
-        render.show(result, as_json=self.json)
+        render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _one_law(self) -> Result:
         from moejax.design.build import config_text
@@ -183,6 +186,8 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
             write_text(self.out / "config.py", config_text(decision.built, "designed", says, sequence))
             plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE")
             say(f"Its plan: {plan}")
+        if self.out:
+            self._draw_compute(known, decision)
         result = self._with_assumptions(summary(name, decision), {type(law).__name__: problem})
         if isinstance(known, FitResult) or decision.built is None:
             result = with_extrapolation(result, "Sizes alone lie", beyond(known, decision.optimum))
@@ -246,6 +251,29 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, na
         far = beyond(known, *itertools.chain.from_iterable(optima.optima))
         result = with_extrapolation(landscape_summary(label, optima), "The designs lie", far)
         return self._with_assumptions(result, {type(law).__name__: problem})
+
+    def _draw_compute(self, known: Any, decision: DesignResult) -> None:
+        """Write the figure of loss against compute: the fitted runs of a fit, or else the design's proportions."""
+        # The import of figures is slow, and few designs are drawn.
+        from moejax.fit.fit_result import FitResult
+        from moejax.report.figures import compute
+        from moejax.report.figures.figure import FigureInputs, write_figure
+        from moejax.report.fit_report import fitted_runs
+
+        assert self.out is not None
+        read, optimum = None, decision.optimum
+        if isinstance(known, FitResult):
+            read = self.read_quietly(self.runs, type(known.law)) if self.runs else fitted_runs(known, Path(self.law))
+        design = optimum.problem.space.candidate(optimum.values).design if read is None else read.runs.design
+        loss = None if read is None else read.runs.loss
+        law = known if isinstance(known, FitResult) else known.law
+        try:
+            flops = optimum.values.get("flops")
+            table = compute.compute_table(law, design, loss, flops=flops, level=self.level)
+        except UserError:
+            return  # Laws of other outputs have no such figure.
+        drawn = FigureInputs(table=table)
+        write_figure(self.out, "loss-vs-compute", lambda: compute.loss_vs_compute(drawn), ("png", "pdf"))
 
     def _draw(self, name: str, draw: Callable[[Path], None]) -> None:
         assert self.out is not None

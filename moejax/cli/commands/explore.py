@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.cli.options import Command, argument, option
+from moejax.cli.shared import LAW, law_or_fit
 from moejax.errors import UserError
 from moejax.folder import write_text
 from moejax.json_text import json_text
@@ -18,16 +19,24 @@ from moejax.say import say
 EXAMPLE = """\
 moejax explore
 moejax explore fit/fit.json
+moejax explore runs.csv --law fit
 moejax explore runs/quickstart --export explorer.html"""
+FITS = ("fit.json", "fit/fit.json")
+"""Fits of the working directory that the page opens on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreCommand(Command, name="explore"):
     """Open a page with sliders for the laws, published or your own fit: loss, frontier, optimum and practical range
-    change together. It is one HTML file that needs no server and no network.
+    change together. It is one HTML file that needs no server and no network, and opens on your fit if there is one.
     """
 
-    source: str = argument("fit.json, a run table, or a folder", metavar="RUNS|FIT", default="")
+    source: str = argument(
+        "fit.json, a run table, or a folder (default: fit.json or fit/fit.json here, if there is one)",
+        metavar="RUNS|FIT",
+        default="",
+    )
+    law: str | None = option(None, f"law to open on: {LAW}", metavar="NAME|FIT", read=law_or_fit)
     export: Path | None = option(
         None, "write the page to this file, and open nothing", metavar="PAGE.html", output=True
     )
@@ -35,19 +44,23 @@ class ExploreCommand(Command, name="explore"):
 
     def run(self) -> None:
         from moejax.explorer.available import find_available
-        from moejax.explorer.page import page
+        from moejax.explorer.page import opens_on, page
 
         path = self.export
         if path is not None and path.exists() and b"<title>moejax: laws" not in path.read_bytes()[:400]:
             raise UserError(f"{path} exists and is not a page of moejax explore; give another name to --export.")
-        text = page(find_available(self.source))
+        source = self.source or next((place for place in FITS if Path(place).is_file()), "")
+        available = find_available(source, self.law or "")
+        text = page(available)
         if path is None:
             path = Path(tempfile.mkdtemp(prefix="moejax-explore-")) / "explorer.html"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
         if self.json:
-            print(json_text({"page": str(path), "bytes": path.stat().st_size}))
+            print(json_text({"page": str(path), "bytes": path.stat().st_size, "law": opens_on(available)}))
         else:
+            law = available.laws[opens_on(available)]
+            say(f"Opens on {f'your fit {law.file}' if law.file else opens_on(available)}.", file=sys.stdout)
             say(f"Wrote {path} ({len(text) / 1e6:.1f} MB); open it in a browser.", file=sys.stdout)
         if self.export is None and not self.no_browser and has_display():
             webbrowser.open(path.resolve().as_uri())

@@ -14,6 +14,7 @@ from moejax.cli.process import compile_quickly
 from moejax.cli.progress import progress
 from moejax.cli.shared import (
     RUNS,
+    LatexOptions,
     LawOptions,
     LevelOptions,
     Resamples,
@@ -61,7 +62,7 @@ TRUSTING, ASKING, WHOLE = "trusting", "asking the fitted law", "a whole procedur
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fit"):
+class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOptions, name="fit"):
     """Fit a law to a table of runs."""
 
     ONE_OF = ("law", "form", "recipe")
@@ -128,7 +129,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
             return
         reads = ("seed", *RECIPES[self.recipe])
         of_table = TableOptions.__dataclass_fields__
-        if unread := [name for name in given(self) if name not in (*reads, *of_table, "runs", "recipe", "out")]:
+        if unread := [
+            name for name in given(self) if name not in (*reads, *of_table, "runs", "recipe", "out", "latex")
+        ]:
             options, read = ([flag_of(FitCommand, name) for name in names] for names in (unread, reads))
             raise UserError(
                 f"--recipe {self.recipe} does not read {listed(options)}; leave that out. Besides the options of the "
@@ -228,7 +231,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
 
         if self.out:
             say(written(self.out, has_held_out))
-        render.show(summary, as_json=self.json)
+        render.show(summary, as_json=self.json, as_latex=self.latex)
 
     def _fit_chained(self) -> int:
         """Fit a law of scores and the law of the loss that it depends on, chain them, and print."""
@@ -325,7 +328,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, name="fi
                 case _:
                     read = self.read(self.runs, recipes.INPUTS["isoflop"], recipes.ISOFLOP_GROUPS)
                     result = recipes.isoflop(read, how)
-        render.show(result, as_json=self.json)
+        render.show(result, as_json=self.json, as_latex=self.latex)
         return 0
 
     def _held_out(self, usual: str) -> str:

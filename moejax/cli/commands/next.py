@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 moejax next runs.parquet --law effective_params --target 'N_act*:flops=1e24,expansion=16' --flops 1e21 --k 8
-moejax next runs.csv --law five_factor --target deepseek-v3.1:tokens=14.8T --flops 3e21 --config tiny.py --out next
+moejax next runs.csv --law five_factor --target deepseek-v3.1:tokens=14.8T --chip-hours 500 --config tiny.py --out next
 moejax next runs.csv --form 'loss = E + A/params_active^a + B/tokens^b' --target a --flops 1e20
 moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T --flops 1e21 --candidates mine.csv"""
 TRAINABLE = "possible runs: by default shapes like those in the table"
@@ -57,7 +57,12 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         "decision, 'N*:flops=1e25'; a coefficient",
         metavar="ANSWER:NAME=VALUE,…",
     )
-    flops: Positive = option(REQUIRED, "FLOPs of all new runs together", metavar="NUMBER")
+    flops: Positive | None = option(None, "FLOPs of all new runs together", metavar="NUMBER", excludes=("chip_hours",))
+    chip_hours: Positive | None = option(
+        None, "GPU-hours (chip-hours) of all new runs together, on --chip at --mfu", metavar="NUMBER"
+    )
+    chip: str = option("h100", "chip of chip-hours: h800, v5p, …", metavar="NAME")
+    mfu: Share = option(0.4, "assumed share of the chip's peak FLOP/s", metavar="SHARE")
     k: Annotated[int, whole(1, 1_000)] = option(10, "maximum number of new runs", metavar="COUNT")
     candidates: Path | None = option(
         None,
@@ -97,18 +102,32 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     out: Path | None = out("write next.json, and study.py that trains the runs", "next.json", "study.py")
 
+    def check(self) -> None:
+        if self.flops is None and self.chip_hours is None:
+            raise UserError("One of --flops and --chip-hours is required: the budget of all new runs together.")
+
     def prepare(self) -> None:
         """Reduce the compile time of the few programs of a fit or a design."""
         compile_quickly()
 
     def run(self) -> None:
         from moejax.experimental_design.experiment_plan import RunBudget
-        from moejax.experimental_design.propose import check_output, designs_of, propose, recipe_of, target
-        from moejax.experimental_design.summary import summary
+        from moejax.experimental_design.propose import (
+            check_output,
+            column_names,
+            designs_of,
+            propose,
+            recipe_of,
+            target,
+        )
+        from moejax.experimental_design.summary import summary, with_chip_hours
+        from moejax.laws.chips import find, flops_per_hour
         from moejax.report import render
         from moejax.train.training import Recipe
 
-        laws, fixed = self._laws(), self.fixed
+        laws, fixed, chip = self._laws(), self.fixed, find(self.chip)
+        per_hour = flops_per_hour(chip.flops_per_second, self.mfu)
+        budget = self.flops or (self.chip_hours or 0.0) * per_hour
         asked = {
             name: [target(what, given, law, tuple(fixed)) for what, given in map(_target, self.target)]
             for name, law in laws.items()
@@ -123,9 +142,9 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             proposal = propose(
                 laws,
                 read.runs,
-                self._candidates(inputs, read, recipe),
+                self._candidates(inputs, read, recipe, budget),
                 {name: [estimand.functional for estimand in estimands] for name, estimands in asked.items()},
-                RunBudget(flops=self.flops, runs=self.k, repeats=self.repeats),
+                RunBudget(flops=budget, runs=self.k, repeats=self.repeats),
                 around=self._around(laws),
                 noise=self.noise,
                 fixed=fixed,
@@ -137,7 +156,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         if proposal.instead:
             what = ", ".join(self.target)
             say(f"! The fitted law has no answer to {what} yet: planned for its coefficients.")
-        result = summary(proposal, list(proposal.instead) or [answer.title for answer in answers], inputs)
+        titles = list(proposal.instead) or [answer.title for answer in answers]
+        result = with_chip_hours(summary(proposal, titles, inputs, column_names(read)), budget, chip, self.mfu)
         if self.best_by:
             result = replace(result, warnings=[_swept(self.best_by, laws.values()), *result.warnings])
         if self.out:
@@ -164,10 +184,10 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         (name,) = laws
         return {name: published(name, self.around).law}
 
-    def _candidates(self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any]) -> Candidates:
+    def _candidates(self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any], budget: float) -> Candidates:
         from moejax.experimental_design.propose import candidates_like, candidates_of
 
-        most = min(self.flops, self.largest or self.flops)
+        most = min(budget, self.largest or budget)
         if self.candidates:
             return candidates_of(self.candidates, inputs, self.mapping(self.candidates), most)
         return candidates_like(
@@ -193,7 +213,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
                     recipe = {**recipe, "optimizer": {**recipe.get("optimizer", {}), "warmup_tokens": warmup}}
                 law, what = self.form or self.law, ", ".join(self.target)
                 says = f"{len(chosen)} runs that make {what} more certain under {law}."
-                text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
+                text = study_text("next", chosen, recipe, says)
                 write_text(folder / "study.py", text)
                 written.append("study.py")
             write_json(folder / "next.json", data)

@@ -101,7 +101,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
             answers, unasked = ask_all(design)
         else:
             answers = [ask_fit(self.law, design) if is_fit(self.law) else ask(self.law, self.constants, design)]
-        render.show(summary(design, answers, unasked, self._assumed()), as_json=self.json)
+        render.show(summary(design, answers, unasked, self._assumed(), self._as_counted()), as_json=self.json)
         if not self.json:
             for law, why in unasked.items():
                 say(f"not asked: {law}: {why}")
@@ -124,6 +124,14 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
             per_token = flops_per_token(architecture, self.sequence_length).training
             return replace(implied, flops=float(per_token * implied.tokens))
         return implied
+
+    def _as_counted(self) -> Design | None:
+        from moejax.laws.budget.peak_rate import counted
+
+        architecture = self.architecture()
+        if architecture is None or self.tokens is None or self.flops is not None:
+            return None
+        return counted(architecture, self.tokens, self.sequence_length)
 
     def _by_convention(self, design: Design) -> Design:
         """Return the design with active parameters, and tokens from its FLOPs, by the given convention."""

@@ -173,7 +173,7 @@ class TrainCommand(ExportableOptions, name="train"):
         speaks = group.is_main and (self.parent is None or group.count > 1)
         training, folder, derivation = group.run_or_abort(self._training)
         if derivation and group.is_main:
-            say(derivation)
+            say(*derivation)
         try:
             with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
                 rows = train(
@@ -201,7 +201,7 @@ class TrainCommand(ExportableOptions, name="train"):
             say(f"rows, metrics and checkpoints: {folder}", file=sys.stdout)
         return 0
 
-    def _training(self) -> tuple[Training, Path, str]:
+    def _training(self) -> tuple[Training, Path, tuple[str, ...]]:
         from moejax.train.auto import choose_hyperparameters
         from moejax.train.training import Training
 
@@ -209,7 +209,7 @@ class TrainCommand(ExportableOptions, name="train"):
             chosen = choose_hyperparameters(self.load(Training))
             training, derivation = chosen.training, chosen.derivation
         else:
-            training, derivation = _saved(Path(str(self.out))), ""
+            training, derivation = _saved(Path(str(self.out))), ()
         self.check_exportable({training.name: training.architecture})
         return training, Path(self.out or f"runs/{training.name}"), derivation
 
