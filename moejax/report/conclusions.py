@@ -37,7 +37,7 @@ BRIEF_RECIPE = ("leverage", "joint", "power-law")
 """Tables of a paper's procedure in the terminal."""
 MOST_PREDICTED = 60
 """Number of predicted losses in a table."""
-BRIEF_LIMITS = 2
+BRIEF_LIMITS = 1
 """Number of limits in the terminal."""
 
 

@@ -22,7 +22,7 @@ from moejax.quantities import format
 from moejax.report import synthetic
 from moejax.report.conclusions import conclusions, worth
 from moejax.report.findings import is_mixture, read
-from moejax.report.page import DATA, PAGE, TEXT, write_report
+from moejax.report.page import COMPUTE, DATA, PAGE, TEXT, write_report
 from moejax.report.render import markdown
 from moejax.stored import write_json
 from moejax.study import run as study_run
@@ -212,7 +212,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     assert "report:" in capsys.readouterr().out
 
 
-EVIDENCE = {"predicted", "profile", "influence", "starts"}
+EVIDENCE = {"loss-vs-compute", "predicted", "profile", "influence", "starts"}
 """Figures that are drawn of the runs beside a fit."""
 
 
@@ -240,7 +240,10 @@ def reported(fitted, tmp_path_factory):
 
 
 def test_a_fit_beside_its_runs_is_a_page_with_what_it_rests_on(reported):
-    assert set(Page((reported / PAGE).read_text()).names) >= {*EVIDENCE, "held-out-ranges"}
+    text = (reported / PAGE).read_text()
+    assert set(Page(text).names) >= {*EVIDENCE, "held-out-ranges"}
+    assert text.index("optimal_params_active (N*) at flops = 1e+22") < text.index('id="coefficients"')
+    assert (reported / COMPUTE).read_bytes().startswith(b"%PDF")
 
 
 def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):

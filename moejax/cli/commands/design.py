@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from moejax.design.measures import CostAssumptions
     from moejax.design.problem import Problem
     from moejax.fit.fit_result import FitResult
+    from moejax.laws.law import Published
     from moejax.result import Result
 
 EXAMPLE = """\
@@ -252,7 +253,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         result = with_extrapolation(landscape_summary(label, optima), "The designs lie", far)
         return self._with_assumptions(result, {type(law).__name__: problem})
 
-    def _draw_compute(self, known: Any, decision: DesignResult) -> None:
+    def _draw_compute(self, known: FitResult | Published, decision: DesignResult) -> None:
         """Write the figure of loss against compute: the fitted runs of a fit, or else the design's proportions."""
         # The import of figures is slow, and few designs are drawn.
         from moejax.fit.fit_result import FitResult

@@ -81,7 +81,7 @@ def compute_table(
     Raises:
       UserError: the law predicts no loss, or its loss does not follow from sizes, tokens and FLOPs.
     """
-    law: Any = fit.law if isinstance(fit, FitResult) else fit
+    law = fit.law if isinstance(fit, FitResult) else fit
     output = fit.output if isinstance(fit, FitResult) else next(iter(law.outputs))
     if output != "loss" or "num_layers" in law.inputs:
         raise UserError(f"The figure is of laws of the loss by size and tokens; {type(law).__name__} is another.")
@@ -110,7 +110,7 @@ def _ends(loss: float, low: float, high: float) -> dict[str, float]:
     return {"loss": loss, "low": low, "high": high}
 
 
-def _with_interval(fit: Any, law: Law, least: Callable[[Law], Any], level: float) -> tuple[np.ndarray, ...]:
+def _with_interval(fit: FitResult | Law, law: Law, least: Callable[[Law], Any], level: float) -> tuple[np.ndarray, ...]:
     if isinstance(fit, FitResult) and fit.uncertainty is not None:
         spread = fit.spread(least)
         return spread.middle, *spread.ends(level, True)
@@ -154,7 +154,7 @@ def _least(
 ) -> _Least:
     like, sizes = family.like, [name for name in SIZES if name in values]
     if not sizes:
-        held: dict[str, Any] = {name: np.full(len(budgets), one) for name, one in like.items()}
+        held = {name: np.full(len(budgets), one) for name, one in like.items()}
         return _Least(design_from({**held, "flops": budgets}), output, (len(budgets), 1))
     main = "params_active" if "params_active" in like else "params_total"
     grid = np.geomspace(values[main].min() / REACH, values[main].max() * REACH, TRIED) / like[main]
@@ -163,7 +163,7 @@ def _least(
     counted = FLOPS_PER_PARAM_AND_TOKEN
     if {"flops", "tokens"} <= {*like}:
         counted = like["flops"] / (like[main] * like["tokens"])
-    given: dict[str, Any] = {name: np.full(len(budget), one) for name, one in like.items()}
+    given = {name: np.full(len(budget), one) for name, one in like.items()}
     given |= {name: like[name] * times for name in sizes} | {"flops": budget}
     given["tokens"] = budget / (counted * given[main])
     return _Least(design_from(given), output, (len(budgets), len(grid)))
