@@ -39,6 +39,7 @@ BASE = {
     "stored",
     "table_file",
     "platform",
+    "plugins",
     "wording",
     "__init__",
 }

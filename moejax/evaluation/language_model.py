@@ -16,7 +16,7 @@ from moejax.kernels.cross_entropy import token_loss_and_correct
 from moejax.model import transformer
 from moejax.model.generate import Sampling, generate_in_parts
 from moejax.model.runtime import Runtime
-from moejax.routing import NOT_CAUSAL
+from moejax.routing import is_causal
 from moejax.say import CountCallback
 from moejax.weights.folder import Weights
 
@@ -49,7 +49,7 @@ class LanguageModel:
     def check(self) -> None:
         """Raise ``UserError`` if the probability of a token would depend on later ones, or if no text fits."""
         router = self.weights.architecture.router
-        if self.weights.architecture.is_moe and router in NOT_CAUSAL:
+        if self.weights.architecture.is_moe and not is_causal(router):
             raise UserError(
                 f"Router {router!r} lets later tokens decide about earlier ones, so the likelihoods of a model with it "
                 f"mean nothing; evaluate one trained with a token-choice router."

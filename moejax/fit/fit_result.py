@@ -697,11 +697,16 @@ def _law_of(named: Mapping[str, Any]) -> type:
         return formula_law.from_stored(named)
     module, name = named["module"], named["class"]
     every = (*LAWS.values(), *CURVE_LAWS.values())
-    law = next((law for law in every if law.__qualname__ == name), None)
-    # Only the file of the law counts, so that a fit remains readable if the file moves to another package.
-    if law is None or not module.startswith("moejax.laws.") or module.split(".")[-1] != law.__module__.split(".")[-1]:
-        raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
-    return law
+    # Only the file of one of moejax's laws counts, so that a fit remains readable if the file moves to another package.
+    own, file = module.startswith("moejax.laws."), module.rpartition(".")[2]
+    for law in every:
+        there = law.__module__
+        moved = own and there.startswith("moejax.laws.") and there.rpartition(".")[2] == file
+        if law.__qualname__ == name and (there == module or moved):
+            return law
+    raise UserError(
+        f"The fitted law is {module}.{name}; only laws of moejax.laws and of installed packages are loaded from a file."
+    )
 
 
 def _penalty_name(penalty: Penalty) -> str:

@@ -1,14 +1,23 @@
 """Define scaling laws as pure functions, one law per file. Import a law from its file; ``LAWS`` finds it by name.
 
-A law's file ends with its ``ENTRIES``. To add a law, add one file and its name here.
+A law's file ends with its ``ENTRIES``. To add a law, add one file and its name here; another package declares its
+``LawEntry`` as an entry point of ``moejax.laws``. The tables are filled at their first use.
 """
 
+from __future__ import annotations
+
+import functools
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from moejax.laws.claim import Claim
-from moejax.laws.decision import DecisionRule
-from moejax.laws.law import LawEntry, Published
+from moejax.errors import UserError
+from moejax.plugins import LazyDict, with_plugins
+
+if TYPE_CHECKING:
+    from moejax.laws.claim import Claim
+    from moejax.laws.decision import DecisionRule
+    from moejax.laws.law import LawEntry, Published
 
 FILES = (
     "dense.kaplan",
@@ -41,22 +50,47 @@ FILES = (
 FILES_OF_CURVES = ("curves.multi_power", "curves.momentum")
 """Files of laws of whole loss curves. They read a schedule instead of a table of runs; ``moejax curves`` fits them."""
 
-ENTRIES: tuple[LawEntry, ...] = tuple(entry for file in FILES for entry in import_module(f"{__name__}.{file}").ENTRIES)
-LAWS: dict[str, type] = {entry.name: entry.law for entry in ENTRIES}
+
+@functools.cache
+def entries() -> tuple[LawEntry, ...]:
+    """Return the entries of all laws, those of other packages last.
+
+    Raises:
+      UserError: a law of another package cannot be used.
+    """
+    from moejax.laws.law import LawEntry
+
+    own = {entry.name: entry for file in FILES for entry in import_module(f"{__name__}.{file}").ENTRIES}
+    every = tuple(with_plugins(own, "moejax.laws", LawEntry).values())
+    names = [name for entry in every for name in (entry.name, *entry.aliases)]
+    if doubled := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise UserError(f"Two laws have the name or alias {doubled!r}; change or uninstall the package with the later.")
+    return every
+
+
+LAWS: LazyDict[str, type] = LazyDict(lambda: {entry.name: entry.law for entry in entries()})
 """Laws by name."""
-PUBLISHED: dict[str, dict[str, Published]] = {entry.name: dict(entry.published) for entry in ENTRIES}
+PUBLISHED: LazyDict[str, dict[str, Published]] = LazyDict(
+    lambda: {entry.name: dict(entry.published) for entry in entries()}
+)
 """Published constants by law and set; the first set of a law is its default."""
-ALIASES: dict[str, str] = {alias: entry.name for entry in ENTRIES for alias in entry.aliases}
+ALIASES: LazyDict[str, str] = LazyDict(lambda: {alias: entry.name for entry in entries() for alias in entry.aliases})
 """Aliases of laws, usually the first author of the paper."""
-DECISIONS: dict[type, tuple[DecisionRule, ...]] = {entry.law: entry.decides for entry in ENTRIES if entry.decides}
+DECISIONS: LazyDict[type, tuple[DecisionRule, ...]] = LazyDict(
+    lambda: {entry.law: entry.decides for entry in entries() if entry.decides}
+)
 """Decisions of each law; laws without decisions are missing."""
-CLAIMS: dict[str, Callable[[], Claim]] = {
-    f"{entry.law.__module__.rpartition('.')[2]}.{name}": make
-    for entry in ENTRIES
-    for name, make in entry.claims.items()
-}
+CLAIMS: LazyDict[str, Callable[[], Claim]] = LazyDict(
+    lambda: {
+        f"{entry.law.__module__.rpartition('.')[2]}.{name}": make
+        for entry in entries()
+        for name, make in entry.claims.items()
+    }
+)
 """Claims with published constants by file and function; closed forms without constants are not included."""
-NOT_SEARCHED: dict[type, str] = {entry.law: entry.not_searched for entry in ENTRIES if entry.not_searched}
+NOT_SEARCHED: LazyDict[type, str] = LazyDict(
+    lambda: {entry.law: entry.not_searched for entry in entries() if entry.not_searched}
+)
 """Laws whose coefficients are determined without a search, with the reason."""
 
 OF_CURVES: tuple[LawEntry, ...] = tuple(

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from moejax.errors import UserError
-from moejax.laws import ALIASES, ALIASES_OF_CURVES, ENTRIES, OF_CURVES
+from moejax.laws import ALIASES, ALIASES_OF_CURVES, OF_CURVES, entries
 from moejax.wording import did_you_mean
 
 
@@ -231,11 +231,11 @@ def references_of(name: str) -> tuple[Reference, ...]:
     """
     asked = name.strip().lower().replace("-", "_")
     asked = {**ALIASES, **ALIASES_OF_CURVES}.get(asked, asked)
-    entries = {entry.name: entry for entry in (*ENTRIES, *OF_CURVES)}
-    if asked not in entries:
-        known = [*entries, *ALIASES, *ALIASES_OF_CURVES]
+    every = {entry.name: entry for entry in (*entries(), *OF_CURVES)}
+    if asked not in every:
+        known = [*every, *ALIASES, *ALIASES_OF_CURVES]
         raise UserError(f"There is no law '{name}'; {did_you_mean(asked, known)}")
-    entry = entries[asked]
+    entry = every[asked]
     # The second paragraph of a law's docstring names its source.
     source = " ".join((inspect.cleandoc(entry.law.__doc__ or "") + "\n\n").split("\n\n")[1].split())
     texts = (source, *(one.source for one in entry.published.values()))

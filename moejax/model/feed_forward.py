@@ -20,7 +20,7 @@ from moejax.kernels.linear import project
 from moejax.kernels.saved_names import FFN_GATE_UP
 from moejax.model.parameter import ParamFactory
 from moejax.model.runtime import Runtime
-from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, NOT_CAUSAL, ROUTERS, Experts, Routing, router_options
+from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, ROUTERS, Experts, Routing, is_causal, router_options
 from moejax.routing.layout import limit_capacity
 from moejax.routing.moe_block import moe_block
 from moejax.routing.sums import RoutingSums, routing_sums
@@ -120,7 +120,7 @@ class MoE(nnx.Module):
             logits = logits + self.router_bias[...]
         logits = constrain(logits, ("batch", None))
         router, options = ROUTERS[architecture.router], router_arguments(architecture)
-        if architecture.router in NOT_CAUSAL:
+        if not is_causal(architecture.router):
             options["padding_mask"] = padding_mask
         return router(logits, top_k=architecture.top_k, bias=expert_bias, key=key, **options)
 

@@ -18,7 +18,7 @@ from moejax.model import transformer
 from moejax.model.cache import empty_cache
 from moejax.model.runtime import Runtime
 from moejax.ranges import Copies, PositiveShare, Scale
-from moejax.routing import NOT_CAUSAL
+from moejax.routing import is_causal
 
 COLDEST = 1e-6
 """Temperature below which sampling is greedy: any difference of float32 logits gives the lower one probability 0."""
@@ -95,7 +95,7 @@ def generate_in_parts(
     """
     sampling = sampling or Sampling()
     sampling.check()
-    if architecture.router in NOT_CAUSAL:
+    if not is_causal(architecture.router):
         raise UserError(
             f"Router {architecture.router!r} lets later tokens decide about earlier ones, so a model with it cannot "
             f"be sampled token by token; train with a token-choice router."

@@ -25,7 +25,7 @@ from moejax.model.mtp import MTPLayers, run_mtp_layers
 from moejax.model.parameter import Initialisation, ParamFactory, init_params, metadata
 from moejax.model.positions import POSITIONS, check_scaling
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
-from moejax.routing import ACTIVATIONS, NOT_CAUSAL, ROUTERS, unknown_options
+from moejax.routing import ACTIVATIONS, ROUTERS, is_causal, unknown_options
 from moejax.routing.sums import RoutingSums
 from moejax.sharding import constrain
 
@@ -216,7 +216,7 @@ def _count(architecture: Architecture, counted: Callable[[str], bool]) -> Counts
 def is_batch_dependent(architecture: Architecture) -> bool:
     """Return whether a token's output depends on the other sequences of its batch: with expert choice or a capacity
     factor, all tokens compete for experts."""
-    return architecture.is_moe and (architecture.router in NOT_CAUSAL or architecture.capacity_factor is not None)
+    return architecture.is_moe and (not is_causal(architecture.router) or architecture.capacity_factor is not None)
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
@@ -237,7 +237,7 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
     if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
         rest = "it at its default" if len(beyond) == 1 else "them at their defaults"
         raise UserError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave {rest}.")
-    if a.expert_bias and a.router in NOT_CAUSAL:
+    if a.expert_bias and not is_causal(a.router):
         raise UserError(f"Router {a.router!r} gives all experts the same load; leave expert_bias out.")
     if a.is_moe:
         # A router raises while it is traced if it does not support the options.

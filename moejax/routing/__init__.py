@@ -6,17 +6,17 @@ routers and D dispatchers are R + D functions.
 
 from moejax.kernels.experts import ACTIVATIONS, Experts
 from moejax.routing.dispatch import DISPATCHERS
-from moejax.routing.routers import INPUT_NOISE, NOT_CAUSAL, ROUTERS, router_options, unknown_options
+from moejax.routing.routers import INPUT_NOISE, ROUTERS, is_causal, router_options, unknown_options
 from moejax.routing.routing import Routing
 
 __all__ = [
     "ACTIVATIONS",
     "DISPATCHERS",
     "INPUT_NOISE",
-    "NOT_CAUSAL",
     "ROUTERS",
     "Experts",
     "Routing",
+    "is_causal",
     "router_options",
     "unknown_options",
 ]

@@ -2,14 +2,16 @@
 
 A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
 ``bias`` shifts the choice of experts but never their weights. ``key`` seeds the noise of routers that have any; None
-disables it. Each further option is set by the Architecture field of the same name, which must exist. Routers in
-``NOT_CAUSAL`` also take ``padding_mask``, Bool[tokens], False for padding, or None without padding.
+disables it. Each further option is set by the Architecture field of the same name, which must exist. A
+router whose decision for a token depends on later tokens also takes ``padding_mask``, Bool[tokens], False for padding,
+or None without padding.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from jaxtyping import Bool, Float, Int, Key
 
 from moejax.errors import UserError
 from moejax.kernels.saved_names import choice
+from moejax.plugins import LazyDict, with_plugins
 from moejax.routing.layout import expert_capacity
 from moejax.routing.routing import Routing, gather_scores, token_choice, top_k_indices, top_k_scores
 
@@ -202,27 +205,33 @@ def random(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = Non
     return _equal_weights(logits, expert)
 
 
-ROUTERS = {
-    "softmax_topk": softmax_topk,
-    "topk_softmax": topk_softmax,
-    "sigmoid_topk": sigmoid_topk,
-    "group_limited": group_limited,
-    "switch": switch,
-    "noisy_topk": noisy_topk,
-    "expert_choice": expert_choice,
-    "top_p": top_p,
-    "balanced": balanced,
-    "random": random,
+_OWN: dict[str, Callable[..., Routing]] = {
+    router.__name__: router
+    for router in (
+        softmax_topk,
+        topk_softmax,
+        sigmoid_topk,
+        group_limited,
+        switch,
+        noisy_topk,
+        expert_choice,
+        top_p,
+        balanced,
+        random,
+    )
 }
-"""Routers by ``Architecture.router``."""
-
-NOT_CAUSAL = frozenset({"expert_choice"})
-"""Routers whose decision for a token depends on later tokens of the batch."""
+ROUTERS: LazyDict[str, Callable[..., Routing]] = LazyDict(lambda: with_plugins(_OWN, "moejax.routers"))
+"""Routers by ``Architecture.router``; other packages add theirs by entry points."""
 
 INPUT_NOISE = {"switch": jitter}
 """``noise(x, key) -> x`` for routers that apply noise to the input of their linear map during training."""
 
 _NO_OPTIONS = frozenset({"logits", "top_k", "bias", "key", "noise_logits", "padding_mask"})
+
+
+def is_causal(router: str) -> bool:
+    """Return whether a router's decision for a token is independent of later tokens of the batch."""
+    return "padding_mask" not in inspect.signature(ROUTERS[router]).parameters
 
 
 def router_options(router: str) -> tuple[str, ...]:

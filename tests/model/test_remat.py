@@ -16,7 +16,7 @@ from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.model import transformer
 from moejax.model.loss import LossWeights, auxiliary, weighted_losses
 from moejax.model.runtime import COMPUTE_DTYPES, REMAT_POLICIES, Runtime
-from moejax.routing import NOT_CAUSAL, ROUTERS
+from moejax.routing import ROUTERS, is_causal
 from moejax.sharding import MESH_AXES
 
 ALL_NAMES = "+".join(SAVED_NAMES)
@@ -32,7 +32,7 @@ MESHES = {"one device": (1, 1, 1, 1), "mesh": (2, 1, 2, 2)}
 
 def model(router, layers=1):
     """Mixture layers with so many experts that rounding moves tokens between them."""
-    options = {"top_k": 2, "expert_bias": router not in NOT_CAUSAL} | OPTIONS.get(router, {})
+    options = {"top_k": 2, "expert_bias": is_causal(router)} | OPTIONS.get(router, {})
     return MIXTURE.replace(num_layers=layers, num_dense_layers=0, num_experts=EXPERTS, router=router, **options)
 
 

@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 
 from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
-from moejax.routing import NOT_CAUSAL, ROUTERS
+from moejax.routing import ROUTERS, is_causal
 from moejax.routing.communication import COMMUNICATION
 from moejax.sharding import MESH_AXES
 from moejax.train.mesh import batch_sharding
@@ -70,7 +70,7 @@ def tiny(training, router, communication):
         router, {}
     )
     architecture = training.architecture.replace(
-        num_layers=1, num_heads=4, num_kv_heads=4, router=router, expert_bias=router not in NOT_CAUSAL, **options
+        num_layers=1, num_heads=4, num_kv_heads=4, router=router, expert_bias=is_causal(router), **options
     )
     recipe = dataclasses.replace(
         training.recipe,

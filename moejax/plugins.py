@@ -1,0 +1,73 @@
+"""Add laws, routers and Hugging Face families of other installed packages, which declare them as entry points."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TypeVar
+
+from moejax.errors import UserError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LazyDict(MutableMapping[K, V]):
+    """A dictionary that a function fills at the first use. A package that extends it can therefore be imported first,
+    although it imports moejax itself."""
+
+    def __init__(self, make: Callable[[], dict[K, V]]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def _filled(self) -> dict[K, V]:
+        return self._make()
+
+    def __getitem__(self, key: K) -> V:
+        return self._filled[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._filled[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        del self._filled[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._filled)
+
+    def __len__(self) -> int:
+        return len(self._filled)
+
+    def forget(self) -> None:
+        """Fill the dictionary again at the next use, after packages were installed."""
+        vars(self).pop("_filled", None)
+
+
+def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) -> dict[str, V]:
+    """Return moejax's own entries and those of a group of entry points, by name.
+
+    ``kind`` is the class of the entries, whose ``name`` is that of the entry point; None for functions.
+
+    Raises:
+      UserError: a plugin has a name that exists already, cannot be imported, or is no such object.
+    """
+    # The import takes longer than moejax --help.
+    from importlib.metadata import entry_points
+
+    merged = dict(own)
+    for point in entry_points(group=group):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        where, remedy = f"The package {package} (entry point {point.name!r} of {group})", "Change or uninstall it."
+        if point.name in merged:
+            raise UserError(f"{where} has the name of another one, which moejax or a package defines. {remedy}")
+        try:
+            found = point.load()
+        except Exception as error:
+            raise UserError(f"{where} cannot be imported ({type(error).__name__}: {error}). {remedy}") from error
+        if not (callable(found) if kind is None else isinstance(found, kind)):
+            wanted = "a function" if kind is None else f"a {kind.__name__}"
+            raise UserError(f"{where} is a {type(found).__name__} and must be {wanted}. {remedy}")
+        if kind is not None and (name := getattr(found, "name", "")) != point.name:
+            raise UserError(f"{where} has the name {name!r}; both must be the same. {remedy}")
+        merged[point.name] = found
+    return merged
