@@ -11,15 +11,20 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from test_convert import SMALL, write
 
 from moejax.__main__ import main
 from moejax.cli import COMMANDS, command_module
-from moejax.cli.config_file import find, find_packaged, packaged_files
+from moejax.cli.config_file import find, find_packaged, load, packaged_files
+from moejax.train.start import check_initial_weights
+from moejax.train.training import Training
+from moejax.weights.folder import read_architecture
 
 ROOT = Path(__file__).parents[2]
 OWN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.py")}
 READERS = {"FILE.py", "dense.py", "mixture.py", "mine.py", "sweep.py", "plan_671b.py"}
 READERS |= {"designed/config.py", "runs/next/study.py", "configs/studies/FILE.py"}
+READERS |= {"continued/configs/mixtral_8x7b_v0_1.py"}
 """Configs that pages show as the reader's own."""
 
 
@@ -105,3 +110,47 @@ def test_the_next_command_is_one_that_a_shell_reads_as_it_was_meant(tmp_path, mo
     assert shlex.split(line)[1:4] == ["cd", "a b; touch p", "&&"]
     assert main(["init", ""]) == 0
     assert "next: moejax train" in capsys.readouterr().out
+
+
+def test_a_config_from_a_checkpoint_trains_it_further_and_nothing_is_replaced(tmp_path, monkeypatch, capsys):
+    theirs = write(tmp_path / "Tiny-MoE v0.1", SMALL.replace(vocab_size=257))
+    described = json.loads((theirs / "config.json").read_text())
+    (theirs / "config.json").write_text(json.dumps(described | {"max_position_embeddings": 64}))
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--from", str(theirs), "mine", "--json"]) == 0
+    config, weights = json.loads(capsys.readouterr().out)["written"]
+    assert (config, weights) == ("mine/configs/tiny_moe_v0_1.py", "mine/weights/tiny_moe_v0_1")
+    training = load(Training, config, [])
+    training.check()
+    assert training.architecture == SMALL.replace(vocab_size=257)
+    assert training.recipe.data.sequence_length == 64
+    assert read_architecture(Path(training.recipe.initial_weights.source)) == training.architecture
+    check_initial_weights(training, None)
+    before = Path(config).read_text()
+    assert main(["init", "--from", str(theirs), "mine"]) == 2
+    assert "is not replaced" in capsys.readouterr().err
+    Path(config).unlink()
+    assert main(["init", "--from", str(theirs), "mine"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["init", "--from", str(theirs), "other"]) == 0
+    shown = capsys.readouterr()
+    assert "next: moejax train --config=other/configs/tiny_moe_v0_1.py" in shown.out
+    assert "has no tokenizer.json" in shown.err
+    assert Path("other/configs/tiny_moe_v0_1.py").read_text() == before.replace("mine/", "other/")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (None, "is not a folder of a Hugging Face checkpoint: it has no config.json"),
+        ({"model_type": "llama"}, "is not a family that moejax reads; known families are mixtral"),
+    ],
+)
+def test_what_cannot_be_continued_is_a_sentence_and_nothing_is_written(config, said, tmp_path, capsys):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if config is not None:
+        (theirs / "config.json").write_text(json.dumps(config))
+    assert main(["init", "--from", str(theirs), str(tmp_path / "mine")]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "mine").exists()

@@ -65,7 +65,7 @@ LESS = {
     COMPILED: [f"--config.architecture.{size}" for size in ("num_layers=4", "model_dim=256", "vocab_size=1024")],
     r"plan .*--search": ["--compile", "1"],
     r"^moejax explore": ["--no-browser"],
-    r"config=(my_moe|continued).py": [
+    r"config=(my_moe|continued/configs/mixtral_8x7b_v0_1).py": [
         "--config.recipe.budgets_tokens=16384",
         "--config.recipe.batch_tokens=4096",
         "--config.recipe.optimizer.warmup_tokens=4096",

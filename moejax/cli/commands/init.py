@@ -1,34 +1,88 @@
-"""Copy moejax's config files to a folder where they can be run and changed."""
+"""Copy moejax's configs to a folder where they can be run and changed, or write one that continues a checkpoint."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from moejax.cli.options import Command, argument
+from moejax.cli.options import Command, argument, local, option
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.json_text import json_text
 from moejax.say import say
 from moejax.wording import command, says
 
+if TYPE_CHECKING:
+    from moejax.huggingface.conversion import Converted
+
 EXAMPLE = """\
   moejax init
-  moejax init mine
-  moejax init mine --json"""
+  moejax init mine --json
+  moejax init --from Mixtral-8x7B-v0.1 continued"""
+
+LONGEST = 4096
+"""Longest sequence that a config of ``--from`` trains on, in tokens."""
+
+CONTINUED = '''\
+"""Train {title}, a checkpoint of the family {family}, further.
+
+Command:  moejax train --config={config} --config.recipe.data.source=TEXTS --exportable hf:{family} --out runs/{name}
+Recipe:   a learning rate far below that of the first training, so that little is forgotten. Mix in text like that of
+          the first training, and compare `moejax eval` before and after.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+WEIGHTS = Path(__file__).parent.parent / "weights" / "{name}"
+
+
+def get_config() -> ConfigDict:
+    """Return the training run."""
+    config = ConfigDict()
+    config.name = "{name}"
+    config.architecture = dict(
+{architecture}
+    )
+    config.recipe = dict(
+        budgets_tokens=[{budget}],
+        batch_tokens={batch},
+        data=dict(
+            source="python_stdlib",  # for a trial; your own texts are a folder, a file, hf:NAME or a prepared set
+            tokenizer={tokenizer},
+            sequence_length={length},
+        ),
+        initial_weights=dict(source=str(WEIGHTS)),
+        optimizer=dict(learning_rate=1e-5, warmup_tokens={warmup}),
+        mesh=dict(data=1, fsdp=-1),  # parameters over all devices
+        runtime=dict(compute_dtype="{dtype}", remat="attn_out+moe_gate_up"),
+    )
+    return config
+'''
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitCommand(Command, name="init"):
     """Copy moejax's own configs (a tiny training, the quickstart, the studies of five papers, plans of published
     models) to DIR/configs, to run and to change. Existing files are left unchanged. A config that is not changed needs
-    no copy: --config=tiny and --config=studies/zhao:G are found wherever moejax is installed.
+    no copy: --config=tiny and --config=studies/zhao:G are found wherever moejax is installed. With --from, write one
+    config instead, which trains a Hugging Face checkpoint further, and the checkpoint's weights to DIR/weights.
     """
 
     folder: str = argument("where configs/ is written", metavar="DIR", default=".")
+    source: Path | None = option(
+        None, "folder of a Hugging Face checkpoint to train further", flag="from", metavar="HF_DIR", read=local
+    )
 
     def run(self) -> None:
+        if self.source is not None:
+            self._continue(self.source)
+            return
         from moejax.cli.config_file import FOLDER, packaged_files, packaged_folder
 
         out = Path(self.folder, FOLDER)
@@ -55,3 +109,57 @@ class InitCommand(Command, name="init"):
             say(f"moejax: {path} differs from moejax's own and was left unchanged.")
         here = "" if Path(self.folder) == Path() else f"{command('cd', Path(self.folder))} && "
         say(f"next: {here}moejax train --config=configs/tiny.py --out runs/tiny", file=sys.stdout)
+
+    def _continue(self, source: Path) -> None:
+        from moejax.cli.config_file import FOLDER
+        from moejax.cli.out_folder import out_folder
+        from moejax.cli.progress import progress
+        from moejax.huggingface.checkpoint import read_config
+        from moejax.huggingface.conversion import from_huggingface
+
+        _, options = read_config(source)
+        title = source.resolve().name
+        name = re.sub("[^a-z0-9]+", "_", title.lower()).strip("_") or "continued"
+        config, weights = Path(self.folder, FOLDER, f"{name}.py"), Path(self.folder, "weights", name)
+        if config.exists():
+            raise UserError(f"{config} is there already and is not replaced; name another DIR, or move it.")
+        with out_folder(weights.absolute().parent, shared=True), progress() as show:
+            done = from_huggingface(source, weights, progress=show)
+        text = _continued(done, options, title=title, name=name, config=str(config))
+        with out_folder(config.absolute().parent, shared=True), atomic_write(config) as partial:
+            partial.write_text(text, encoding="utf-8")
+        if self.json:
+            print(json_text({"written": [str(config), str(weights)], "kept": [], "changed": []}))
+            return
+        say(f"{config} trains {title} further, from {weights}.", file=sys.stdout)
+        if "tokenizer.json" not in done.files:
+            say(f"! {source} has no tokenizer.json: set data.tokenizer in {config}.")
+        if fault := done.architecture.fault_in_training:
+            say(f"! The model cannot be trained further as it is: {fault}")
+        words = ("moejax", "train", f"--config={config}", "--config.recipe.data.source=TEXTS")
+        say(f"next: {command(*words, '--out', f'runs/{name}')}", file=sys.stdout)
+
+
+def _continued(done: Converted, options: dict[str, object], *, title: str, name: str, config: str) -> str:
+    from moejax.config import dump
+
+    architecture = done.architecture
+    defaults = {field.name: field.default for field in dataclasses.fields(architecture)}
+    settings = {field: value for field, value in dump(architecture).items() if value != defaults[field]}
+    longest = options.get("max_position_embeddings")
+    length = min(longest, LONGEST) if isinstance(longest, int) and longest > 1 else LONGEST
+    batch = max(2**20 // length, 1) * length
+    stored = options.get("dtype") or options.get("torch_dtype")
+    return CONTINUED.format(
+        title=title.replace("\\", "/").replace('"', "'"),
+        family=done.family,
+        config=config,
+        name=name,
+        architecture="\n".join(f"        {field}={value!r}," for field, value in settings.items()),
+        budget=2**10 * batch,
+        batch=batch,
+        warmup=16 * batch,
+        tokenizer='str(WEIGHTS / "tokenizer.json")' if "tokenizer.json" in done.files else "None",
+        length=length,
+        dtype="bfloat16" if stored == "bfloat16" else "float32",
+    )
