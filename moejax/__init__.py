@@ -14,6 +14,7 @@ _OFFERED = {
     "Study": "moejax.study.study",
     "Training": "moejax.train.training",
     "compare": "moejax.api",
+    "decide": "moejax.api",
     "design": "moejax.design",
     "fit": "moejax.fit",
     "fit_curves": "moejax.fit.curves.loss_curves",

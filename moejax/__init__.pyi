@@ -3,6 +3,7 @@
 from moejax import laws as laws
 from moejax import plot as plot
 from moejax.api import compare as compare
+from moejax.api import decide as decide
 from moejax.api import next_runs as next_runs
 from moejax.api import plan as plan
 from moejax.api import speedup as speedup

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from moejax.architecture import Architecture
+from moejax.config import build
 from moejax.errors import UserError
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import (
@@ -25,6 +26,7 @@ from moejax.experimental_design.propose import (
     recipe_of,
     target,
 )
+from moejax.fit.answers import Answers
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.objective import Penalty
 from moejax.fit.selection.comparison import Comparison, of_the_loss
@@ -34,6 +36,9 @@ from moejax.fit.selection.holdout import split_by
 from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
 from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
+from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
+from moejax.fit.uncertainty.estimands import decision_estimands
+from moejax.fit.uncertainty.estimates import beyond_each, estimate
 from moejax.laws import LAWS, called
 from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
@@ -93,6 +98,34 @@ def compare(
     splits = [split_by(read, rule) for rule in ([hold_out] if isinstance(hold_out, str) else hold_out)]
     splits += splits_by_folds(read.runs, folds, seed=seed) if folds else []
     return compare_laws(every, read.runs, splits, penalty=penalty, fixed=fixed, seed=seed)
+
+
+def decide(
+    fit: FitResult,
+    runs: ReadRuns | None = None,
+    *,
+    bootstrap: int = 0,
+    level: float = 0.9,
+    seed: int = 0,
+    **given: float,
+) -> Answers:
+    """Return what a fitted law decides, with intervals, as ``moejax fit --decide``: its ``decisions`` and ``beyond``.
+
+    Args:
+      runs: the fitted runs, to resample and to report how far a decision lies outside them.
+      bootstrap: number of resamples of the runs for the intervals; 0 for those of the standard errors.
+      level: coverage of the intervals.
+      given: quantities that the decision is made for, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
+
+    Raises:
+      UserError: the law decides nothing by these quantities, or there are no runs to resample.
+    """
+    if bootstrap and runs is None:
+        raise UserError("bootstrap resamples the fitted runs; give what moejax.read_runs returned, as runs.")
+    estimands = decision_estimands(type(fit.law), {name: float(value) for name, value in given.items()})
+    resampled = resampled_fits(fit, runs.runs, bootstrap, seed=seed) if bootstrap and runs else None
+    decided = estimate(fit, estimands, resampled=resampled, level=level)
+    return Answers(decisions=decided, beyond=() if runs is None else beyond_each(decided, runs.runs))
 
 
 def speedup(
@@ -237,20 +270,21 @@ def next_runs(
     return dataclasses.replace(proposal, titles=titles, inputs=inputs, columns=column_names(read))
 
 
-def plan(training: Training, topology: str) -> Plan:
+def plan(training: Training | Mapping[str, object], topology: str) -> Plan:
     """Compile a training's step for chips that need not be present, as ``moejax plan``.
 
     Args:
+      training: a ``Training``, or a dictionary of the settings that a config file has.
       topology: such as ``v5p:4x4x4``, ``h100:8x8`` for 8 hosts of 8 GPUs, or ``cpu:8``.
 
     Raises:
       UserError: the topology is unknown, the training cannot run on it, or its compiler is not installed.
     """
-    return process.plan(choose_hyperparameters(training).training, parse(topology))
+    return process.plan(choose_hyperparameters(_training(training)).training, parse(topology))
 
 
 def train(
-    training: Training,
+    training: Training | Mapping[str, object],
     out: str | Path | None = None,
     *,
     data: str | Path | None = None,
@@ -259,6 +293,7 @@ def train(
     """Train a model to its token budgets, or resume this training, as ``moejax train``.
 
     Args:
+      training: a ``Training``, or a dictionary of the settings that a config file has.
       out: its folder; by default ``runs/NAME``.
       data: folder of the tokenised corpus, which trainings can share; by default ``out/data``.
       accept_changes: resume although settings that change the loss are different now.
@@ -269,6 +304,7 @@ def train(
     Raises:
       UserError: the training is invalid, or the folder belongs to another one.
     """
+    training = _training(training)
     chosen = choose_hyperparameters(training)
     if chosen.derivation:
         say(*chosen.derivation)
@@ -277,6 +313,10 @@ def train(
         chosen.training, folder, data_folder=Path(data) if data else None, accept_changes=accept_changes, log=say
     )
     return dataclasses.replace(trained(rows, folder), data=rows)
+
+
+def _training(given: Training | Mapping[str, object]) -> Training:
+    return build(Training, given, "training")
 
 
 def _read(runs: Family, law: str | Sequence[str], reading: Mapping[str, Any]) -> ReadRuns:

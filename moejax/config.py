@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
-    """Build a frozen dataclass from a mapping of its fields; nested dataclasses from nested mappings.
+    """Build a frozen dataclass from a mapping of its fields; nested dataclasses from nested mappings or instances.
 
     The text "auto" is replaced by the value of the field's metadata under that name.
 
@@ -26,6 +26,8 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
       UserError: a key is unknown or missing, or a value has another type or is outside its range (``moejax.ranges``).
         The message names its path below ``where``.
     """
+    if isinstance(values, cls):
+        return values
     if not isinstance(values, Mapping):
         raise UserError(f"{where} is {values!r}; it must be a group of settings.")
     hints = _hints(cls)

@@ -1,4 +1,4 @@
-"""Define exceptions: the command line prints the message of a ``UserError`` without a traceback."""
+"""Define exceptions: the command line and notebooks print the message of a ``UserError`` without a traceback."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ class UserError(ValueError):
     It is raised on purpose wherever arguments, files, configs or tables from outside cannot be used. Any other
     exception is a bug in moejax.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython prints these lines.
+        return [f"{type(self).__name__}: {self}"]
 
 
 class CoordinatedError(UserError):

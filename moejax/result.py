@@ -142,14 +142,11 @@ class Table:
 
 
 class Shown:
-    """An answer that shows itself: notebooks, DataFrames and LaTeX are written from its ``summary()``.
-
-    The renderer is of a layer above, and is imported when an answer is shown.
-    """
+    """An answer that shows itself: notebooks, DataFrames and LaTeX are written from its ``summary()``."""
 
     def summary(self) -> Result:
         """Return the answer as titled tables, warnings and notes, which ``moejax.show`` prints."""
-        return _above("report.render").summary_of(self)
+        raise NotImplementedError
 
     def to_frame(self, table: str | None = None) -> DataFrame:
         """Return a table of ``summary()`` as a DataFrame: the main one, or the one of a title. Units are in the names.
@@ -157,14 +154,18 @@ class Shown:
         Raises:
           UserError: there is no such table.
         """
-        return _above("report.render").frame(self.summary(), table)
+        return imported("report.render").frame(self.summary(), table)
 
     def to_latex(self) -> str:
         """Return the main table of ``summary()`` as a LaTeX tabular for booktabs."""
-        return _above("report.render").latex(self.summary())
+        return imported("report.render").latex(self.summary())
 
     def _repr_html_(self) -> str:
-        return _above("report.render").html(self.summary())
+        return imported("report.render").html(self.summary())
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        # IPython takes the text from here instead of the dataclass's repr, and the HTML from _repr_html_.
+        return {"text/plain": imported("report.render").text(self.summary())}
 
 
 class Plotted(Shown):
@@ -176,10 +177,11 @@ class Plotted(Shown):
         Raises:
           UserError: the figure shows runs, and none are given.
         """
-        return _above("plot").figure_of(self, runs)
+        return imported("plot").figure_of(self, runs)
 
 
-def _above(module: str) -> Any:
+def imported(module: str) -> Any:
+    """Return a module that imports the caller's module, such as the one that writes an answer's summary."""
     return importlib.import_module(f"moejax.{module}")
 
 

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,19 @@ from moejax.result import Column, Result, Table
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
 OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training", "show"} | {
-    *("read_curves", "fit_curves", "compare", "speedup", "predict", "next_runs", "plan", "plot", "train", "Study"),
+    *(
+        "read_curves",
+        "fit_curves",
+        "compare",
+        "decide",
+        "speedup",
+        "predict",
+        "next_runs",
+        "plan",
+        "plot",
+        "train",
+        "Study",
+    ),
 }
 
 
@@ -54,6 +67,7 @@ def test_a_package_can_be_called_and_imported_from():
         assert callable(package)
         assert inspect.getdoc(package.__wrapped__)
         assert "self" not in inspect.signature(package).parameters
+        assert f"{name}{inspect.signature(package)}" in pydoc.render_doc(package)
         assert inspect.ismodule(package)
 
 
@@ -106,16 +120,20 @@ def test_an_answer_writes_itself_from_its_summary():
     shown = Result("a < b", ["x & y"], [Table("Rates", [Column("µ_s", ".2f", unit="%")], [[1.0]])], ["50 %"])
     assert shown._repr_html_() == "\n".join(
         [
+            '<div class="moejax"><style>.moejax td:first-child, .moejax .words {text-align: left}</style>',
             "<h3>a &lt; b</h3>",
             "<p><strong>! x &amp; y</strong></p>",
             "<h4>Rates</h4>",
             "<table>\n<thead><tr><th>µ_s, %</th></tr></thead>\n<tbody>\n<tr><td>1.00</td></tr>\n</tbody>\n</table>",
             "<p>50 %</p>",
+            "</div>",
         ]
     )
+    assert shown._repr_mimebundle_()["text/plain"].splitlines()[0] == "a < b"
     assert r"µ\_s, \% \\" in shown.to_latex()
-    with pytest.raises(UserError, match="no table 'Rate'; it has Rates"):
+    with pytest.raises(UserError, match="no table 'Rate'; it has Rates") as mistake:
         shown.to_frame("Rate")
+    assert mistake.value._render_traceback_() == [f"UserError: {mistake.value}"]
 
 
 def test_laws_are_compared_and_drawn_from_a_table(table, tmp_path):
@@ -143,6 +161,21 @@ def test_a_speedup_is_of_two_tables_or_of_a_law(table):
         mj.speedup("glm-4.5", "kimi-k2", law="zhao", flops=1e24, where=["tokens>1"])
 
 
+def test_a_fit_decides_with_intervals(table):
+    read = mj.read_runs(table, "chinchilla")
+    fit = mj.fit(read, "chinchilla", starts=Sobol(count=32))
+    asked = mj.decide(fit, read, flops=1e22)
+    size = next(one for one in asked.decisions if one.name == "optimal_params_active")
+    assert size.interval.low < size.value < size.interval.high
+    assert [one.times["flops"] for one in asked.beyond] == pytest.approx([1e22 / (6 * 1e9 * 4e10)])
+    assert list(asked.to_frame()["value"]) == [one.value for one in asked.decisions]
+    assert not mj.decide(fit, flops=1e22).beyond
+    with pytest.raises(UserError, match="bootstrap resamples the fitted runs"):
+        mj.decide(fit, flops=1e22, bootstrap=10)
+    with pytest.raises(UserError, match="decides nothing by expansion"):
+        mj.decide(fit, read, expansion=16)
+
+
 @pytest.mark.slow
 def test_the_next_runs_are_proposed_for_an_answer(table):
     to_know = {"loss": {"params_active": 7e9, "tokens": 2e12}}
@@ -157,6 +190,7 @@ def test_the_next_runs_are_proposed_for_an_answer(table):
 def test_a_design_holds_what_it_is_told():
     found = mj.design("zhao", flops=1e24, params_total=1e12, hold={"active_experts": 5})
     assert found.optimum.values["active_experts"] == pytest.approx(5)
+    assert "active_experts = 5" in found.config().splitlines()[0]
     with pytest.raises(ValueError, match="Nothing constrains the design"):
         mj.design("zhao")
     with pytest.raises(ValueError, match=r"There is no law 'zaho'; did you mean zhao"):

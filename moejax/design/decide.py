@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
-from moejax.design.build import Built, build, max_tokens_within, measured
+from moejax.design.build import Built, build, config_text, max_tokens_within, measured
 from moejax.design.constraint import Constraint, held, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
 from moejax.design.problem import Optimum, Problem, of_sizes, optimise
@@ -24,7 +24,7 @@ from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.law import Law, Published
 from moejax.laws.predict import Ranged, check_experts, predict, published
-from moejax.result import Shown
+from moejax.result import Result, Shown, imported
 from moejax.wording import told
 
 
@@ -122,6 +122,22 @@ class DesignResult(Shown):
     """Reason why no model was built."""
     published: Mapping[str, Built] = field(default_factory=dict)
     """Published models under the same constraints, if these limit their training."""
+
+    def summary(self) -> Result:
+        """Return the model to train, prices of constraints, value of repetition, and published models."""
+        return imported("design.summary").summary(type(self.optimum.problem.law).__name__, self)
+
+    def config(self, name: str = "designed") -> str:
+        """Return the text of a config file for ``moejax train --config``, which trains the built model.
+
+        Raises:
+          UserError: no model was built.
+        """
+        if self.built is None:
+            raise UserError(f"No model was built, so there is no config. {self.not_built}")
+        problem = self.optimum.problem
+        says = f"Designed under the law {type(problem.law).__name__}: {', '.join(map(str, problem.constraints))}."
+        return config_text(self.built, name, says, problem.assumptions.sequence_length)
 
 
 def customary_model(inputs: Iterable[str]) -> str:

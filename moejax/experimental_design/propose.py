@@ -42,7 +42,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, design_from, known
 from moejax.laws.law import without_effect
-from moejax.result import Shown
+from moejax.result import Result, Shown, imported
 from moejax.run_table import read_as_it_is
 from moejax.say import say
 from moejax.stored import foreign_json
@@ -78,6 +78,10 @@ class Proposal(Shown):
     """Inputs of the laws."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The table's names of columns (``column_names``)."""
+
+    def summary(self) -> Result:
+        """Return how well the answers are known, the runs to train, and how well they will be known then."""
+        return imported("experimental_design.summary").summary(self, self.titles, self.inputs, self.columns)
 
 
 def propose(

@@ -41,6 +41,7 @@ from moejax.laws.design import value_of
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import without_effect
 from moejax.quantities import format
+from moejax.result import Result, Shown, imported
 from moejax.run_table import DataFrame
 from moejax.wording import told
 
@@ -167,7 +168,7 @@ class Decisive(Named):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class Answers(Shown):
     """The answers about a fit, by the names of their entries in ``fit.json``."""
 
     notes: tuple[str, ...] = ()
@@ -192,6 +193,10 @@ class Answers:
         together = pooled(splits) if len(splits) > 1 else None
         tested = TestedRuns.of(runs)
         return replace(self, held_out=split_errors(splits), held_out_together=together, held_out_runs=tested)
+
+    def summary(self) -> Result:
+        """Return the tables of the answers."""
+        return Result(tables=imported("fit.summary").tables(self), data=self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the entries that were not asked."""

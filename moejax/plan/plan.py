@@ -23,7 +23,7 @@ from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.program_time import ProgramTime, filled_rows, program_time
 from moejax.plan.step_time import Roofline, evaluation_roofline, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology, parse
-from moejax.result import Plotted
+from moejax.result import Plotted, Result, imported
 from moejax.sharding import DCN_DATA, MESH_AXES, partition_spec
 from moejax.train.devices import check_quantization
 from moejax.train.mesh import batch_sharding, make_mesh
@@ -173,6 +173,10 @@ class Plan(Plotted):
     tokens: int
     """Tokens of the longest budget."""
     compile_seconds: float
+
+    def summary(self) -> Result:
+        """Return the memory of one chip, the communication of a step, and its time."""
+        return imported("plan.summary").summary(self)
 
     @property
     def fits(self) -> bool:

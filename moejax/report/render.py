@@ -57,29 +57,10 @@ def show(answer: Shown, *, as_json: bool = False, as_latex: bool = False) -> Non
         return
     from rich.console import Console
 
-    console = Console()
+    console = Console(force_jupyter=False)
     # Some terminals and programs say that they have no width; a table is printed all the same.
     console.width = max(console.width, NARROWEST)
     _print(result, console)
-
-
-def summary_of(answer: Shown) -> Result:
-    """Return the summary of an answer whose package writes it in a module of its own."""
-    # Most results are rendered without the packages of laws and designs, which import JAX.
-    from moejax.design import summary as design
-    from moejax.design.decide import DesignResult
-    from moejax.experimental_design import summary as experimental_design
-    from moejax.experimental_design.propose import Proposal
-    from moejax.plan import summary as plan
-    from moejax.plan.plan import Plan
-
-    if isinstance(answer, DesignResult):
-        return design.summary(type(answer.optimum.problem.law).__name__, answer)
-    if isinstance(answer, Proposal):
-        return experimental_design.summary(answer, answer.titles, answer.inputs, answer.columns)
-    if isinstance(answer, Plan):
-        return plan.summary(answer)
-    raise TypeError(f"{type(answer).__name__} has no summary.")
 
 
 def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
@@ -87,9 +68,9 @@ def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
     from rich.console import Console
 
     into = io.StringIO()
-    _print(
-        result, Console(file=into, width=width, color_system=None, force_terminal=False), wrap=width if wrap else None
-    )
+    # In a notebook, Rich would display the text instead of writing it.
+    console = Console(file=into, width=width, color_system=None, force_terminal=False, force_jupyter=False)
+    _print(result, console, wrap=width if wrap else None)
     return "\n".join(line.rstrip() for line in into.getvalue().splitlines()).strip("\n")
 
 
@@ -253,16 +234,20 @@ def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+NOTEBOOK = '<div class="moejax"><style>.moejax td:first-child, .moejax .words {text-align: left}</style>'
+"""Notebooks align all cells of a table to the right."""
+
+
 def html(result: Result) -> str:
     """Return the result as escaped HTML, for a notebook."""
-    parts = [f"<h3>{_escaped(result.title)}</h3>"] if result.title else []
+    parts = [NOTEBOOK] + ([f"<h3>{_escaped(result.title)}</h3>"] if result.title else [])
     parts += [f"<p><strong>{_escaped(sentence)}</strong></p>" for sentence in result.lead]
     parts += [f"<p><strong>! {_escaped(warning)}</strong></p>" for warning in result.warnings]
     for table in result.tables:
         parts += [f"<h4>{_escaped(table.title)}</h4>"] if table.title else []
         parts += [html_table(table)] if table.columns else []
         parts += [f"<p>{_escaped(note)}</p>" for note in table.notes]
-    return "\n".join([*parts, *(f"<p>{_escaped(note)}</p>" for note in result.notes)])
+    return "\n".join([*parts, *(f"<p>{_escaped(note)}</p>" for note in result.notes), "</div>"])
 
 
 def frame(result: Result, table: str | None = None) -> DataFrame:

@@ -163,7 +163,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _one_law(self) -> Result:
-        from moejax.design.build import config_text
         from moejax.design.decide import beyond, decide, on_chips
         from moejax.design.summary import summary, with_chips, with_extrapolation
         from moejax.fit.fit_result import FitResult
@@ -182,9 +181,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             level=self.level,
         )
         if self.out and decision.built is not None:
-            says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
-            sequence = decision.optimum.problem.assumptions.sequence_length
-            write_text(self.out / "config.py", config_text(decision.built, "designed", says, sequence))
+            write_text(self.out / "config.py", decision.config())
             plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE")
             say(f"Its plan: {plan}")
         if self.out:

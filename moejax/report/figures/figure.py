@@ -59,6 +59,10 @@ class Figure:
             self._write(partial, suffix)
         return path
 
+    def __repr__(self) -> str:
+        # A notebook keeps this text next to the image.
+        return f"{self.title}: {self.caption}"
+
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()
         self._write(png, "png", 110)
