@@ -96,7 +96,7 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
             _estimate_totals(study, estimate),
         ],
         notes=[
-            "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, "
+            "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one, "
             "layers computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
             "halved."
         ],

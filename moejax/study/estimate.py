@@ -20,6 +20,7 @@ from moejax.sharding import MESH_AXES
 from moejax.study.downstream import asked_tasks, has_harness, of_harness
 from moejax.study.study import Study, work
 from moejax.train.devices import check_products
+from moejax.train.optimizer import MOMENT_BYTES
 from moejax.train.training import Recipe, Training
 from moejax.wording import listed
 
@@ -57,7 +58,7 @@ class EstimatedTraining:
     flops: float
     """FLOPs of the trunk and all branches as laws count them, with the masked half of the attention scores."""
     state_bytes: float
-    """Parameters, gradients and AdamW's moments in float32, over all chips."""
+    """Parameters, gradients and AdamW's moments, over all chips."""
     sequence_bytes: float
     """Bytes of activations in bfloat16 and logits of one sequence with full rematerialization, the minimum on
     one chip.
@@ -166,7 +167,8 @@ def _downstream(study: Study, trainings: Sequence[Training]) -> EstimatedDownstr
 def _training(training: Training, chip: Chip, mfu: float, price: float | None, note: str) -> EstimatedTraining:
     recipe, architecture = training.recipe, training.architecture
     counts, flops = params(architecture), work(training)
-    held = training_memory(architecture, recipe.data.sequence_length, recompute=True)
+    moments = 2 * MOMENT_BYTES[recipe.optimizer.moments_dtype]
+    held = training_memory(architecture, recipe.data.sequence_length, optimizer_bytes=moments, recompute=True)
     state = float(held.parameters + held.gradients + held.optimizer_state)
     sequence = float(held.activations + held.logits)
     left = USABLE_MEMORY * chip.memory_bytes - sequence

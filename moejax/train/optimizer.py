@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from moejax.config import Rule
 from moejax.model.parameter import COUNTING_AXES
@@ -28,6 +28,10 @@ class ParameterParts(NamedTuple):
     """Axes that the parameter sums over, if it is a matrix."""
     is_matrix: Any
     """True for matrices, which decay; False for norms and biases."""
+
+
+MOMENT_BYTES = {"float32": 4, "bfloat16": 2}
+"""Bytes of a stored moment by ``OptimizerConfig.moments_dtype``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,10 @@ class OptimizerConfig:
     weight_decay: Scale = 0.1
     muon_beta: BelowOne = 0.95
     """Momentum of Muon's matrices."""
+    moments_dtype: Annotated[str, one_of(MOMENT_BYTES)] = "float32"
+    """Type in which moments are stored between steps. AdamW stores two per parameter, Muon one per entry of a hidden
+    matrix. Steps compute in float32. They round to bfloat16 stochastically, because rounding to nearest would keep a
+    moment from decaying with a ``beta2`` near 1."""
     clip_norm: Scale = 1.0
     """Largest global norm of the gradients; 0 disables clipping."""
 
@@ -76,7 +84,10 @@ def make_optimizer(
     """
     clip = _clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
     decay = optax.add_decayed_weights(config.weight_decay if weight_decay is None else weight_decay, parts.is_matrix)
-    return optax.chain(clip, optax.chain(OPTIMIZERS[config.name](config, parts), decay))
+    moments = OPTIMIZERS[config.name](config, parts)
+    if config.moments_dtype == "bfloat16":
+        moments = in_bfloat16(moments)
+    return optax.chain(clip, optax.chain(moments, decay))
 
 
 def _clip_by_global_norm(most: float) -> optax.GradientTransformation:
@@ -88,6 +99,72 @@ def _clip_by_global_norm(most: float) -> optax.GradientTransformation:
         return jax.tree.map(lambda gradient: gradient * factor, gradients)
 
     return optax.stateless(lambda gradients, _: clipped(gradients))
+
+
+class StoredMoments(NamedTuple):
+    """State of an optimizer whose moments are stored in bfloat16."""
+
+    steps: Int[Array, ""]
+    """Number of updates, which seeds the rounding."""
+    inner: Any
+    """State of the optimizer, with bfloat16 for float32 arrays that belong to a parameter."""
+
+
+def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Store the moments of an optimizer in bfloat16; its updates compute in float32.
+
+    Rounding is stochastic, so that the expected moment is that of float32 (Zamirai et al., "Revisiting BFloat16
+    Training", 2020).
+    """
+
+    def stored(state: Any, params: Any, steps: Int[Array, ""]) -> StoredMoments:
+        key = jax.random.fold_in(jax.random.key(0), steps)
+        leaves, structure = jax.tree.flatten(state)
+        moment = jax.tree.leaves(of_parameters(state, params, jax.tree.map(lambda _: True, params), False))
+        rounded = [
+            round_stochastically(leaf, jax.random.fold_in(key, number)) if is_moment else leaf
+            for number, (leaf, is_moment) in enumerate(zip(leaves, moment, strict=True))
+        ]
+        return StoredMoments(steps, jax.tree.unflatten(structure, rounded))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, StoredMoments]:
+        wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, state.inner)
+        updates, new = inner.update(updates, wide, params)
+        return updates, stored(new, params, state.steps + 1)
+
+    return optax.GradientTransformation(
+        lambda params: stored(inner.init(params), params, jnp.zeros((), jnp.int32)), update
+    )
+
+
+def round_stochastically(x: Float[Array, ...], key: Key[Array, ""]) -> Float[Array, ...]:
+    """Round float32 to one of the two nearest bfloat16 numbers at random, so that the mean is ``x``."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    # bfloat16 is the upper half of float32.
+    noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
+    upper = (bits + noise) & jnp.uint32(0xFFFF0000)
+    return jax.lax.bitcast_convert_type(upper, jnp.float32).astype(jnp.bfloat16)
+
+
+def of_parameters(state: Any, params: Any, values: Any, otherwise: Any) -> Any:
+    """Return a tree like an optimizer's state: the values of the parameters at arrays that belong to one, and
+    ``otherwise`` elsewhere.
+
+    An array belongs to a parameter if its path ends with the parameter's path and the shapes match. This holds however
+    an optimizer stores its moments: Muon has two trees, each with a part of the parameters.
+    """
+    placed = {
+        path: (leaf.shape, value)
+        for (path, leaf), value in zip(
+            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(values), strict=True
+        )
+    }
+
+    def of(path: tuple[object, ...], leaf: jax.Array | jax.ShapeDtypeStruct) -> object:
+        ends = (placed.get(path[start:]) for start in range(len(path)))
+        return next((value for shape, value in filter(None, ends) if shape == leaf.shape), otherwise)
+
+    return jax.tree_util.tree_map_with_path(of, state)
 
 
 def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:

@@ -24,6 +24,7 @@ from moejax.platform import platform
 from moejax.sharding import token_shards
 from moejax.train.devices import CHIP_OF_DEVICE, check_quantization, compiler_options
 from moejax.train.mesh import batch_sharding, param_shardings
+from moejax.train.optimizer import of_parameters
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training, phases, shared_settings
@@ -235,23 +236,6 @@ def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> Tr
     replicated = NamedSharding(mesh, PartitionSpec())
     params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
     everywhere = jax.tree.map(lambda _: replicated, abstract)
-    optimizer = _beside_params(abstract.optimizer, abstract.params, params, replicated)
+    optimizer = of_parameters(abstract.optimizer, abstract.params, params, replicated)
     ema = None if abstract.ema is None else params
     return replace(everywhere, params=params, optimizer=optimizer, ema=ema)
-
-
-def _beside_params(optimizer: Any, params: Any, shardings: Any, otherwise: NamedSharding) -> Any:
-    # An array is sharded like a parameter if its path ends with the parameter's path and the shapes match. This holds
-    # however an optimizer stores its moments: Muon has two trees, each with a part of the parameters.
-    placed = {
-        path: (leaf.shape, sharding)
-        for (path, leaf), sharding in zip(
-            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True
-        )
-    }
-
-    def of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        ends = (placed.get(path[start:]) for start in range(len(path)))
-        return next((sharding for shape, sharding in filter(None, ends) if shape == leaf.shape), otherwise)
-
-    return jax.tree_util.tree_map_with_path(of, optimizer)

@@ -44,6 +44,7 @@ NEVER = [
     {"data__sequence_length": 64},
     {"data__packing": "documents"},
     {"optimizer__name": "muon"},
+    {"optimizer__moments_dtype": "bfloat16"},
     {"initialisation__std": 0.1},
     {"ema_decay": 0.9},
     {"loss__balance_loads": "previous_step"},

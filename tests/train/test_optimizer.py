@@ -1,6 +1,7 @@
 """Optimisers against Optax's own, and what they do to which parameter."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,27 @@ from hypothesis import strategies as st
 
 from moejax.config import check_fields
 from moejax.model import transformer
+from moejax.plan.analytic_estimate import step_bytes
+from moejax.plan.plan import parameter_bytes
+from moejax.train import optimizer as module
+from moejax.train.directory.checkpoint import CheckpointManager
 from moejax.train.mesh import MeshShape, make_mesh
-from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig, ParameterParts, make_optimizer
+from moejax.train.optimizer import (
+    MOMENT_BYTES,
+    OPTIMIZERS,
+    OptimizerConfig,
+    ParameterParts,
+    in_bfloat16,
+    make_optimizer,
+    round_stochastically,
+)
 from moejax.train.optimizer import _clip_by_global_norm as clipped
 from moejax.train.program import make_program, vmap_program
 from moejax.train.step import parameter_parts
 
 
-def with_optimizer(training, name, **recipe):
-    optimizer = dataclasses.replace(training.recipe.optimizer, name=name)
+def with_optimizer(training, name, moments="float32", **recipe):
+    optimizer = dataclasses.replace(training.recipe.optimizer, name=name, moments_dtype=moments)
     return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer, **recipe))
 
 
@@ -128,12 +141,79 @@ def test_an_unknown_name_is_refused_with_the_known_ones(field, value):
         check_fields(OptimizerConfig(**{field: value}))
 
 
+@pytest.mark.parametrize("moments", MOMENT_BYTES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parameters_do(training, name):
-    program = make_program(with_optimizer(training, name), make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2)))
-    moments = jax.tree_util.tree_leaves_with_path(program.shardings.optimizer)
+def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parameters_do(training, name, moments):
+    mesh = make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2))
+    program = make_program(with_optimizer(training, name, moments), mesh)
+    shardings = jax.tree_util.tree_leaves_with_path(program.shardings.optimizer)
+    types = dict(jax.tree_util.tree_leaves_with_path(program.abstract.optimizer))
     for path, sharding in jax.tree_util.tree_leaves_with_path(program.shardings.params):
-        assert {found.spec for place, found in moments if place[-len(path) :] == path} == {sharding.spec}
+        beside = [(place, found) for place, found in shardings if place[-len(path) :] == path]
+        assert {found.spec for _, found in beside} == {sharding.spec}
+        assert {types[place].dtype.name for place, _ in beside} == {moments}
+    # Coefficients and counters are no moments.
+    assert "bfloat16" not in {leaf.dtype.name for leaf in types.values() if leaf.ndim < 1 or leaf.shape[-1:] == (3,)}
     # Vmapped runs, too.
     two = vmap_program(program, 2)
     jax.eval_shape(two.step, *two.step_shapes())
+
+
+@given(x=st.floats(width=32, allow_nan=False, allow_subnormal=False), seed=st.integers(0, 99))
+@settings(max_examples=60)
+def test_rounding_is_to_a_neighbour_and_right_on_average(x, seed):
+    values = jnp.full(1024, x, jnp.float32)
+    rounded = np.asarray(round_stochastically(values, jax.random.key(seed)).astype(jnp.float32), np.float64)
+    bits = np.float32(x).view(np.uint32) & np.uint32(0xFFFF0000)
+    toward_zero = float(bits.view(np.float32))
+    step = abs(float((bits + np.uint32(0x10000)).view(np.float32)) - toward_zero)
+    if not np.isfinite(step):
+        assert set(rounded) <= {toward_zero, np.copysign(np.inf, x)}
+        return
+    assert set(rounded) <= {toward_zero, toward_zero + np.copysign(step, x)}
+    assert abs(rounded.mean() - np.float32(x)) <= 0.1 * step
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "to nearest"])
+def test_second_moments_decay_in_bfloat16_only_if_rounded_stochastically(rounding, monkeypatch):
+    """After a gradient of 1 come 1,000 of 0, each of which takes a thousandth of the moment."""
+    if rounding == "to nearest":
+        monkeypatch.setattr(module, "round_stochastically", lambda x, key: x.astype(jnp.bfloat16))
+    params = {"w": jnp.zeros(512, jnp.float32)}
+    optimizer = in_bfloat16(optax.scale_by_adam(b2=0.999))
+
+    def after(state, size):
+        return optimizer.update({"w": size * jnp.ones(512, jnp.float32)}, state, params)[1], None
+
+    with jax.numpy_dtype_promotion("standard"):
+        end: Any = jax.lax.scan(after, optimizer.init(params), jnp.zeros(1001, jnp.float32).at[0].set(1.0))[0]
+    left = float(end.inner.nu["w"].astype(jnp.float32).mean()) / 1e-3
+    assert left == pytest.approx(np.exp(-1.0), rel=0.05) if rounding == "stochastic" else left > 0.9
+
+
+def test_moments_in_bfloat16_save_four_bytes_of_a_parameter(training):
+    mesh = {"dcn_data": 1, "data": 1, "fsdp": 8, "expert": 1, "tensor": 1}
+    wide, narrow = (with_optimizer(training, "adamw", moments) for moments in MOMENT_BYTES)
+    saved = step_bytes(wide, mesh, "gpu") - step_bytes(narrow, mesh, "gpu")
+    assert saved == pytest.approx(parameter_bytes(training, mesh))
+
+
+def test_moments_in_bfloat16_are_restored_and_updated_to_the_same_bits(training, tmp_path):
+    one = with_optimizer(training, "adamw", "bfloat16")
+    program = make_program(one, make_mesh(MeshShape(data=8)))
+    optimizer = make_optimizer(one.recipe.optimizer, parameter_parts(one))
+
+    @jax.jit
+    def updated(state):
+        gradients = jax.tree.map(jnp.sin, state.params)
+        new = optimizer.update(gradients, state.optimizer, state.params)[1]
+        return dataclasses.replace(state, optimizer=new)
+
+    with jax.numpy_dtype_promotion("standard"), CheckpointManager(tmp_path) as saves:
+        half = updated(program.init(0))
+        saves.save(1, half, {"seconds": 1.0})
+        restored, _ = saves.restore(1, program)
+        wanted, found = (jax.tree.leaves(updated(state).optimizer) for state in (half, restored))
+    assert "bfloat16" in {array.dtype.name for array in found}
+    for one_of_them, other in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(one_of_them, other)

@@ -135,7 +135,7 @@ class InitCommand(Command, name="init"):
         if "tokenizer.json" not in done.files:
             say(f"! {source} has no tokenizer.json: set data.tokenizer in {config}.")
         if fault := done.architecture.fault_in_training:
-            say(f"! The model cannot be trained further as it is: {fault}")
+            say(f"! The model cannot be trained further without a change: {fault}")
         words = ("moejax", "train", f"--config={config}", "--config.recipe.data.source=TEXTS")
         say(f"next: {command(*words, '--out', f'runs/{name}')}", file=sys.stdout)
 

@@ -78,6 +78,7 @@ FROZEN = (
     "recipe.initialisation",
     "recipe.initial_weights",
     "recipe.optimizer.name",
+    "recipe.optimizer.moments_dtype",
 )
 """Settings that a saved state and its data position depend on; no training can resume with others."""
 
