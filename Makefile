@@ -6,7 +6,7 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-.PHONY: help quickstart gallery laws settings errata test test-all lint-docs slow parity resolve gpu-programs test-slurm browser docs lint format constraints release-check clean
+.PHONY: help quickstart gallery laws settings errata test test-all lint-docs slow parity resolve gpu-programs test-slurm browser notebooks docs lint format constraints release-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -32,7 +32,7 @@ test: $(VENV)/.installed  ## lint, types and the whole test suite, but what take
 	wait $$lint || failed=1; cat $(VENV)/lint.log; exit $$failed
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test lint-docs slow parity resolve gpu-programs
+	$(MAKE) test lint-docs slow parity resolve gpu-programs notebooks
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
@@ -64,6 +64,9 @@ browser: $(VENV)/.browser  ## the explorer in a real Chromium, without a screen
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo "No Chromium is on the path: apt-get install chromium, or your system's way; then make browser."; exit 2; }
 	$(BIN)/pytest -m browser -r s --durations 5 tests/explorer/test_explorer_in_a_browser.py
+
+notebooks: $(VENV)/.notebooks  ## execute the notebooks and compare their outputs; WRITE=1 stores the new ones
+	MOEJAX_WRITE_NOTEBOOKS=$(WRITE) $(BIN)/pytest -n 0 -m notebooks -r s --durations 3 tests/docs/test_notebooks.py
 
 lint: $(VENV)/.installed  ## ruff and pyright
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
@@ -115,6 +118,11 @@ $(VENV)/.parity: $(VENV)/.installed constraints/parity.txt
 $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
 	  -e '.[docs]' -c constraints/docs.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.notebooks: $(VENV)/.installed constraints/notebooks.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
+	  -e '.[notebooks]' -c constraints/notebooks.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.installed constraints/browser.txt

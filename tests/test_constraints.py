@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PYTHONS = sorted(Path("constraints").glob("python*.txt"))
-TOGETHER = ("docs", "browser", "parity")
+TOGETHER = ("docs", "browser", "notebooks", "parity")
 """Beside one file of a Python's version; the engines have an environment of their own."""
 EXTRAS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
 PARITY = [
