@@ -399,22 +399,24 @@ class HeldLock:
 
 
 @contextlib.contextmanager
-def in_turn(folder: Path, patience_seconds: float = 60.0) -> Iterator[None]:
-    """Wait while another process is in this context for the same folder, but no longer than ``patience_seconds``, and
-    not at all on a file system without locks."""
+def locked(folder: Path, *, shared: bool, patience_seconds: float = 0.0) -> Iterator[bool]:
+    """Hold the folder's lock, shared or alone, and yield whether it is held; True on a file system without locks.
+
+    It is not held if other processes hold it longer than ``patience_seconds``.
+    """
     with _lock(folder, os.O_RDWR | os.O_CREAT) as lock:
-        deadline = time.monotonic() + patience_seconds
-        while True:
+        deadline, held = time.monotonic() + patience_seconds, False
+        while not held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                held = True
             except BlockingIOError:
-                if time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    continue
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(0.05)
             except OSError:
-                pass
-            break
-        yield
+                held = True
+        yield held
 
 
 @contextlib.contextmanager

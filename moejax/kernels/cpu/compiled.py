@@ -1,8 +1,8 @@
 """Compile kernels with numba and cache them for the user.
 
 Loading a file of numba's cache unpickles it and runs its machine code, and numba checks neither. Therefore only the
-user may write to the folder. A file that differs from its recorded hash is removed and compiled again. Processes take
-turns: the hash of a new file is recorded before another process looks for damaged ones.
+user may write to the folder. A file that differs from its recorded hash is removed and compiled again. While
+processes compile, none looks for damaged files: a new file is recorded a moment after it is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from numba import cfunc
 
 from moejax.errors import UserError
-from moejax.folder import in_turn, note, noted, sha256, user_cache
+from moejax.folder import locked, note, noted, sha256, user_cache
 from moejax.wording import says
 
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
@@ -55,7 +55,7 @@ def _cached() -> Iterator[None]:
     """Use our folder for numba's cache files inside the context, and record the hashes of new ones."""
     before = config.CACHE_DIR
     folder = _checked(Path(before) if before else user_cache() / "kernels")
-    with in_turn(folder):
+    with locked(folder, shared=True, patience_seconds=10.0):
         config.CACHE_DIR, there = str(folder), _files(folder)
         try:
             yield
@@ -77,9 +77,9 @@ def _checked(folder: Path) -> Path:
     status = folder.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder} belongs to another user, or others can write to it")
-    with in_turn(folder):
+    with locked(folder, shared=False) as alone:
         known = noted(folder)
-        for path in _files(folder):
+        for path in _files(folder) if alone else ():
             if sha256(path) not in known.get(path.relative_to(folder).as_posix(), ()):
                 path.unlink(missing_ok=True)
     return folder
