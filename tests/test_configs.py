@@ -96,7 +96,7 @@ def counted_alike(architecture):
 
 @pytest.mark.parametrize("path", TRAININGS, ids=lambda path: path.stem)
 def test_a_training_config_is_a_training_whose_model_can_be_exported(path):
-    training = load(Training, str(path), [])
+    training = choose_hyperparameters(load(Training, str(path), [])).training
     training.check()
     assert counted_alike(training.architecture)
     assert plan_export(training.architecture).family.name in FAMILIES
