@@ -40,6 +40,7 @@ SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for l
 
 ELSEWHERE = {
     r"^moejax curves": "cli/test_curves.py::test_a_table_is_fitted_held_out_asked_and_written",
+    r"^moejax leverage V=1": "cli/test_leverage.py::test_a_column_of_a_formula_has_a_leverage_with_an_interval",
     r"^moejax eval": "parity/test_harness.py::ours",
     r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
     r"train --config=configs/moe_1b.py": "train/test_mesh_table.py::test_a_mesh_trains_as_one_device_does",
