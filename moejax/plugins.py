@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TypeVar
 
 from moejax.errors import UserError
+from moejax.wording import told
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -63,7 +64,7 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
         try:
             found = point.load()
         except Exception as error:
-            raise UserError(f"{where} cannot be imported ({type(error).__name__}: {error}). {remedy}") from error
+            raise UserError(f"{where} cannot be imported ({told(error)}). {remedy}") from error
         if not (callable(found) if kind is None else isinstance(found, kind)):
             wanted = "a function" if kind is None else f"a {kind.__name__}"
             raise UserError(f"{where} is a {type(found).__name__} and must be {wanted}. {remedy}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from moejax import run_table
+from moejax.__main__ import main
 from moejax.cli.config_file import load, read
 from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
@@ -27,12 +28,14 @@ from moejax.model import transformer
 from moejax.papers.tian.tables import TABLE_4
 from moejax.plan.plan import check_plan, mesh_sizes, parameter_bytes
 from moejax.plan.topology import parse
+from moejax.stored import read_json
 from moejax.study.downstream import asked_tasks
 from moejax.study.estimate import estimate
 from moejax.study.outcomes import try_outcomes
 from moejax.study.run import read_study
 from moejax.study.study import Study
 from moejax.train.auto import choose_hyperparameters
+from moejax.train.optimizer import MOMENT_BYTES
 from moejax.train.training import Training
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -100,6 +103,35 @@ def test_a_training_config_is_a_training_whose_model_can_be_exported(path):
     training.check()
     assert counted_alike(training.architecture)
     assert plan_export(training.architecture).family.name in FAMILIES
+
+
+SMALLER = [
+    *("vocab_size=257", "model_dim=32", "num_layers=2", "num_heads=4", "num_kv_heads=2", "head_dim=8"),
+    *("num_experts=8", "top_k=2", "expert_hidden=16"),
+]
+SHORTER = [
+    *("budgets_tokens=[4096,8192]", "batch_tokens=1024", "data.sequence_length=64", "data.validation_tokens=1024"),
+    *("optimizer.warmup_tokens=1024", "evaluate_tokens=2048", "checkpoint_tokens=2048", "log_every_steps=1"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moments", MOMENT_BYTES)
+def test_the_config_to_train_is_rehearsed_on_its_mesh_with_smaller_sizes(moments, tmp_path):
+    """Its axes over the eight devices of the tests, all its phases, and the export."""
+    words = [f"--config.architecture.{word}" for word in SMALLER] + [f"--config.recipe.{word}" for word in SHORTER]
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        text = f"{number} routers send each token to some of the experts. " * 40
+        (tmp_path / "text" / f"{number}.txt").write_text(text)
+    words += [f"--config.recipe.data.source={tmp_path / 'text'}", f"--config.recipe.optimizer.moments_dtype={moments}"]
+    out, command = tmp_path / "out", ["train", f"--config={CONFIGS / 'moe_1b.py'}", *words, "--exportable", "hf"]
+    assert main([*command, "--out", str(out)]) == 0
+    rows = [read_json(out / f"branch-{budget}.json", dict, remedy="") for budget in (4096, 8192)]
+    assert rows[1]["loss"] < rows[0]["loss"] < 5.6
+    assert rows[0]["num_devices"] == 8
+    assert main(["convert", "--to", "hf", str(out), "--out", str(tmp_path / "hf"), "--json"]) == 0
+    assert '"model_type": "qwen3_moe"' in (tmp_path / "hf" / "config.json").read_text()
 
 
 PLANS = {

@@ -100,6 +100,7 @@ PRINTS = {
     "report/render.py": "results",
     "plan/process.py": "JSON, to the process that asked",
     "cli/command_line.py": "help and version, which hold no names",
+    "cli/commands/laws.py": "BibTeX of our own, which is copied whole",
     "cli/commands/launch.py": "commands to be copied whole, whose control characters are refused",
     "cli/commands/reproduce.py": "JSON",
     "cli/commands/sample.py": "a model's text, which a file is given as it is",

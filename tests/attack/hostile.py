@@ -386,6 +386,7 @@ def of_a_config(draw, command, stored):
 def of_words(draw, command, stored):
     given = {
         "laws": [draw(st.sampled_from(["show", "x"])), draw(words)],
+        "cite": [draw(words)],
         "reproduce": ["--paper", draw(st.sampled_from(["nothing", "", "x" * 300])), "--json", "mine.json"],
         "explore": [draw(st.sampled_from(["none", "none.json"])), "--export", draw(st.sampled_from(["", "gs://x"]))],
         "init": [draw(st.sampled_from(["out", "mine.json", "mine.json/below", "x" * 300]))],
@@ -398,6 +399,6 @@ STRATEGIES = {
     **dict.fromkeys(("predict", "count", "design", "ranges"), of_a_law),
     **dict.fromkeys(("status", "sample", "convert", "eval", "data"), of_a_folder),
     **dict.fromkeys(("train", "study", "plan", "launch"), of_a_config),
-    **dict.fromkeys(("laws", "reproduce", "explore", "init"), of_words),
+    **dict.fromkeys(("laws", "cite", "reproduce", "explore", "init"), of_words),
     "report": lambda command, stored: st.one_of(on_a_table(command, stored), of_a_folder(command, stored)),
 }

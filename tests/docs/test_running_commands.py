@@ -43,7 +43,8 @@ ELSEWHERE = {
     r"^moejax leverage V=1": "cli/test_leverage.py::test_a_column_of_a_formula_has_a_leverage_with_an_interval",
     r"^moejax eval": "parity/test_harness.py::ours",
     r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
-    r"train --config=configs/moe_1b.py": "train/test_mesh_table.py::test_a_mesh_trains_as_one_device_does",
+    r"train --config=configs/moe_1b.py": "test_configs.py::"
+    "test_the_config_to_train_is_rehearsed_on_its_mesh_with_smaller_sizes",
     r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",
     r"mlflow.db": "parity/test_trackers_own_stores.py::"
     "test_runs_that_mlflow_logged_are_read_and_its_store_is_not_changed",

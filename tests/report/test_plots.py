@@ -200,7 +200,7 @@ def test_what_is_wrong_with_a_table_is_said_once_and_not_by_every_figure(tmp_pat
             DONE,
             "no run of the table agrees with what its curves hold fixed, and has a loss",
         ),
-        ("zhao-3", {"params_total": 0.496}, USERS, "below 1000 parameters"),
+        ("zhao-3", {"params_total": 0.496}, USERS, "at least 1000 parameters"),
         ("runs", {"params_active": np.nan}, USERS, "runs has nothing to draw"),
         ("zhao-3", {}, DONE, ""),
     ],
