@@ -20,7 +20,6 @@ from moejax.sharding import MESH_AXES
 from moejax.study.downstream import asked_tasks, has_harness, of_harness
 from moejax.study.study import Study, work
 from moejax.train.devices import check_products
-from moejax.train.optimizer import MOMENT_BYTES
 from moejax.train.training import Recipe, Training
 from moejax.wording import listed
 
@@ -167,7 +166,7 @@ def _downstream(study: Study, trainings: Sequence[Training]) -> EstimatedDownstr
 def _training(training: Training, chip: Chip, mfu: float, price: float | None, note: str) -> EstimatedTraining:
     recipe, architecture = training.recipe, training.architecture
     counts, flops = params(architecture), work(training)
-    moments = 2 * MOMENT_BYTES[recipe.optimizer.moments_dtype]
+    moments = recipe.optimizer.moment_bytes
     held = training_memory(architecture, recipe.data.sequence_length, optimizer_bytes=moments, recompute=True)
     state = float(held.parameters + held.gradients + held.optimizer_state)
     sequence = float(held.activations + held.logits)

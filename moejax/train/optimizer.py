@@ -66,6 +66,11 @@ class OptimizerConfig:
     clip_norm: Scale = 1.0
     """Largest global norm of the gradients; 0 disables clipping."""
 
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of AdamW's two moments of one parameter."""
+        return 2 * MOMENT_BYTES[self.moments_dtype]
+
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda optimizer: optimizer.learning_rate > 0,
@@ -138,12 +143,16 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
 
 
 def round_stochastically(x: Float[Array, ...], key: Key[Array, ""]) -> Float[Array, ...]:
-    """Round float32 to one of the two nearest bfloat16 numbers at random, so that the mean is ``x``."""
+    """Round float32 to one of the two nearest bfloat16 numbers at random, so that the mean is ``x``.
+
+    Infinity and NaN are kept: the noise would carry a NaN of all ones into a finite number.
+    """
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     # bfloat16 is the upper half of float32.
     noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
     upper = (bits + noise) & jnp.uint32(0xFFFF0000)
-    return jax.lax.bitcast_convert_type(upper, jnp.float32).astype(jnp.bfloat16)
+    rounded = jax.lax.bitcast_convert_type(upper, jnp.float32)
+    return jnp.where(jnp.isfinite(x), rounded, x).astype(jnp.bfloat16)
 
 
 def of_parameters(state: Any, params: Any, values: Any, otherwise: Any) -> Any:

@@ -174,6 +174,14 @@ def test_rounding_is_to_a_neighbour_and_right_on_average(x, seed):
     assert abs(rounded.mean() - np.float32(x)) <= 0.1 * step
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0x7FC00000, 0xFFFFFFFF, 0x7F800001, 0x7F800000, 0xFF800000], ids=hex)
+def test_what_is_not_finite_is_rounded_to_itself(bits):
+    """A GPU's NaN has all bits set, which a carry would turn into a number."""
+    given = jnp.full(64, np.uint32(bits).view(np.float32), jnp.float32)
+    rounded = round_stochastically(given, jax.random.key(0)).astype(jnp.float32)
+    assert np.array_equal(np.asarray(rounded), np.asarray(given), equal_nan=True)
+
+
 @pytest.mark.parametrize("rounding", ["stochastic", "to nearest"])
 def test_second_moments_decay_in_bfloat16_only_if_rounded_stochastically(rounding, monkeypatch):
     """After a gradient of 1 come 1,000 of 0, each of which takes a thousandth of the moment."""
