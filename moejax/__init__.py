@@ -13,23 +13,23 @@ _OFFERED = {
     "FitResult": "moejax.fit.fit_result",
     "Study": "moejax.study.study",
     "Training": "moejax.train.training",
-    "compare": "moejax.api",
-    "decide": "moejax.api",
+    "compare": "moejax.api.commands",
+    "decide": "moejax.api.commands",
     "design": "moejax.design",
     "fit": "moejax.fit",
     "fit_curves": "moejax.fit.curves.loss_curves",
     "laws": "moejax.laws",
-    "next_runs": "moejax.api",
+    "next_runs": "moejax.api.commands",
     "plan": "moejax.plan",
-    "plot": "moejax.plot",
+    "plot": "moejax.api.plot",
     "predict": "moejax.laws.predict",
     "read_curves": "moejax.fit.curves.read_curves",
     "read_runs": "moejax.fit.tables.read_runs",
     "show": "moejax.report.render",
-    "speedup": "moejax.api",
+    "speedup": "moejax.api.commands",
     "train": "moejax.train",
 }
-"""Modules of the public names; a package maps to itself. Their types are in ``__init__.pyi``."""
+"""Modules that define the public names, or that are what a name means. Their types are in ``__init__.pyi``."""
 
 
 def __getattr__(name: str) -> object:
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     module = importlib.import_module(_OFFERED[name])
-    return module if _OFFERED[name] == f"{__name__}.{name}" else getattr(module, name)
+    return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:

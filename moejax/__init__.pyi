@@ -1,13 +1,13 @@
 """Types of the names of ``import moejax as mj``, for editors and type checkers; each is imported at its first use."""
 
 from moejax import laws as laws
-from moejax import plot as plot
-from moejax.api import compare as compare
-from moejax.api import decide as decide
-from moejax.api import next_runs as next_runs
-from moejax.api import plan as plan
-from moejax.api import speedup as speedup
-from moejax.api import train as train
+from moejax.api import plot as plot
+from moejax.api.commands import compare as compare
+from moejax.api.commands import decide as decide
+from moejax.api.commands import next_runs as next_runs
+from moejax.api.commands import plan as plan
+from moejax.api.commands import speedup as speedup
+from moejax.api.commands import train as train
 from moejax.architecture import Architecture as Architecture
 from moejax.design.decide import design as design
 from moejax.fit.curves.loss_curves import fit_curves as fit_curves

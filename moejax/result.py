@@ -177,7 +177,7 @@ class Plotted(Shown):
         Raises:
           UserError: the figure shows runs, and none are given.
         """
-        return imported("plot").figure_of(self, runs)
+        return imported("api.plot").figure_of(self, runs)
 
 
 def imported(module: str) -> Any:

@@ -38,7 +38,6 @@ BASE = {
     "storage",
     "stored",
     "table_file",
-    "platform",
     "plugins",
     "wording",
     "__init__",
@@ -79,8 +78,7 @@ MAY_IMPORT = {
     }
     | {"experimental_design", "fit", "model", "routing", "laws"}
     | BASE,
-    "api": {"report", "experimental_design", "plan", "train", "fit", "laws"} | BASE,
-    "plot": {"papers", "report", "plan", "fit", "laws"} | BASE,
+    "api": {"api", "papers", "report", "experimental_design", "plan", "train", "fit", "laws"} | BASE,
     "reference": {"reference", "papers", "report", "study", "train", "laws"} | BASE,
     "__main__": {"cli"} | BASE,
 }

@@ -11,9 +11,9 @@ import numpy as np
 from dispatch import Size, draw_routing
 
 from accelerator_stages.cases import LeftOut
+from moejax.kernels.platform import platform
 from moejax.kernels.table import TABLE, accepts
 from moejax.laws.catalogue import CATALOGUE
-from moejax.platform import platform
 
 MODELS = ("olmoe-1b-7b", "qwen3-30b-a3b", "deepseek-v3.1")
 TOKENS = 8192

@@ -31,12 +31,12 @@ from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.kernels.attention import check_attention
+from moejax.kernels.platform import platform
 from moejax.kernels.table import TABLE
 from moejax.laws.accounting import params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.memory import training_memory
 from moejax.model.runtime import COMPUTE_DTYPES, REMAT_POLICIES, Runtime
-from moejax.platform import platform
 from moejax.train.devices import CHIP_OF_DEVICE, Speed, check_quantization, memory
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
 from moejax.train.program import StepsInFlight, make_program

@@ -77,11 +77,51 @@ class Proposal(Shown):
     inputs: tuple[str, ...] = ()
     """Inputs of the laws."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The table's names of columns (``column_names``)."""
+    """The table's names of columns, by ours, where they differ."""
 
     def summary(self) -> Result:
         """Return how well the answers are known, the runs to train, and how well they will be known then."""
-        return imported("experimental_design.summary").summary(self, self.titles, self.inputs, self.columns)
+        return imported("experimental_design.summary").summary(self)
+
+
+def propose_for(
+    targets: Mapping[str, Mapping[str, float]],
+    laws: Mapping[str, Any],
+    read: ReadRuns,
+    candidates: Candidates,
+    budget: RunBudget,
+    *,
+    fixed: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Proposal:
+    """Propose the runs that minimise the uncertainty of named answers, given a table of runs.
+
+    Args:
+      targets: answers, with what each is given: ``loss``, a published model, a decision such as ``N*``, or a
+        coefficient.
+      laws: classes by name.
+      options: options of ``propose``.
+
+    Raises:
+      UserError: a law has no such answer, the answer does not depend on the fitted output, or as in ``propose``.
+    """
+    fixed = dict(fixed or {})
+    asked = {
+        name: [_target(what, given, law, tuple(fixed)) for what, given in targets.items()] for name, law in laws.items()
+    }
+    _check_output(asked, laws, read.runs.output)
+    answers = next(iter(asked.values()))
+    functionals = {name: [one.functional for one in estimands] for name, estimands in asked.items()}
+    proposal = propose(
+        laws, read.runs, candidates, functionals, budget, fixed=fixed, asked=_designs_of(answers), **options
+    )
+    titles = proposal.instead or tuple(one.title for one in answers)
+    return replace(proposal, titles=titles, inputs=inputs_of(laws), columns=_column_names(read))
+
+
+def inputs_of(laws: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the inputs of several laws, each once."""
+    return tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
 
 
 def propose(
@@ -244,7 +284,7 @@ def _as_published(fit: FitResult) -> dict[str, float]:
     return {}
 
 
-def target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[str]) -> Estimand:
+def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[str]) -> Estimand:
     """Return the estimand of ``WHAT:NAME=VALUE,…`` for a law."""
     if (model := CATALOGUE.get(what.lower())) is not None:
         if set(given) != {"tokens"}:
@@ -258,7 +298,7 @@ def target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[str
     return above_0(law, [estimand])[0]
 
 
-def check_output(asked: Mapping[str, Sequence[Estimand]], laws: Mapping[str, type], output: str) -> None:
+def _check_output(asked: Mapping[str, Sequence[Estimand]], laws: Mapping[str, type], output: str) -> None:
     """Raise ``UserError`` for targets that depend on another output of a law than the fitted one."""
     for name, law in laws.items():
         if not (without := without_effect(law, output)):
@@ -270,7 +310,7 @@ def check_output(asked: Mapping[str, Sequence[Estimand]], laws: Mapping[str, typ
             )
 
 
-def designs_of(answers: Sequence[Estimand]) -> Design | None:
+def _designs_of(answers: Sequence[Estimand]) -> Design | None:
     """Return the designs of the requested losses, by their common names; None if other answers are requested."""
     if any(one.rule is not None or not one.given for one in answers):
         return None
@@ -368,7 +408,7 @@ def _models_of(read: ReadRuns) -> dict[Architecture, str]:
     }
 
 
-def column_names(read: ReadRuns) -> dict[str, str]:
+def _column_names(read: ReadRuns) -> dict[str, str]:
     """Return the table's name of every column that it has under another one."""
     return {ours: theirs for ours, theirs in read.read_from.items() if theirs.isidentifier()}
 

@@ -7,7 +7,6 @@ import itertools
 import pprint
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -112,22 +111,15 @@ SHORT = {"params_total": "total", "params_active": "active", "num_experts": "exp
 """Short names of sizes in headings."""
 
 
-def summary(
-    proposal: Proposal, titles: Sequence[str], inputs: Sequence[str], columns: Mapping[str, str] = MappingProxyType({})
-) -> Result:
-    """Return a table per question, the runs to train, and the expected uncertainty of the answers.
-
-    Args:
-      titles: titles of the questions, in the order of the plan's estimands.
-      inputs: inputs of the laws.
-      columns: the table's names of sizes (``propose.column_names``).
-    """
+def summary(proposal: Proposal) -> Result:
+    """Return a table per question, the runs to train, and the expected uncertainty of the answers."""
+    titles = proposal.titles
     chosen = proposal.candidates.only(proposal.plan.order)
     return Result(
         warnings=[*_warnings(proposal, titles), *_mostly_vocabulary(chosen)],
         tables=[
             *(_known(proposal, title, i) for i, title in enumerate(titles)),
-            _to_train(proposal, chosen, inputs, columns),
+            _to_train(proposal, chosen),
         ],
         notes=list(_expected(proposal, titles)),
         main=-1,
@@ -222,14 +214,14 @@ def with_chip_hours(result: Result, budget: float, chip: Chip, mfu: float) -> Re
     return dataclasses.replace(result, notes=[*result.notes, note], data=result.data | data | assumed)
 
 
-def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str], columns: Mapping[str, str]) -> Table:
+def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
     """Return sizes, costs and the remaining uncertainty; for runs without a name, also all inputs of the laws."""
-    wanted = ["params_total", "params_active", *(() if chosen.architectures else inputs), "tokens"]
+    wanted = ["params_total", "params_active", *(() if chosen.architectures else proposal.inputs), "tokens"]
     sizes = [name for name in dict.fromkeys(wanted) if value_of(chosen.design, name) is not None and name != "flops"]
     numbers = [*(value_of(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
     shown = (
         Column("run"),
-        *(Column(columns.get(name, SHORT.get(name, name)), format) for name in sizes),
+        *(Column(proposal.columns.get(name, SHORT.get(name, name)), format) for name in sizes),
         *(Column(name, ".3g") for name in ("FLOPs", "so far", "deviation left")),
     )
     rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)

@@ -18,8 +18,8 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Bool, Float, Int
 
+from moejax.kernels.platform import platform
 from moejax.kernels.table import select
-from moejax.platform import platform
 from moejax.sharding import TOKEN_AXES, constrain, token_shards
 
 LOGITS_AT_ONCE = {"cpu": 2**23}

@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from moejax.kernels.experts import Experts, LayoutWith, grouped, project_down, project_up, with_backward
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
 from moejax.kernels.permutation import permute, permute_weights, unpermute
+from moejax.kernels.platform import platform
 from moejax.kernels.quantization import in_8_bits
 from moejax.kernels.quantization import reference as reference_in_8_bits
 from moejax.kernels.table import Operand, select
-from moejax.platform import platform
 
 
 def supports(x: Operand, combine_weight: Operand | None, layout_with: LayoutWith | None, experts: Experts) -> bool:

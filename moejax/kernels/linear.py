@@ -11,8 +11,8 @@ from jax import Array, custom_vjp, lax
 from jaxtyping import Float
 
 from moejax.kernels import quantization
+from moejax.kernels.platform import gpu_generation
 from moejax.kernels.table import select
-from moejax.platform import gpu_generation
 
 
 class ProductTypes(NamedTuple):

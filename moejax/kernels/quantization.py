@@ -26,7 +26,7 @@ from jax.sharding import AxisType
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul
-from moejax.platform import platform
+from moejax.kernels.platform import platform
 from moejax.sharding import TENSOR, on_many_devices
 
 TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}

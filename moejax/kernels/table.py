@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.kernels import cpu
-from moejax.platform import platform
+from moejax.kernels.platform import platform
 
 Operand = jax.Array | jax.ShapeDtypeStruct
 """An array, or its shape and type alone, for which a kernel is selected."""

@@ -1,8 +1,8 @@
 """Training: data, state, step, loop, optimiser, schedule, checkpoint, metrics, mesh.
 
-Calling the package, as ``moejax.train(…)``, calls ``moejax.api.train``.
+Calling the package, as ``moejax.train(…)``, calls ``moejax.api.commands.train``.
 """
 
 from moejax.callable_module import make_callable
 
-make_callable(__name__, "moejax.api.train")
+make_callable(__name__, "moejax.api.commands.train")

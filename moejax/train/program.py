@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from moejax.data.rows import ARRAYS
+from moejax.kernels.platform import platform
 from moejax.model import transformer
-from moejax.platform import platform
 from moejax.sharding import token_shards
 from moejax.train.devices import CHIP_OF_DEVICE, check_quantization, compiler_options
 from moejax.train.mesh import batch_sharding, param_shardings

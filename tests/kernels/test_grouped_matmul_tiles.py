@@ -19,9 +19,9 @@ from moejax.kernels.grouped_matmul.tiles import (
     triton_tile,
 )
 from moejax.kernels.grouped_matmul.triton import row_tiles
+from moejax.kernels.platform import gpu_generation
 from moejax.kernels.table import load
 from moejax.plan.topology import TARGETS
-from moejax.platform import gpu_generation
 
 PARTS = ("forward", "rows", "matrices")
 MODELS = {

@@ -11,8 +11,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from moejax.kernels.attention import AttentionMask, attention, reference
 from moejax.kernels.attention import splash as attention_splash
 from moejax.kernels.attention.splash import splash
+from moejax.kernels.platform import platform
 from moejax.kernels.table import TABLE
-from moejax.platform import platform
 from moejax.sharding import MESH_AXES
 
 

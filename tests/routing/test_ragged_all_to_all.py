@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from moejax.kernels.platform import platform
 from moejax.kernels.ragged_all_to_all import ragged_all_to_all, reference
-from moejax.platform import platform
 
 DEVICES, ROOM, WIDTH = 4, 24, 3
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from moejax.kernels.platform import GENERATIONS
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
 from moejax.model.runtime import Runtime
 from moejax.plan.topology import TARGETS
-from moejax.platform import GENERATIONS
 from moejax.train.devices import (
     CHIP_OF_DEVICE,
     XLA_OPTIONS,

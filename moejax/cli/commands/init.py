@@ -140,6 +140,10 @@ class InitCommand(Command, name="init"):
         say(f"next: {command(*words, '--out', f'runs/{name}')}", file=sys.stdout)
 
 
+def _in_docstring(text: str) -> str:
+    return text.replace("\\", "/").replace('"', "'")
+
+
 def _continued(done: Converted, options: dict[str, object], *, title: str, name: str, config: str) -> str:
     from moejax.config import dump
 
@@ -151,9 +155,9 @@ def _continued(done: Converted, options: dict[str, object], *, title: str, name:
     batch = max(2**20 // length, 1) * length
     stored = options.get("dtype") or options.get("torch_dtype")
     return CONTINUED.format(
-        title=title.replace("\\", "/").replace('"', "'"),
+        title=_in_docstring(title),
         family=done.family,
-        config=config,
+        config=_in_docstring(config),
         name=name,
         architecture="\n".join(f"        {field}={value!r}," for field, value in settings.items()),
         budget=2**10 * batch,

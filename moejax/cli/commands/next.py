@@ -112,14 +112,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
 
     def run(self) -> None:
         from moejax.experimental_design.experiment_plan import RunBudget
-        from moejax.experimental_design.propose import (
-            check_output,
-            column_names,
-            designs_of,
-            propose,
-            recipe_of,
-            target,
-        )
+        from moejax.experimental_design.propose import inputs_of, propose_for, recipe_of
         from moejax.experimental_design.summary import summary, with_chip_hours
         from moejax.laws.chips import find, flops_per_hour
         from moejax.report import render
@@ -128,36 +121,28 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         laws, fixed, chip = self._laws(), self.fixed, find(self.chip)
         per_hour = flops_per_hour(chip.flops_per_second, self.mfu)
         budget = self.flops or (self.chip_hours or 0.0) * per_hour
-        asked = {
-            name: [target(what, given, law, tuple(fixed)) for what, given in map(_target, self.target)]
-            for name, law in laws.items()
-        }
-        inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
+        inputs, targets = inputs_of(laws), dict(map(_target, self.target))
         # A formula names the fitted column itself.
         read = self.read(self.runs, inputs if self.form is None else laws[self.form])
-        check_output(asked, laws, read.runs.output)
         recipe = recipe_of(read, Recipe(budgets_tokens=()), self.sequence_length)
-        answers = next(iter(asked.values()))
         with progress() as show:
-            proposal = propose(
+            proposal = propose_for(
+                targets,
                 laws,
-                read.runs,
+                read,
                 self._candidates(inputs, read, recipe, budget),
-                {name: [estimand.functional for estimand in estimands] for name, estimands in asked.items()},
                 RunBudget(flops=budget, runs=self.k, repeats=self.repeats),
                 around=self._around(laws),
                 noise=self.noise,
                 fixed=fixed,
                 modes=self.modes,
-                asked=designs_of(answers),
                 progress=show,
                 **self.how(),
             )
         if proposal.instead:
             what = ", ".join(self.target)
             say(f"! The fitted law has no answer to {what} yet: planned for its coefficients.")
-        titles = list(proposal.instead) or [answer.title for answer in answers]
-        result = with_chip_hours(summary(proposal, titles, inputs, column_names(read)), budget, chip, self.mfu)
+        result = with_chip_hours(summary(proposal), budget, chip, self.mfu)
         if self.best_by:
             result = replace(result, warnings=[_swept(self.best_by, laws.values()), *result.warnings])
         if self.out:

@@ -24,9 +24,9 @@ from moejax.errors import UserError
 from moejax.kernels.attention import CUDNN_LATENT, AttentionMask, on_head_shards
 from moejax.kernels.attention.tiled import tiled
 from moejax.kernels.control_flow import cond_likely
+from moejax.kernels.platform import gpu_generation
 from moejax.kernels.private_api import cudnn_attention, cudnn_attention_gradients
 from moejax.kernels.saved_names import ATTN_OUT
-from moejax.platform import gpu_generation
 
 FEWEST_DOCUMENTS, MEAN_TOKENS = 32, 256
 """Documents per row that a program is compiled for: this minimum, or one per this mean length."""

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from moejax.errors import UserError
 from moejax.kernels.attention import AttentionMask, on_head_shards
+from moejax.kernels.platform import platform
 from moejax.kernels.saved_names import ATTN_OUT
 from moejax.kernels.table import Operand
-from moejax.platform import platform
 
 LANES = 128
 """Keys must be a multiple of this."""

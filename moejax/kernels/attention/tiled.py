@@ -20,8 +20,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from moejax.kernels.attention import AttentionMask
+from moejax.kernels.platform import platform
 from moejax.kernels.saved_names import ATTN_OUT
-from moejax.platform import platform
 
 F32 = jnp.float32
 MASK_VALUE = float(np.finfo(np.float32).min)

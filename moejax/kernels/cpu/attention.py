@@ -35,8 +35,8 @@ from moejax.kernels.cpu.custom_call import (
     result,
 )
 from moejax.kernels.cpu.product import APART, multiply
+from moejax.kernels.platform import platform
 from moejax.kernels.saved_names import ATTN_OUT
-from moejax.platform import platform
 from moejax.sharding import TOKEN_AXES, can_split, on_many_devices
 
 FORWARD, BACKWARD = "moejax_attention_forward", "moejax_attention_backward"

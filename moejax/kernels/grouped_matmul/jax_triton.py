@@ -24,8 +24,8 @@ from jaxtyping import Float, Int, Shaped
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul.tiles import TritonTile, triton_tile
 from moejax.kernels.grouped_matmul.triton import row_tiles, supports
+from moejax.kernels.platform import gpu_generation
 from moejax.kernels.quantization import quantize
-from moejax.platform import gpu_generation
 
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")

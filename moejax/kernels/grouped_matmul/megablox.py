@@ -18,7 +18,7 @@ from jax import Array
 from jax.custom_batching import sequential_vmap
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.platform import platform
+from moejax.kernels.platform import platform
 
 LANES = 128
 """Divisor of tile sizes that do not cover a whole axis."""

@@ -23,9 +23,9 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul.triton import row_tiles
+from moejax.kernels.platform import gpu_generation
 from moejax.kernels.quantization import Quantized, quantize
 from moejax.kernels.table import Operand
-from moejax.platform import gpu_generation
 
 HOPPER = 9
 ROWS, COLUMNS, INNER = 128, 64, 128

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from moejax.kernels.platform import gpu_generation
 from moejax.kernels.table import Operand
-from moejax.platform import gpu_generation
 
 
 class TritonTile(NamedTuple):

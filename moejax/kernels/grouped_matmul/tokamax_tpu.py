@@ -11,10 +11,10 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul.megablox import LANES, row_tile, tile_width, whole_tiles
+from moejax.kernels.platform import platform
 from moejax.kernels.private_api import tokamax_tpu
 from moejax.kernels.quantization import Quantized, quantize
 from moejax.kernels.table import Operand
-from moejax.platform import platform
 
 
 def supports(rows: Operand, matrices: Operand, **options: str) -> bool:

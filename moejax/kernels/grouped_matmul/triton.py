@@ -22,8 +22,8 @@ from jaxtyping import Float, Int, Shaped
 from moejax.errors import UserError
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.grouped_matmul.tiles import TritonTile, triton_tile
+from moejax.kernels.platform import gpu_generation, platform
 from moejax.kernels.quantization import quantize
-from moejax.platform import gpu_generation, platform
 
 F32 = jnp.float32
 

@@ -18,10 +18,9 @@ from moejax.interval import in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, design_from, known, value_of
 from moejax.laws.law import Law
-from moejax.quantities import format
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
-from moejax.report.figures.runs import CLASSES, levels
+from moejax.report.figures.runs import range_of, split_into_classes
 from moejax.report.figures.style import INK, classes
 from moejax.run_table import DataFrame
 
@@ -134,17 +133,13 @@ def _families(values: dict[str, np.ndarray], spent: np.ndarray) -> list[_Family]
     ratio = np.ones(len(spent))
     if {"params_total", "params_active"} <= {*values}:
         ratio = values["params_total"] / values["params_active"]
-    every = levels(np.unique(ratio))
-    parts = np.array_split(np.arange(len(every)), min(CLASSES, len(every)))
     families = []
-    for part in parts:
-        own = [every[i] for i in part]
+    for own in split_into_classes(np.unique(ratio)):
         rows = np.flatnonzero((ratio >= own[0][0]) & (ratio <= own[-1][-1]))
         middle = own[len(own) // 2]
         (inside,) = np.nonzero((ratio >= middle[0]) & (ratio <= middle[-1]))
         like = inside[np.argmax(spent[inside])]
-        ends = dict.fromkeys(format(float(np.median(one)), 3) for one in (own[0], own[-1]))
-        words = "dense" if own[-1][-1] <= DENSE else f"total/active {' to '.join(ends)}"
+        words = "dense" if own[-1][-1] <= DENSE else f"total/active {range_of(own)}"
         families.append(_Family(words, rows, {name: float(one[like]) for name, one in values.items()}))
     return families
 

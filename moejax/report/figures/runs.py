@@ -60,23 +60,30 @@ def _by_class(table: DataFrame) -> list[Series]:
     name = next(clearly, varied[0] if varied else None)
     if name is None:
         return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
-    every = levels(np.asarray(ordered(table[name].dropna())))
-    parts = np.array_split(np.arange(len(every)), min(CLASSES, len(every)))
-    classed = [every[part[0] : part[-1] + 1] for part in parts]
+    classed = split_into_classes(np.asarray(ordered(table[name].dropna())))
     series = []
     for own, colour in zip(classed, classes(len(classed)), strict=True):
         rows = table[(table[name] >= own[0][0]) & (table[name] <= own[-1][-1])]
-        ends = dict.fromkeys(format(float(np.median(level)), 3) for level in (own[0], own[-1]))
-        label = f"{name.replace('_', ' ')} {' to '.join(ends)}"
+        label = f"{name.replace('_', ' ')} {range_of(own)}"
         series.append(
             Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", colour=colour)
         )
     return series
 
 
-def levels(values: np.ndarray) -> list[np.ndarray]:
-    """Split ascending values where neighbours differ by more than ``EQUAL``: nominal sixes may be 5.99 and 6.01."""
-    return np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
+def split_into_classes(values: np.ndarray) -> list[list[np.ndarray]]:
+    """Split ascending values into up to ``CLASSES`` lists of levels.
+
+    Values are one level if neighbours differ by at most ``EQUAL``: nominal sixes may be 5.99 and 6.01.
+    """
+    levels = np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
+    parts = np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
+    return [levels[part[0] : part[-1] + 1] for part in parts]
+
+
+def range_of(levels: list[np.ndarray]) -> str:
+    """Return the medians of a class's first and last level, as text."""
+    return " to ".join(dict.fromkeys(format(float(np.median(level)), 3) for level in (levels[0], levels[-1])))
 
 
 MODELS = 200

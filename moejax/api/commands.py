@@ -19,12 +19,9 @@ from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import (
     Proposal,
     candidates_like,
-    check_output,
-    column_names,
-    designs_of,
-    propose,
+    inputs_of,
+    propose_for,
     recipe_of,
-    target,
 )
 from moejax.fit.answers import Answers
 from moejax.fit.fit_result import FitResult
@@ -234,40 +231,29 @@ def next_runs(
     budget = (chip_hours or 0.0) * flops_per_hour(find(chip).flops_per_second, mfu) if flops is None else flops
     names = [law_name(one) for one in ([law] if isinstance(law, str) else law)]
     laws: dict[str, Any] = {name: LAWS[name] for name in names}
-    inputs = tuple(dict.fromkeys(name for cls in laws.values() for name in cls.inputs))
-    wanted = targets if isinstance(targets, Mapping) else {one: {} for one in targets}
-    held = dict(fixed or {})
-    asked = {
-        name: [target(what, given, cls, tuple(held)) for what, given in wanted.items()] for name, cls in laws.items()
-    }
-    read = _read(runs, inputs, dict(reading or {}))
-    check_output(asked, laws, read.runs.output)
-    recipe = recipe_of(read, Recipe(budgets_tokens=()), sequence_length)
-    answers = asked[names[0]]
-    proposal = propose(
+    read = _read(runs, inputs_of(laws), dict(reading or {}))
+    candidates = candidates_like(
+        read,
+        inputs_of(laws),
+        recipe_of(read, Recipe(budgets_tokens=()), sequence_length),
+        most_flops=budget,
+        architecture=like,
+        sequence_length=sequence_length,
+        reach=reach,
+        seed=seed,
+    )
+    return propose_for(
+        targets if isinstance(targets, Mapping) else {one: {} for one in targets},
         laws,
-        read.runs,
-        candidates_like(
-            read,
-            inputs,
-            recipe,
-            most_flops=budget,
-            architecture=like,
-            sequence_length=sequence_length,
-            reach=reach,
-            seed=seed,
-        ),
-        {name: [one.functional for one in estimands] for name, estimands in asked.items()},
+        read,
+        candidates,
         RunBudget(flops=budget, runs=most),
         noise=noise,
-        fixed=held,
+        fixed=fixed,
         modes=modes,
-        asked=designs_of(answers),
         seed=seed,
         **options,
     )
-    titles = proposal.instead or tuple(one.title for one in answers)
-    return dataclasses.replace(proposal, titles=titles, inputs=inputs, columns=column_names(read))
 
 
 def plan(training: Training | Mapping[str, object], topology: str) -> Plan:

@@ -1,0 +1,1 @@
+"""Names of ``import moejax as mj`` that join several packages: commands on Python objects, and figures."""
