@@ -8,7 +8,6 @@ from pathlib import Path
 
 from moejax import run_table, table_file
 from moejax.errors import UserError
-from moejax.fit.domains import AGGREGATE, domain_laws, domains_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.starts import Starts
@@ -23,6 +22,7 @@ from moejax.folder import one_set, write_text
 from moejax.laws.law import Law
 from moejax.papers.abnar.recipe import RESAMPLES
 from moejax.papers.abnar.recipe import abnar as fit_abnar
+from moejax.papers.chapter_002.domains import AGGREGATE, domain_laws, domains_of
 from moejax.papers.chapter_002.launch_check import launch_check as check_launch
 from moejax.papers.plots import ALL
 from moejax.papers.tian import recipe as recipe_tian

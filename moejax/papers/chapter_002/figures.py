@@ -9,7 +9,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from moejax.errors import UserError
-from moejax.fit.domains import BY_DOMAIN, ONE_LAW
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.holdout import Split
@@ -18,6 +17,7 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, HOFFMANN_202
 from moejax.laws.design import Design
 from moejax.laws.mixtures.effective_params import CHAPTER_002 as LAW
 from moejax.laws.mixtures.effective_params import EffectiveParams, compute_optimal
+from moejax.papers.chapter_002.domains import BY_DOMAIN, ONE_LAW
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS, GRID_EXPANSION
 from moejax.papers.documents import CHAPTER_002
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate

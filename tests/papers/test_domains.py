@@ -9,13 +9,13 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.errors import UserError
-from moejax.fit.domains import BY_DOMAIN, ONE_LAW, domain_laws, domains_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.selection.holdout import largest
 from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
+from moejax.papers.chapter_002.domains import BY_DOMAIN, ONE_LAW, domain_laws, domains_of
 
 BETAS = {"web": 0.2, "math": 0.45}
 SHARES = {"web": 0.7, "math": 0.3}
