@@ -73,7 +73,7 @@ class StopAfter(Stop):
         return self.number > 0
 
 
-def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, trained, tmp_path):
+def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, trained, tmp_path, monkeypatch):
     """Under a limit of time they would begin at 0 for ever."""
     one, out, said = with_recipe(training, mesh=MeshShape(data=8)), tmp_path / "out", []
     rows, whole = trained(one, one.recipe.budgets_tokens)
@@ -81,7 +81,9 @@ def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, t
     (out / "branch-2048.json").unlink()
     shutil.rmtree(out / "checkpoints" / "branch-2048")
     shutil.rmtree(out / "checkpoints" / "trunk" / "5")
-    before = logged(out)
+    before, read = logged(out), []
+    restore = CheckpointManager.restore
+    monkeypatch.setattr(CheckpointManager, "restore", lambda self, *of: read.append(of[0]) or restore(self, *of))
     for saved in ({8, 10, 2}, {8, 10, 2, 4}):
         with pytest.raises(Stopped):
             train(one, out, stop=StopAfter(2), log=said.append)
@@ -91,6 +93,7 @@ def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, t
         f"its steps from {start} on are taken once more."[-40:] for start in (0, 2, 4)
     ]
     assert [row["loss"] for row in again] == [row["loss"] for row in rows]
+    assert read == [2, 4]  # Each restart reads one checkpoint, once.
     assert logged(out) == before
     assert set(finished_steps(out / "checkpoints" / "trunk")) == {4, 5, 8, 10}
     assert verify(out).damaged == ()
