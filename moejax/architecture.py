@@ -61,7 +61,7 @@ def _static(default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """Scaling of rotary frequencies beyond the sequence length of the first training.
+    """Scaling of rotary frequencies for sequences longer than in pretraining.
 
     ``kind`` is a key of ``moejax.model.positions.SCALINGS``; the other fields carry the names of the published
     configuration files, and a kind reads only those it knows.
@@ -71,7 +71,7 @@ class RopeScaling:
     factor: Multiple
     """Ratio of the extended length to ``original_length``."""
     original_length: Length = 0
-    """Sequence length of the first training in tokens; ``linear`` does not need it."""
+    """Sequence length of pretraining in tokens; ``linear`` does not need it."""
     beta_fast: Positive = 32.0
     """YaRN: number of rotations over ``original_length`` above which a frequency is unchanged."""
     beta_slow: Positive = 1.0
@@ -83,19 +83,20 @@ class RopeScaling:
     mscale: Scale = 0.0
     """YaRN in DeepSeek: numerator of the scale of rotated queries and keys."""
     mscale_all_dim: Scale = 0.0
-    """YaRN in DeepSeek: denominator of that scale; its square scales the attention scores."""
+    """YaRN in DeepSeek: denominator of the scale of rotated queries and keys; its square scales the attention scores.
+    """
     truncate: bool = True
     """YaRN: True to round the boundaries between frequencies to whole channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A decoder-only transformer whose feed-forward layers are dense or mixtures of SwiGLU experts.
+    """A decoder-only transformer whose feed-forward layers are dense or MoE layers of SwiGLU experts.
 
     ``num_experts = 0`` is a dense model. With experts, the first ``num_dense_layers`` and the last
     ``num_last_dense_layers`` layers keep a dense feed-forward of width ``dense_hidden``. The layers between follow
-    ``layer_pattern``, by default all mixtures of ``num_experts`` routed experts. Each token uses ``top_k`` of them and
-    all ``num_shared_experts`` shared experts.
+    ``layer_pattern``, by default all MoE layers with ``num_experts`` routed experts. Each token uses ``top_k`` of them
+    and all ``num_shared_experts`` shared experts.
 
     The numeric fields are leaves of a pytree: ``jax.grad`` of a count or of a predicted loss with respect to a whole
     Architecture is a design's sensitivity. Names, switches and constants are static.
@@ -114,7 +115,7 @@ class Architecture:
     num_last_dense_layers: Layers = 0
     """Number of layers, counted from the output, that stay dense in a model with experts."""
     num_experts: OptionalSize = 0
-    """Routed experts per mixture layer; 0 for a dense model."""
+    """Routed experts per MoE layer; 0 for a dense model."""
     top_k: OptionalSize = 0
     """Routed experts per token."""
     expert_hidden: OptionalSize = 0
@@ -122,7 +123,7 @@ class Architecture:
     num_shared_experts: OptionalSize = 0
     """Experts that process every token."""
     shared_hidden: OptionalSize = 0
-    """Width of one shared expert; 0 uses the width of a routed one."""
+    """Width of one shared expert; 0 means the width of a routed expert."""
 
     query_latent_dim: OptionalSize = 0
     """Multi-head latent attention: rank of the query compression; 0 for none."""
@@ -288,8 +289,8 @@ class Architecture:
 
     @property
     def routed_layers(self) -> tuple[int, ...]:
-        """Indices of the layers with routed experts, from the input. Those of the multi-token prediction modules follow
-        the last layer's. Requires integer sizes.
+        """Indices of the layers with routed experts, from the input. The indices of multi-token prediction modules
+        follow the last layer's. Requires integer sizes.
         """
         further = range(self.num_layers, self.num_layers + self.num_mtp_layers) if self.is_moe else ()
         return (*(number for number, experts in enumerate(self.has_experts) if experts), *further)
@@ -345,7 +346,7 @@ class Architecture:
 
     @property
     def num_moe_layers(self) -> Number:
-        """Number of layers with routed experts; for a continuous depth, the pattern's share of it."""
+        """Number of layers with routed experts; for a continuous depth, the pattern's share of the depth."""
         between = self.num_layers - self.num_dense_layers - self.num_last_dense_layers
         if isinstance(between, int):
             layers = _repeated(self.layer_pattern, between).count("E")
@@ -355,7 +356,7 @@ class Architecture:
 
     @property
     def num_windowed_layers(self) -> Number:
-        """Number of layers with windowed attention; for a continuous depth, the pattern's share of it."""
+        """Number of layers with windowed attention; for a continuous depth, the pattern's share of the depth."""
         if not self.sliding_window:
             return 0
         if isinstance(self.num_layers, int):
@@ -364,12 +365,12 @@ class Architecture:
 
     @property
     def shared_width(self) -> Number:
-        """Width of one shared expert; that of a routed one by default."""
+        """Width of one shared expert; by default the width of a routed expert."""
         return if_set(self.shared_hidden, self.shared_hidden, self.expert_hidden)
 
     @property
     def shared_experts_by_width(self) -> Number:
-        """Number of shared experts in units of a routed expert's width: one of twice the width counts as 2.
+        """Number of shared experts in units of a routed expert's width: a shared expert of twice the width counts as 2.
 
         Laws of the number of experts count them this way (Zhao et al. 2025, Eqs. 2 and 3, where parameters are the
         width of all experts together).
@@ -395,7 +396,7 @@ class Architecture:
         return dataclasses.replace(self, **changes)
 
     def check(self) -> None:
-        """Raise ``UserError`` with field, value, rule and remedy if no such model can be built."""
+        """Raise ``UserError`` with field, value, rule and remedy if the model cannot be built."""
         check_fields(self)
 
 

@@ -1,4 +1,4 @@
-"""Make packages callable: ``moejax.fit(…)`` beside ``moejax.fit.fit_result``, since the name means both."""
+"""Make packages callable, so that ``moejax.fit`` is both a function and the package of ``moejax.fit.fit_result``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Keep JAX's compilation cache in a folder.
 
-JAX's key of a program covers versions, flags, devices and the computation. It does not cover the processor, whose
-instructions a CPU program uses, or the number of threads, by which its loops are split. These determine the name of a
-subfolder. JAX writes in place and never replaces a file, so a file that was only partly written before a kill would be
-compiled at every start: it is removed.
+JAX's cache key covers versions, flags, devices and the computation. It does not cover the processor, whose
+instructions a CPU program uses, or the number of threads, by which its loops are split. Both determine the name of
+a subfolder. JAX writes in place and never replaces a file. A file that was partly written before a kill is therefore
+removed: otherwise its program would be compiled at every start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARK = re.compile(r"[0-9a-f]{16}")
 
 
 def processor_mark(beside: Sequence[str] = ()) -> str:
-    """Return a name for this processor with all its instructions, and for everything else in ``beside``."""
+    """Return a name that identifies the processor, its instruction set and the values of ``beside``."""
     information, told = Path("/proc/cpuinfo"), [platform.machine(), *beside]
     if information.exists():
         lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -44,10 +44,10 @@ def processor_mark(beside: Sequence[str] = ()) -> str:
 
 
 def remove_oldest(folder: Path) -> None:
-    """Remove the oldest programs above ``MOST_PROGRAMS``.
+    """Remove the oldest programs beyond ``MOST_PROGRAMS``.
 
     Raises:
-      OSError: the system cannot.
+      OSError: a file cannot be removed.
     """
     kept = sorted(folder.glob("*-cache"), key=lambda path: path.stat().st_mtime)
     for oldest in kept[: max(0, len(kept) - MOST_PROGRAMS)]:
@@ -89,7 +89,7 @@ def keep_programs(programs: Path, *, writes: bool = True, beside: Sequence[str] 
     the folder is not writable, no program is kept.
 
     Args:
-      writes: True in the process that writes; of several, JAX lets only the first one write.
+      writes: True in the process that writes; JAX lets only the first of several processes write.
       beside: further things that determine programs but are not in JAX's key.
     """
     # The import is local, since commands without JAX use this module to name folders.

@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 def build(cls: type[T], values: Any, where: str = "config") -> T:
-    """Build a frozen dataclass from a mapping of its fields; nested dataclasses from nested mappings or instances.
+    """Build a frozen dataclass from a mapping of its fields. Nested dataclasses are built from nested mappings or
+    instances.
 
     The text "auto" is replaced by the value of the field's metadata under that name.
 
@@ -61,8 +62,8 @@ class Rule:
 
 
 def check_fields(value: Any, where: str = "") -> None:
-    """Raise ``UserError`` if a dataclass violates one of its rules, or if it or a nested one violates the types or
-    ranges that ``build`` checks.
+    """Raise ``UserError`` if a dataclass violates one of its rules, or if it or a nested dataclass violates the types
+    or ranges that ``build`` checks.
     """
     build(type(value), dump(value), where)
     for rule in getattr(value, "RULES", ()):

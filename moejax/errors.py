@@ -16,7 +16,7 @@ class UserError(ValueError):
 
 
 class CoordinatedError(UserError):
-    """An error that every process of a training knows, so that all of them end."""
+    """An error that was sent to every process of a training run, so that all processes end."""
 
 
 class ChildError(Exception):

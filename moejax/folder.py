@@ -27,7 +27,7 @@ WRITTEN = ".moejax-written"
 
 
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of moejax below the user's cache directory, which need not exist.
+    """Return moejax's folder in the user's cache directory; the folder may not exist yet.
 
     Raises:
       RuntimeError: the user has no home.
@@ -96,7 +96,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def _recorded_at(path: Path) -> tuple[Path, str] | None:
-    """Return the folder of ``outputs_of`` with the name of ``path`` in it; None if it is elsewhere."""
+    """Return the folder of ``outputs_of`` and the name of ``path`` in it; None if ``path`` is elsewhere."""
     folder = _OUTPUTS.get()
     if folder is None or not path.absolute().is_relative_to(folder):
         return None
@@ -144,9 +144,9 @@ def note(folder: Path, name: str, file: Path) -> None:
 
 
 def check_as_written(path: Path, content: str | None = None) -> None:
-    """Raise ``UserError`` if ``path`` differs from the content that moejax recorded for it.
+    """Raise ``UserError`` if the content of ``path`` differs from the content that moejax recorded.
 
-    This is for formats without a hash of their own. Files that moejax did not write pass. ``content`` is the hash of
+    Use it for formats without a hash of their own. Files that moejax did not write pass. ``content`` is the hash of
     the file, if known.
     """
     # The record may belong to the link or to its target.
@@ -165,7 +165,7 @@ def _open_record(folder: Path, flags: int) -> int:
     descriptor = None if path.is_symlink() or path.is_dir() else open_regular(path, flags)
     if descriptor is None:
         raise UserError(
-            f"{path} is not a file, and moejax records there what it writes; choose another --out, or remove it."
+            f"{path} is not a file, and moejax records its outputs there; choose another --out, or remove it."
         )
     return descriptor
 
@@ -224,7 +224,8 @@ def one_set() -> Iterator[None]:
     """Replace all files of ``atomic_write`` within this context at its end, in the order of writing, or none after an
     error.
 
-    A reader finds files that belong together. The last one may name the others. A nested set is part of the outer one.
+    Readers therefore see files that belong together. The last file may name the others. A nested set is part of the
+    outer one.
     """
     if _SET.get() is not None:
         yield
@@ -253,7 +254,7 @@ def _take_place(partials: Mapping[Path, Path]) -> None:
 
 
 def _grow(path: Path) -> None:
-    """Raise ``OSError`` if nothing more can be written to a file that is about to be removed."""
+    """Raise ``OSError`` if a file that is about to be removed cannot grow, because the disk is full."""
     with path.open("ab", buffering=0) as file:
         left = 2**16
         while left:
@@ -268,11 +269,11 @@ def check_new_folder(path: Path) -> None:
     would leave the shell in a deleted one.
     """
     if path.is_symlink():
-        raise UserError(f"{path} is a link, which a new folder would replace; name what it leads to as --out.")
+        raise UserError(f"{path} is a link, which a new folder would replace; give the link's target as --out.")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} is there already; choose another --out, or remove it.")
     if path.absolute() == Path.cwd() or path.resolve() == Path.cwd():
-        raise UserError(f"{path} is the folder that this command is given in; name a new folder in it as --out.")
+        raise UserError(f"{path} is the current folder; give a new folder in it as --out.")
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ COMPRESSIONS: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".zst": _zstd
 
 
 def is_compressed(path: str | Path) -> bool:
-    """Return whether a file's last suffix is that of a compression."""
+    """Return whether a file's last suffix is a compression suffix."""
     return Path(path).suffix in COMPRESSIONS
 
 
@@ -56,8 +56,8 @@ def check(path: str | Path) -> os.stat_result:
     """Return the status of a file that can be opened without blocking and has an end.
 
     Raises:
-      UserError: it is not a regular file, or is a Git LFS pointer.
-      OSError: the system cannot find or read it.
+      UserError: the path is not a regular file, or is a Git LFS pointer.
+      OSError: the file cannot be found or read.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
@@ -78,7 +78,7 @@ def check_text(path: str | Path) -> None:
     """Raise ``UserError`` if a file of text begins in UTF-16 or UTF-32; readers name what is damaged.
 
     Raises:
-      UserError: as ``check`` too.
+      UserError: see also ``check``.
     """
     with contextlib.suppress(*UNREADABLE), opened(path) as stream:
         if not json.detect_encoding(stream.read(4)).startswith("utf-8"):
@@ -92,8 +92,8 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for reading its decompressed bytes.
 
     Raises:
-      UserError: as ``check``.
-      OSError: the system cannot find or read it.
+      UserError: see ``check``.
+      OSError: the file cannot be found or read.
     """
     check(path)
     with COMPRESSIONS.get(Path(path).suffix, lambda p: open(p, "rb"))(str(path)) as stream:
@@ -104,8 +104,8 @@ def read_bytes(path: str | Path, most: int) -> bytes:
     """Return all bytes of a file, decompressed.
 
     Raises:
-      UserError: as ``check``, or it has more than ``most`` bytes.
-      OSError: the system cannot find or read it.
+      UserError: see ``check``, or the file has more than ``most`` bytes.
+      OSError: the file cannot be found or read.
     """
     with opened(path) as stream:
         content = stream.read(most + 1)

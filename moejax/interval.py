@@ -1,4 +1,4 @@
-"""Compute central intervals of many answers to one question: of resampled fits, of drawn laws, of their optima."""
+"""Compute central intervals of repeated answers to one question, such as predictions of resampled fits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ OPEN = Interval(low=-np.inf, middle=np.nan, high=np.inf, deviation=np.nan, undef
 
 
 def interval(answers: Any, level: float = 0.9) -> Interval:
-    """Return the central interval of resampled answers. Non-finite ones are excluded and counted.
+    """Return the central interval of resampled answers. Non-finite answers are excluded and counted.
 
     Raises:
       UserError: ``level`` is not between 0 and 1.
@@ -93,7 +93,7 @@ def _deviation(values: Float[np.ndarray, " values"]) -> float:
 
 
 def in_percent(level: float) -> str:
-    """Return a level as written with an interval: ``90%``, ``99.9%``."""
+    """Return a level as printed with an interval: ``90%``, ``99.9%``."""
     return f"{100 * level:.6g}%"
 
 
@@ -105,7 +105,7 @@ def check_level(level: float) -> float:
     """Return the share of answers in an interval if it is valid.
 
     Raises:
-      UserError: it is not above 0, or is above ``MOST_LEVEL``.
+      UserError: the level is not above 0, or is above ``MOST_LEVEL``.
     """
     if not 0 < level <= MOST_LEVEL:
         raise UserError(f"The level is {level}; give a share above 0 and at most {MOST_LEVEL}, such as 0.9.")

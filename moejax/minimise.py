@@ -1,5 +1,7 @@
-"""Minimise functions from many starts in float64: L-BFGS, Newton and trust-region steps, Levenberg-Marquardt. Sobol
-points, which fill a cube more evenly than random ones, are starts.
+"""Minimise functions from many starts in float64: L-BFGS, Newton and trust-region steps, Levenberg-Marquardt.
+
+Starts are Sobol points, which fill a cube more evenly than random points. A lane is one of several minimisations that
+run in one compiled program.
 
 No other file uses jaxopt, which is no longer maintained, so that it can be replaced here alone.
 """
@@ -74,7 +76,7 @@ def least_squares(residuals: Residuals, starts: np.ndarray, *, max_steps: int = 
     residuals does not compile the search again.
 
     Returns:
-      points, and their sums of squares, infinite if the start has none.
+      points, and their sums of squares, which are infinite if the sum at the start is not finite.
     """
     points = np.array(starts, np.float64)
     here, slopes = residuals(points)
@@ -180,7 +182,7 @@ def values(
     chunk: int | None = None,
     progress: CountCallback | None = None,
 ) -> np.ndarray:
-    """Return the value at every point, infinite if not finite. ``lane`` is the same for all.
+    """Return the value at every point, infinite if it is not finite. ``lane`` is the same for all points.
 
     Args:
       chunk: number of points computed together; by default as many as fit in memory.

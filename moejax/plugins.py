@@ -1,4 +1,4 @@
-"""Add laws, routers and Hugging Face families of other installed packages, which declare them as entry points."""
+"""Add the laws, routers and Hugging Face families that other installed packages declare as entry points."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ V = TypeVar("V")
 
 
 class LazyDict(MutableMapping[K, V]):
-    """A dictionary that a function fills at the first use. A package that extends it can therefore be imported first,
-    although it imports moejax itself."""
+    """A dictionary that a function fills at the first use, so that plugins can import moejax before it is filled."""
 
     def __init__(self, make: Callable[[], dict[K, V]]) -> None:
         self._make = make
@@ -47,10 +46,10 @@ class LazyDict(MutableMapping[K, V]):
 def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) -> dict[str, V]:
     """Return moejax's own entries and those of a group of entry points, by name.
 
-    ``kind`` is the class of the entries, whose ``name`` is that of the entry point; None for functions.
+    ``kind`` is the class of the entries, whose ``name`` must equal the entry point's name; None for functions.
 
     Raises:
-      UserError: a plugin has a name that exists already, cannot be imported, or is no such object.
+      UserError: a plugin has a name that exists already, cannot be imported, or is not an object of this kind.
     """
     # The import takes longer than moejax --help.
     from importlib.metadata import entry_points
@@ -60,7 +59,7 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         where, remedy = f"The package {package} (entry point {point.name!r} of {group})", "Change or uninstall it."
         if point.name in merged:
-            raise UserError(f"{where} has the name of another one, which moejax or a package defines. {remedy}")
+            raise UserError(f"{where} has the name of another plugin or of moejax's own. {remedy}")
         try:
             found = point.load()
         except Exception as error:

@@ -34,11 +34,11 @@ def parse(text: str) -> float:
     numbers stay exact as long as a float can hold them.
 
     Raises:
-      UserError: the text is not a number, has an unknown letter, or is outside these bounds.
+      UserError: the text is not a number, has an unknown letter, or is outside ``SMALLEST`` to ``LARGEST``.
     """
     if len(text) > LONGEST:
         raise UserError(
-            f"{text[:20]!r}... is not a number; it has {len(text):,} characters, and numbers {LONGEST} at most."
+            f"{text[:20]!r}... is not a number; it has {len(text):,} characters, and numbers have at most {LONGEST}."
         )
     match = _WRITTEN.fullmatch(plainly(text))
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
@@ -64,10 +64,10 @@ def plainly(text: str) -> str:
 
 
 def parse_whole_number(text: str) -> int:
-    """Parse a whole number, as ``parse``.
+    """Parse a whole number, with the notations of ``parse``.
 
     Raises:
-      UserError: it is not a number, or not a whole one.
+      UserError: the text is not a whole number.
     """
     value = parse(text)
     if value != int(value):

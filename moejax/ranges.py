@@ -42,7 +42,7 @@ class NumberRange:
         )
 
     def advice(self, value: object) -> str:
-        """Return the end of a sentence about a value outside."""
+        """Return the end of an error about a value outside the range."""
         return f"give {self}."
 
 
@@ -59,12 +59,12 @@ class Choices:
         return some([f"`{name}`" for name in self.names if name], 20)
 
     def advice(self, value: object) -> str:
-        """Return the end of a sentence about another name: the most similar ones, or all."""
+        """Return the end of an error about an unknown name: similar known names, or all of them."""
         return did_you_mean(str(value), [name for name in self.names if name])
 
 
 def one_of(names: Iterable[str]) -> Choices:
-    """Return these names, such as the keys of a registry."""
+    """Return the choices ``names``, such as the keys of a registry."""
     return Choices(tuple(names))
 
 
@@ -89,7 +89,7 @@ Layers = Annotated[Number, whole(0, MOST_LAYERS)]
 Groups = Annotated[int, whole(1, WIDEST)]
 Tokens = Annotated[int, whole(0, 10**18)]
 Length = Annotated[int, whole(0, INT32)]
-"""Tokens of a sequence, or of a part of one."""
+"""Length of a sequence, or of a part of it, in tokens."""
 Steps = Annotated[int, whole(1, INT32)]
 Copies = Annotated[int, whole(0, 1_000_000)]
 """Number of things that are created or kept."""

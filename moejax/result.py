@@ -72,7 +72,7 @@ class Column:
         return self.write(value) if callable(self.write) else builtins.format(value, self.write)
 
     def of(self, row: Any) -> Any:
-        """Return the value of a row's object; None if a key, or an object on the way to the attribute, is missing."""
+        """Return the value of a row's object; None if the key or part of the attribute path is missing."""
         if callable(self.value):
             return self.value(row)
         if isinstance(row, Mapping):
@@ -142,17 +142,18 @@ class Table:
 
 
 class Shown:
-    """An answer that shows itself: notebooks, DataFrames and LaTeX are written from its ``summary()``."""
+    """An answer that a notebook displays, and that becomes a DataFrame or LaTeX, by its ``summary()``."""
 
     def summary(self) -> Result:
         """Return the answer as titled tables, warnings and notes, which ``moejax.show`` prints."""
         raise NotImplementedError
 
     def to_frame(self, table: str | None = None) -> DataFrame:
-        """Return a table of ``summary()`` as a DataFrame: the main one, or the one of a title. Units are in the names.
+        """Return the main table of ``summary()``, or the table with a title, as a DataFrame. Column names contain
+        units.
 
         Raises:
-          UserError: there is no such table.
+          UserError: no table has this title.
         """
         return imported("report.render").frame(self.summary(), table)
 
@@ -181,7 +182,7 @@ class Plotted(Shown):
 
 
 def imported(module: str) -> Any:
-    """Return a module that imports the caller's module, such as the one that writes an answer's summary."""
+    """Import a module that itself imports the caller's module, such as the writer of an answer's summary."""
     return importlib.import_module(f"moejax.{module}")
 
 

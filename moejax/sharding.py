@@ -1,7 +1,7 @@
-"""Define the mesh: its axes, the map from logical axes of arrays to them, and functions that run on shards.
+"""Define the mesh: its axes, the map from logical array axes to mesh axes, and functions that run on shards.
 
 The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``. ``fsdp`` also splits parameters along
-the residual width or a latent's width, ``expert`` splits the experts, and ``tensor`` splits heads, hidden units and
+the residual or latent width, ``expert`` splits the experts, and ``tensor`` splits heads, hidden units and
 vocabulary. TPU slices are the outermost part of ``data``.
 """
 
@@ -81,9 +81,9 @@ def token_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def on_token_shards(function: Callable[..., T], *arrays: jax.Array) -> T:
-    """Compute ``function(*arrays)`` shard by shard, for a function of each token (or sequence) by itself.
+    """Compute ``function(*arrays)`` shard by shard, for a function that treats each token (or sequence) separately.
 
-    The first axis of every array and result is that of tokens. On a mesh (``jax.set_mesh``) every device computes its
+    The first axis of every array and result is the token axis. On a mesh (``jax.set_mesh``) every device computes its
     own tokens without communication. By default, XLA gathers all rows for a top-k, and sums whole tables for a scatter.
     """
     mesh = jax.sharding.get_abstract_mesh()

@@ -34,7 +34,7 @@ def is_remote(url: str | PathLike[str]) -> bool:
     """Return whether a URL is remote storage.
 
     Raises:
-      UserError: the URL lacks a slash or a bucket, so that it would be a local folder named ``s3:``.
+      UserError: the URL lacks a slash or a bucket.
     """
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:/*", str(url)):
         raise UserError(f"{url} names no bucket; {_SUPPORTED}.")
@@ -66,7 +66,9 @@ def _remote(url: str) -> tuple[Any, str]:
     except ValueError:
         small = f"{protocol.lower()}://"
         remedy = f"write {small}" if small != f"{protocol}://" else _SUPPORTED
-        raise UserError(f"{url} cannot be reached from here: no store is known by {protocol}://; {remedy}.") from None
+        raise UserError(
+            f"{url} cannot be reached from here: {protocol}:// is not a known kind of storage; {remedy}."
+        ) from None
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         remedy = f"pip install 'moejax[{extra}]'" if extra else f"install it, or {_SUPPORTED}"
@@ -77,7 +79,7 @@ def _remote(url: str) -> tuple[Any, str]:
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{url} cannot be reached from here: it is not all that {protocol}:// needs; {_SUPPORTED}."
+            f"{url} cannot be reached from here: the URL is incomplete for {protocol}://; {_SUPPORTED}."
         ) from error
 
 
@@ -91,7 +93,7 @@ def reaching(url: object) -> Iterator[None]:
     # Every store's client has its own exceptions.
     except Exception as error:
         raise UserError(
-            f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or mend that."
+            f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or correct that."
         ) from error
 
 
@@ -99,7 +101,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     """Return the result of ``work``, which runs in a thread that is abandoned after the time limit.
 
     Raises:
-      TimeoutError: it takes longer.
+      TimeoutError: the work exceeds the time limit.
     """
     future: Future[T] = Future()
 
@@ -125,7 +127,7 @@ def read_text(storage: DirFileSystem, path: str) -> str | None:
 
 
 def check_regular(storage: DirFileSystem, path: str) -> None:
-    """Raise ``Damaged`` if a path is a pipe or the like, since reading it would block."""
+    """Raise ``Damaged`` if a path is not a regular file: reading a pipe would block."""
     # Object stores have no such files, and would need another request for every file.
     if isinstance(storage.fs, LocalFileSystem) and storage.info(path)["type"] == "other":
         raise Damaged(f"{path} is not a regular file; remove it, or bring back a copy.")

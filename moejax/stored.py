@@ -98,7 +98,7 @@ def read_bytes(path: Path, *, remedy: str) -> bytes:
 
 
 def parse_json(content: bytes | str, shape: Any, where: object, *, remedy: str) -> Any:
-    """Parse the content of a stored file at ``where``, as ``read_json``.
+    """Parse the content of a stored file like ``read_json``; errors name it ``where``.
 
     Raises:
       Damaged: the content differs from what was written.
@@ -113,7 +113,7 @@ def foreign_json(content: bytes | str, where: object, *, remedy: str, shape: Any
     """Parse JSON of another program, which has no seal. NaN and infinity are allowed.
 
     Raises:
-      Damaged: it is not JSON, or does not have that shape.
+      Damaged: the text is not JSON, or does not have that shape.
     """
     try:
         return convert(shape, _parsed(content, strict=False), "content")
@@ -130,7 +130,7 @@ def parse_line(content: bytes, shape: Any) -> Any:
 
 
 def claim(folder: Path, name: str, value: Any) -> None:
-    """Make ``folder`` the output of ``value``, stored in ``folder/name``; do nothing if it is already.
+    """Make ``folder`` the output of ``value``, stored in ``folder/name``; do nothing if it already is.
 
     Raises:
       UserError: the folder cannot be written, or holds something else.
@@ -149,7 +149,7 @@ def check_writable(folder: Path) -> None:
     """Create a folder if it does not exist.
 
     Raises:
-      UserError: it is not writable.
+      UserError: the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def check_writable(folder: Path) -> None:
 
 
 def refuse_another(folder: object, owner: Any, value: Any) -> None:
-    """Raise ``UserError`` if ``folder``, which is the output of ``owner``, would become that of another value."""
+    """Raise ``UserError`` if ``folder`` is the output of ``owner`` and ``value`` differs from it."""
     different = differences(owner, as_read(value))
     if different:
         raise UserError(

@@ -38,8 +38,8 @@ def read_csv(path: Path) -> Any:
     Cells are separated by commas, or by semicolons, tabs or bars if the header has no comma (in a ``.tsv``: no tab).
 
     Raises:
-      UserError: it exceeds the limits, or is not UTF-8 (or UTF-16 with a byte order mark). Or it has ambiguous decimal
-        commas, two columns of one name, rows of different lengths, or a quote that spans other rows.
+      UserError: the file exceeds the limits, or is not UTF-8 (or UTF-16 with a byte order mark). Or it has ambiguous
+        decimal commas, two columns of one name, rows of different lengths, or a quote that spans other rows.
     """
     import pandas as pd
 
@@ -125,7 +125,7 @@ def _kind(cell: str) -> str | None:
 
 
 def _with_point(cell: Any) -> Any:
-    """Return a text whose comma is a decimal one with a point; other cells are unchanged."""
+    """Replace a decimal comma by a point; other cells are unchanged."""
     return cell.replace(",", ".") if isinstance(cell, str) and "," in cell and _kind(cell) else cell
 
 
@@ -145,7 +145,7 @@ _COMMAS = {
     "points": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+"),
     "decimal": re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?"),
 }
-"""Patterns of numbers with commas or points, by the meaning of these; the first match counts."""
+"""Patterns of numbers with commas or points, by the meaning of the sign; the first match counts."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -167,8 +167,8 @@ def read_json_lines(path: Path) -> Any:
     """Read a file with one JSON object per line as a pandas DataFrame.
 
     Raises:
-      UserError: it exceeds the limits or is not UTF-8. Or a line is not an object, has a name twice, or has a text that
-        is not valid Unicode.
+      UserError: the file exceeds the limits or is not UTF-8. Or a line is not an object, has a name twice, or has a
+        text that is not valid Unicode.
     """
     import pandas as pd
 
@@ -221,7 +221,7 @@ def read_parquet(path: Path) -> Any:
     """Read a Parquet file as a pandas DataFrame.
 
     Raises:
-      UserError: it is not a Parquet file, is damaged, or exceeds the limits.
+      UserError: the file is not Parquet, is damaged, or exceeds the limits.
     """
     import pyarrow as pa
     import pyarrow.parquet

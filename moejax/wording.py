@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from moejax.errors import UserError
 
 MOST_NAMES = 40
-"""Maximum number of known names in a sentence about an unknown one, since a user's library may have thousands."""
+"""Maximum number of known names in an error about an unknown name, since a user's library may have thousands."""
 LONGEST_WORD, LONGEST_SENTENCE = 256, 8_000
 """Maximum number of characters of a displayed word and sentence. Sentences of moejax are shorter, but a name in a table
 may have a million characters. Longer paths are shortened too.
@@ -65,7 +65,7 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.5) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: ``did you mean a or b?``, else ``known are a, b and c.``"""
+    """Return the end of an error about an unknown name: ``did you mean a or b?``, else ``known are a, b and c.``"""
     known = list(known)
     near = nearest(name, known)
     return f"did you mean {' or '.join(near)}?" if near else f"known are {some(known, MOST_NAMES)}."
@@ -81,7 +81,7 @@ MOST_SHOWN = 80
 
 
 def shown(value: object) -> str:
-    """Return a value of a cell or setting for a sentence, shortened if needed."""
+    """Format the value of a cell or setting for an error, shortened if needed."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"{value:.3e}" if value.bit_length() < 1000 else "a number of hundreds of digits"
     text = repr(getattr(value, "item")() if getattr(value, "ndim", None) == 0 else value)  # noqa: B009

@@ -1,6 +1,7 @@
-"""Functions of ``import moejax as mj`` that join several packages: each is the command of its name, on Python objects.
+"""Functions of ``import moejax as mj`` that join several packages: each is a command of the same name, on Python
+objects.
 
-Their answers have ``summary()``, ``to_frame()`` and ``to_latex()``, and show themselves in a notebook.
+Their results have ``summary()``, ``to_frame()`` and ``to_latex()``, and a notebook displays them.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from moejax.train.loop import train as train_in
 from moejax.train.training import Recipe, Training
 
 RunTable = str | Path | pd.DataFrame | ReadRuns
-"""The result of ``moejax.read_runs``; or a file or DataFrame to read."""
+"""The result of ``moejax.read_runs``, or a file or DataFrame to read."""
 Family = RunTable | Mapping[str, float]
-"""A table of runs; or, under a law, held values or a published model's name."""
+"""A table of runs or, with a law, fixed quantities or a published model's name."""
 
 
 def compare(
@@ -68,19 +69,20 @@ def compare(
     seed: int = 0,
     **reading: Any,
 ) -> Comparison:
-    """Fit laws to the same runs, and test them on the same held-out runs, as ``moejax compare``.
+    """Fit laws to the same runs and test them on the same held-out runs, like ``moejax compare``.
 
     Args:
-      runs: the result of ``moejax.read_runs``; or a file or DataFrame to read.
-      laws: names, formulas such as ``"loss = E + A/N^alpha"``, or classes; by default every law of the loss that the
-        runs allow.
-      hold_out: rules, as of ``--hold-out``: ``tokens`` for the runs of most tokens, ``tokens:1e10``, ``model=large``.
-      folds: number of folds of runs to hold out too; 0 for none.
+      runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
+      laws: names, formulas such as ``"loss = E + A/N^alpha"``, or classes; by default every loss law that the
+        columns allow.
+      hold_out: rules as in ``--hold-out``: ``tokens`` for the runs with the most tokens, ``tokens:1e10``,
+        ``model=large``.
+      folds: number of cross-validation folds in addition; 0 for none.
       fixed: coefficients to hold fixed, in every law that has them.
       reading: options of ``moejax.read_runs``.
 
     Raises:
-      UserError: there is no such law, nothing can be held out, or no law can be fitted to these runs.
+      UserError: the law is unknown, nothing can be held out, or no law can be fitted to these runs.
     """
     asked = [laws] if isinstance(laws, str | type) else list(laws)
     read = _read(runs, (), reading)
@@ -106,16 +108,16 @@ def decide(
     seed: int = 0,
     **given: float,
 ) -> Answers:
-    """Return what a fitted law decides, with intervals, as ``moejax fit --decide``: its ``decisions`` and ``beyond``.
+    """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
-      runs: the fitted runs, to resample and to report how far a decision lies outside them.
-      bootstrap: number of resamples of the runs for the intervals; 0 for those of the standard errors.
+      runs: the fitted runs, which are resampled, and to which decisions outside their range are compared.
+      bootstrap: number of resamples of the runs for the intervals; 0 for intervals from standard errors.
       level: coverage of the intervals.
-      given: quantities that the decision is made for, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
+      given: quantities that the decision depends on, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
 
     Raises:
-      UserError: the law decides nothing by these quantities, or there are no runs to resample.
+      UserError: the law makes no decision from these quantities, or there are no runs to resample.
     """
     if bootstrap and runs is None:
         raise UserError("bootstrap resamples the fitted runs; give what moejax.read_runs returned, as runs.")
@@ -136,20 +138,20 @@ def speedup(
     seed: int = 0,
     **reading: Any,
 ) -> LeverageTable:
-    """Return the FLOPs that B needs for A's loss, per FLOP of A (the efficiency leverage), as ``moejax leverage``.
+    """Return the ratio of B's to A's FLOPs at equal loss (the efficiency leverage), like ``moejax leverage``.
 
     Args:
-      a: without ``law``, a table of runs: the result of ``moejax.read_runs``, a file or a DataFrame. With it, the
-        values that the family holds, such as ``{"expansion": 16}``, or a published model's name.
-      b: the same, of the other family.
-      law: a law of the loss, by name, or a fit, which gives intervals.
+      a: without ``law``, a table of runs: the result of ``moejax.read_runs``, a file or a DataFrame. With ``law``, the
+        family's fixed quantities, such as ``{"expansion": 16}``, or a published model's name.
+      b: the other family, in the same form.
+      law: name of a loss law, or a fit, which gives intervals.
       flops: A's budgets; by default those of its runs.
       fixed: ``irreducible`` or ``exponent`` of both tables' loss-compute curves, to hold fixed.
       level: coverage of the intervals.
       reading: options of ``moejax.read_runs``, such as ``where`` and ``mapping``.
 
     Raises:
-      UserError: a table cannot be read, ``flops`` is missing beside a law, or the law predicts no loss.
+      UserError: a table cannot be read, ``flops`` is missing although ``law`` is given, or the law predicts no loss.
     """
     budgets = [float(flops)] if isinstance(flops, int | float) else [float(one) for one in flops]
     if law is None:
@@ -160,7 +162,7 @@ def speedup(
         given = next(iter(reading), "fixed")
         raise UserError(f"{given} applies to tables of runs; leave it out if a law is given.")
     if not budgets:
-        raise UserError("A law is asked at a budget; give flops, such as flops=1e24.")
+        raise UserError("With a law, flops is required; give a budget, such as flops=1e24.")
     known = published(law) if isinstance(law, str) else law
     if isinstance(known, FitResult) and isinstance(known.law, FormulaLaw):
         return leverage_under_formula(known, (_held(a) or {}, _held(b) or {}), budgets, level)
@@ -178,8 +180,8 @@ def _family(one: Family) -> str:
 def _held(one: Family) -> Mapping[str, float] | None:
     if not isinstance(one, str | Mapping):
         raise UserError(
-            "Under a law, a family is what it holds, such as {'expansion': 16}, or a published model's name; leave law "
-            "out to compare tables."
+            "With a law, a family is its fixed quantities, such as {'expansion': 16}, or a published model's name; "
+            "leave law out to compare tables."
         )
     return None if isinstance(one, str) else one
 
@@ -204,27 +206,28 @@ def next_runs(
     reading: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Proposal:
-    """Propose the runs to train next: those that make answers of a law most certain, as ``moejax next``.
+    """Propose the next runs: those that reduce the uncertainty of a law's answers most, like ``moejax next``.
 
     Args:
-      runs: the result of ``moejax.read_runs``; or a file or DataFrame to read.
-      law: a law's name, or several, which the runs then also distinguish.
-      targets: answers to make certain, with what each is given: ``{"loss": {"params_active": 7e9, "tokens": 2e12}}``,
-        ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or coefficients by name.
+      runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
+      law: a law's name, or several names; the runs then also distinguish the laws.
+      targets: answers to make certain, each with its given quantities: ``{"loss": {"params_active": 7e9, "tokens":
+        2e12}}``, ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or coefficients by
+        name.
       flops: FLOPs of all new runs together.
       chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak.
       most: maximum number of new runs.
       like: architecture whose proportions the runs keep; by default those of the table.
-      reach: maximum ratio of a run's parameters or tokens to the table's largest.
+      reach: maximum ratio of a run's parameters or tokens to the largest in the table.
       sequence_length: tokens of a sequence; by default the table's, or 4096.
-      noise: standard deviation of log loss between runs; by default that of the fit's residuals.
+      noise: standard deviation of log loss between runs; by default estimated from the fit's residuals.
       fixed: coefficients to hold fixed.
       modes: True to plan for every mode of the law's posterior.
       reading: options of ``moejax.read_runs``.
       options: options of ``fit_law``.
 
     Raises:
-      UserError: there is no such law or target, or the runs or the budget do not suffice.
+      UserError: the law or target is unknown, or the runs or the budget do not suffice.
     """
     if (flops is None) == (chip_hours is None):
         raise UserError("Give the budget of the new runs by flops or by chip_hours.")
@@ -257,10 +260,10 @@ def next_runs(
 
 
 def plan(training: Training | Mapping[str, object], topology: str) -> Plan:
-    """Compile a training's step for chips that need not be present, as ``moejax plan``.
+    """Compile a training step for chips that need not be present, like ``moejax plan``.
 
     Args:
-      training: a ``Training``, or a dictionary of the settings that a config file has.
+      training: a ``Training``, or a dictionary with the settings of a config file.
       topology: such as ``v5p:4x4x4``, ``h100:8x8`` for 8 hosts of 8 GPUs, or ``cpu:8``.
 
     Raises:
@@ -276,19 +279,19 @@ def train(
     data: str | Path | None = None,
     accept_changes: bool = False,
 ) -> Result:
-    """Train a model to its token budgets, or resume this training, as ``moejax train``.
+    """Train a model to its token budgets, or resume the run, like ``moejax train``.
 
     Args:
-      training: a ``Training``, or a dictionary of the settings that a config file has.
-      out: its folder; by default ``runs/NAME``.
+      training: a ``Training``, or a dictionary with the settings of a config file.
+      out: output folder; by default ``runs/NAME``.
       data: folder of the tokenised corpus, which trainings can share; by default ``out/data``.
-      accept_changes: resume although settings that change the loss are different now.
+      accept_changes: resume although settings that change the loss differ from the run's.
 
     Returns:
-      The rows of the run table, of which ``to_frame()`` shows the main columns and ``data`` holds all.
+      The rows of the run table: ``to_frame()`` has the main columns, ``data`` has all of them.
 
     Raises:
-      UserError: the training is invalid, or the folder belongs to another one.
+      UserError: the training is invalid, or the folder belongs to another run.
     """
     training = _training(training)
     chosen = choose_hyperparameters(training)
@@ -308,7 +311,7 @@ def _training(given: Training | Mapping[str, object]) -> Training:
 def _read(runs: Family, law: str | Sequence[str], reading: Mapping[str, Any]) -> ReadRuns:
     if isinstance(runs, ReadRuns):
         if reading.keys() - {"also_told_apart_by"}:
-            raise UserError(f"{next(iter(reading))} says how a table is read; give it to moejax.read_runs.")
+            raise UserError(f"{next(iter(reading))} is an option for reading tables; pass it to moejax.read_runs.")
         return runs
     read = read_runs(runs, law, **reading)
     if read.notes:

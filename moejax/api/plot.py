@@ -1,7 +1,7 @@
-"""Figures of answers and runs, and every figure of ``moejax plot`` by its name.
+"""Draw figures of results and runs, and every figure of ``moejax plot`` by name.
 
-Each function returns a ``Figure``: a notebook shows it, ``save("figure.pdf")`` writes it, ``rows`` are its data and
-``drawing`` is Matplotlib's.
+Each function returns a ``Figure``: a notebook displays it, ``save("figure.pdf")`` writes it, ``rows`` has its data and
+``drawing`` is the Matplotlib figure.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def named(
     """Return a figure of ``moejax plot --list`` by its name.
 
     Args:
-      table: the figure's table, a file or a DataFrame with the columns that it names; some draw a law alone.
-      law: a fit or a law of the form that the figure draws, instead of the published constants.
+      table: a file or DataFrame with the figure's columns; some figures draw a law without a table.
+      law: a fit or law of the figure's class, to draw instead of the published constants.
       synthetic: True to draw a figure that needs a table from synthetic data.
 
     Raises:
@@ -68,12 +68,12 @@ def loss_vs_compute(
     """Return loss against training FLOPs: runs, the law's best loss at every budget with its interval, and a target.
 
     Args:
-      fit: a fit, or a law of the loss without intervals.
-      runs: the fitted runs; without them the curve is of dense models, and ``flops`` is required.
+      fit: a fit, or a loss law, which has no intervals.
+      runs: the fitted runs; without runs the curve is for dense models, and ``flops`` is required.
       flops: the target budget.
 
     Raises:
-      UserError: the law is not of the loss by size and tokens, or there are neither runs nor ``flops``.
+      UserError: the law does not predict loss from size and tokens, or there are neither runs nor ``flops``.
     """
     if runs is None:
         if flops is None:
@@ -87,12 +87,12 @@ def loss_vs_compute(
 
 
 def profile(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
-    """Return how sharply the runs set each coefficient: the rise of the objective as it is held fixed elsewhere."""
+    """Return the profile likelihoods: the objective with each coefficient held fixed at other values."""
     return _drawn("profile", evidence.profile_table(fit, _runs_of(runs)))
 
 
 def starts(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
-    """Return where the starts of the search ended."""
+    """Return the end points of the search's starts."""
     return _drawn("starts", evidence.starts_table(fit, _runs_of(runs)))
 
 
@@ -102,7 +102,7 @@ def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
 
 
 def plan(plan: Plan) -> Figure:
-    """Return the memory of a chip and the seconds of a step by their parts."""
+    """Return the memory of a chip and the time of a step, by component."""
     return _drawn("plan", sources.of_plan(as_data(plan)))
 
 
@@ -112,24 +112,24 @@ def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
 
 
 def loss(*folders: str | Path) -> Figure:
-    """Return the losses of trainings over tokens, with branches marked, from folders of trainings or studies.
+    """Return loss against tokens, with branches marked, from folders of training runs or studies.
 
     Raises:
-      UserError: no folder is given, or one has no log of a training.
+      UserError: no folder is given, or a folder has no training log.
     """
     if not folders:
-        raise UserError("Name the folder of a training or a study, such as runs/quickstart.")
+        raise UserError("Give the folder of a training run or a study, such as runs/quickstart.")
     return _drawn("loss", sources.losses_table(*map(Path, folders)))
 
 
 def figure_of(answer: FitResult | Comparison | Plan, given: ReadRuns | Runs | None = None) -> Figure:
-    """Return the figure of an answer, which is its ``plot()``.
+    """Return the figure of a result's ``plot()``.
 
     Args:
-      given: the result of ``moejax.read_runs`` that the answer was computed from, if the figure shows runs.
+      given: the result of ``moejax.read_runs`` for figures that show runs.
 
     Raises:
-      UserError: the figure shows runs, and none are given.
+      UserError: the figure shows runs, but none are given.
     """
     if isinstance(answer, Plan):
         return plan(answer)

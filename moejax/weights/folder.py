@@ -34,7 +34,7 @@ FLOATS = {"float32": DTYPES["F32"], "bfloat16": DTYPES["BF16"], "float16": DTYPE
 
 
 EXPERT_BIAS = "moe_layers.feed_forward.expert_bias"
-"""Name of the expert bias, which is stored with the parameters but is not one of them. Its last rows belong to
+"""Name of the expert bias, which is stored with the parameters but is not a parameter. Its last rows belong to
 multi-token prediction modules."""
 
 
@@ -163,7 +163,7 @@ def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str,
     given = {name: kind.shape for name, kind in kinds.items()}
     if known != given:
         different = sorted(name for name in known.keys() | given.keys() if known.get(name) != given.get(name))
-        raise UserError(f"The arrays {', '.join(different[:5])} are not those of the architecture.")
+        raise UserError(f"The arrays {', '.join(different[:5])} do not match the architecture.")
     write_json(folder / ARCHITECTURE, dump(architecture))
     with TensorFileWriter(folder / WEIGHTS, kinds, {"format": "moejax"}) as file:
         yield file
@@ -219,7 +219,7 @@ def carry_tokenizer(source: Path, target: Path) -> list[str]:
 
 
 def generation_token_ids(folder: Path) -> dict[str, Any]:
-    """Return the special tokens of ``generation_config.json``, None for those that it does not name."""
+    """Return the special tokens of ``generation_config.json``, None for tokens that it does not name."""
     path = folder / GENERATION
     remedy = "copy it again, or remove it"
     named = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy) if path.is_file() else {}

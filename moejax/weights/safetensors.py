@@ -168,7 +168,7 @@ class TensorFileWriter:
 def _read_header(file: int, path: Path) -> tuple[dict, int]:
     length = int.from_bytes(os.pread(file, 8, 0), "little")
     if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file).st_size - 8):
-        raise UserError(f"{path} is not a safetensors file, or only the beginning of one; fetch it again.")
+        raise UserError(f"{path} is not a complete safetensors file; fetch it again.")
     text = bytearray(length)
     _read(file, memoryview(text), 8, path)
     return foreign_json(bytes(text), path, shape=dict, remedy="fetch it again"), 8 + length

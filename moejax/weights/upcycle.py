@@ -1,4 +1,4 @@
-"""Initialize a mixture of experts from a dense model (sparse upcycling, Komatsuzaki et al. 2023).
+"""Initialize an MoE model from a dense model (sparse upcycling, Komatsuzaki et al. 2023).
 
 Each expert is a copy of the layer's feed-forward, and the router is new. If the weights of a token's experts sum to a
 constant, the mixture initially computes the same function as the dense model, whatever the router chooses. Experts of
@@ -38,7 +38,7 @@ OF_THE_MIXTURE = frozenset(
         *(option for router in ROUTERS for option in router_options(router)),
     }
 )
-"""Fields of an Architecture in which a mixture may differ from its dense source."""
+"""Fields of an Architecture in which an MoE model may differ from its dense source."""
 
 
 def upcycled(
@@ -50,10 +50,10 @@ def upcycled(
     noise: float,
     seed: int,
 ) -> Callable[[str], ReadBlock | None]:
-    """Return a function from a mixture's parameter name to a block reader over the dense model; None for new
-    parameters.
+    """Return a function that maps a parameter name of the MoE model to a block reader of the dense model, or to None
+    for new parameters.
 
-    The mixture's router columns are taken from ``routers``, the new ones.
+    The router columns come from ``routers``, the newly initialized routers.
 
     Raises:
       UserError: the two models are not compatible.
@@ -120,15 +120,15 @@ def upcycled(
 
 
 def preserves(mixture: Architecture) -> bool:
-    """Return whether a mixture without noise computes what the dense model did."""
+    """Return whether an MoE model without noise computes the same function as its dense model."""
     return mixture.weights_sum_to_constant and mixture.capacity_factor is None
 
 
 def check_upcycled(dense: Architecture, mixture: Architecture) -> int:
-    """Check an upcycling and return the number of copies of the feed-forward among a layer's experts."""
+    """Check that upcycling is possible, and return how many copies of the feed-forward a layer's experts hold."""
     if mixture.activation != Architecture.activation or dense.is_moe:
         raise UserError(
-            f"Only a dense model starts a mixture, and its experts are SwiGLU as its feed-forward is; activation is "
+            f"Only a dense model can be upcycled, and only to SwiGLU experts; activation is "
             f"{mixture.activation} and the source has {dense.num_experts} experts."
         )
     width, expert = dense.dense_hidden, mixture.expert_hidden
