@@ -238,7 +238,7 @@ def test_a_name_of_255_bytes_can_be_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("empty", "is a link"), ("dangling", "is a link"), (".", "the folder that this command is given in")],
+    [("empty", "is a link"), ("dangling", "is a link"), (".", "is the current folder")],
 )
 def test_what_a_new_folder_could_not_take_the_place_of_is_refused_before_the_work(
     tmp_path, monkeypatch, name, sentence

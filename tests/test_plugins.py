@@ -183,7 +183,7 @@ def test_a_family_of_another_package_is_read_and_written(install, tmp_path, caps
 @pytest.mark.parametrize(
     ("line", "text", "said"),
     [
-        ("chinchilla = MODULE:ENTRY", LAW, "has the name of another one"),
+        ("chinchilla = MODULE:ENTRY", LAW, "has the name of another plugin"),
         (
             "data_only = MODULE:ENTRY",
             "import absent_module",

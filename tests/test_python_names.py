@@ -155,7 +155,7 @@ def test_a_speedup_is_of_two_tables_or_of_a_law(table):
     by_law = mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
     assert by_law.rows[0].leverage > 1
     assert by_law.families == ("expansion=16", "expansion=1")
-    with pytest.raises(UserError, match="A law is asked at a budget"):
+    with pytest.raises(UserError, match="With a law, flops is required"):
         mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params")
     with pytest.raises(UserError, match="where applies to tables of runs"):
         mj.speedup("glm-4.5", "kimi-k2", law="zhao", flops=1e24, where=["tokens>1"])

@@ -100,7 +100,7 @@ def test_numbers_are_written_as_people_read_them(value, text):
 
 @pytest.mark.parametrize("cell", [" " * 50_000 + "x", "1" + " " * 50_000 + "x", "9" * 50_000])
 def test_a_long_text_is_refused_in_a_sentence(cell):
-    with pytest.raises(UserError, match="characters, and numbers 100 at most"):
+    with pytest.raises(UserError, match="characters, and numbers have at most 100"):
         quantities.parse(cell)
 
 
