@@ -91,7 +91,7 @@ def test_a_folder_that_is_there_is_not_overwritten(saved):
 
 def test_arrays_of_another_architecture_are_not_saved(tmp_path):
     params = some_params(ARCHITECTURE_OF_ALL)
-    with pytest.raises(ValueError, match=r"expert_bias.* not those of the architecture"):
+    with pytest.raises(ValueError, match=r"expert_bias.* do not match the architecture"):
         save_weights(tmp_path / "weights", ARCHITECTURE_OF_ALL, params, None)
     assert not list(tmp_path.iterdir())
 
