@@ -281,6 +281,8 @@ def train(
 ) -> Result:
     """Train a model to its token budgets, or resume the run, like ``moejax train``.
 
+    Signals are not handled: on a scheduler that sends SIGTERM, run ``moejax train``, which saves a checkpoint first.
+
     Args:
       training: a ``Training``, or a dictionary with the settings of a config file.
       out: output folder; by default ``runs/NAME``.

@@ -138,7 +138,7 @@ def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSh
 
 
 def check_fits(architecture: Architecture, batch_sequences: int, microbatches: int, mesh: Mesh | AbstractMesh) -> None:
-    """Raise ``UserError`` if a batch, the experts, or their hidden units cannot be split over the mesh."""
+    """Raise ``UserError`` if a batch, the width, the experts, or their hidden units cannot be split over the mesh."""
     shards = token_shards(mesh)
     if batch_sequences % shards:
         raise UserError(
@@ -150,6 +150,11 @@ def check_fits(architecture: Architecture, batch_sequences: int, microbatches: i
             f"A microbatch has {batch_sequences // microbatches} sequences, {batch_sequences} in {microbatches} parts, "
             f"which {shards} token shards (data x fsdp x expert) do not divide; change microbatches, batch_tokens or "
             f"the mesh."
+        )
+    if architecture.model_dim % mesh.shape["fsdp"]:
+        raise UserError(
+            f"model_dim is {architecture.model_dim}, which mesh.fsdp = {mesh.shape['fsdp']} does not divide, so every "
+            f"device would hold whole matrices: choose a divisor, and use mesh.data for the other devices."
         )
     if architecture.is_moe and architecture.num_experts % mesh.shape["expert"]:
         raise UserError(

@@ -71,9 +71,15 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
             # Only one array at a time exists twice.
             array, part = fresh.pop(name), find(name)
             params[name] = array if part is None else _place(array.shape, shardings[name], part)
-        if bias is not None and source.expert_bias and source == training.architecture:
-            part = functools.partial(of_source, EXPERT_BIAS)
-            bias = _place(bias.shape, program.shardings.expert_bias, part)
+        if bias is not None and source.expert_bias:
+            same_shape = parameters(source)[EXPERT_BIAS].shape == bias.shape
+            if same_shape and source.router == training.architecture.router:
+                part = functools.partial(of_source, EXPERT_BIAS)
+                bias = _place(bias.shape, program.shardings.expert_bias, part)
+            else:
+                log(
+                    f"The expert bias starts at 0: the one in {given.source} belongs to another router or other layers."
+                )
     params = nested(params)
     ema = jax.tree.map(jnp.copy, params) if training.recipe.ema_decay else None
     return replace(state, params=params, expert_bias=bias, ema=ema)

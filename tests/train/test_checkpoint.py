@@ -206,6 +206,16 @@ def test_what_one_of_several_processes_cannot_restore_none_of_them_uses(full, sa
     assert group.waits == [checkpoint.WRITING_SECONDS]
 
 
+def test_a_checkpoint_that_only_the_main_process_does_not_see_is_not_taken_for_damaged(full, saved):
+    """After a move to other machines each may have an older view of a shared folder."""
+    (saved / "3" / "metadata" / "metadata").unlink()
+    with CheckpointManager(saved) as saves:
+        for other, error in ((None, CoordinatedError), ("trunk/3/metadata is not there", NotRestored)):
+            saves._group = Two([other, "", "missing" if other else "damaged"])
+            with pytest.raises(error):
+                saves.restore(3, program(full, MESHES["one device"]))
+
+
 def test_a_checkpoint_that_the_system_cannot_read_now_is_not_taken_for_damaged(full, saved):
     here, path = program(full, MESHES["one device"]), saved / "3" / "metadata" / "metadata"
     path.rename(saved.parent / "away")

@@ -159,12 +159,13 @@ def test_minus_one_takes_what_the_others_leave():
     [
         (12, 1, MeshShape(data=8), "12 sequences, which 8 token shards"),
         (8, 2, MeshShape(data=8), "A microbatch has 4 sequences, 8 in 2 parts, which 8 token shards"),
+        (8, 1, MeshShape(data=1, fsdp=8), "model_dim is 20, which mesh.fsdp = 8 does not divide"),
         (8, 1, MeshShape(data=1, expert=8), "num_experts is 4, which mesh.expert = 8 does not divide"),
         (8, 1, MeshShape(data=1, tensor=8), "expert_hidden is 12, which mesh.tensor = 8 does not divide"),
     ],
 )
 def test_what_the_mesh_does_not_divide_is_refused(training, batch, microbatches, shape, sentence):
-    architecture = training.architecture.replace(num_experts=4, expert_hidden=12)
+    architecture = training.architecture.replace(model_dim=20, num_experts=4, expert_hidden=12)
     with pytest.raises(ValueError, match=sentence):
         check_fits(architecture, batch, microbatches, make_mesh(shape))
 

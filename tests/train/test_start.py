@@ -81,6 +81,20 @@ def test_weights_of_the_same_architecture_are_taken_as_they_are(training, dense)
 
 
 @pytest.mark.parametrize(
+    ("changed", "kept"),
+    [({}, True), ({"rope_theta": 1e6, "capacity_factor": 2.0}, True), ({"router": "softmax_topk"}, False)],
+    ids=str,
+)
+def test_an_expert_bias_stays_unless_it_belongs_to_another_router(training, tmp_path, changed, kept):
+    source, said = MIXTURE.replace(router="sigmoid_topk", expert_bias=True), []
+    bias = np.random.default_rng(0).normal(size=transformer.init_expert_bias(source).shape).astype(np.float32)
+    save_weights(tmp_path / "weights", source, transformer.init(source, jax.random.key(3)), bias)
+    state = start(with_weights(training, source.replace(**changed), tmp_path / "weights"), said.append)
+    np.testing.assert_array_equal(state.expert_bias, bias if kept else 0 * bias)
+    assert any("expert bias starts at 0" in text for text in said) != kept
+
+
+@pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in ("copies", "biases") else pytest.mark.slow) for name in MIXTURES],
 )

@@ -155,8 +155,8 @@ class CheckpointManager:
         # One process may need much longer to read its part than another one.
         told = self._group.all_gather([failure, difference, _kind(cause)], wait_seconds=WRITING_SECONDS)
         failures = [str(text) for text, *_ in told if text]
-        # Another machine may not see a new file of a shared folder yet.
-        unknown = ("unreadable",) if told[0][0] else ("unreadable", "missing")
+        # A machine may not see a new file of a shared folder yet that another one does.
+        unknown = ("unreadable", "missing") if not all(text for text, *_ in told) else ("unreadable",)
         if unreadable := [str(text) for text, _, kind in told if kind in unknown]:
             self._group.abort(
                 f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), so "
