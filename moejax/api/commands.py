@@ -189,7 +189,7 @@ def _held(one: Family) -> Mapping[str, float] | None:
 def next_runs(
     runs: RunTable,
     law: str | Sequence[str],
-    targets: Mapping[str, Mapping[str, float]] | Sequence[str],
+    targets: Mapping[str, Mapping[str, float]] | Sequence[str | tuple[str, Mapping[str, float]]],
     *,
     flops: float | None = None,
     chip_hours: float | None = None,
@@ -211,9 +211,9 @@ def next_runs(
     Args:
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       law: a law's name, or several names; the runs then also distinguish the laws.
-      targets: answers to make certain, each with its given quantities: ``{"loss": {"params_active": 7e9, "tokens":
-        2e12}}``, ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or coefficients by
-        name.
+      targets: answers to make certain, each with its given quantities: ``{"loss": {"params_active": 7e9}}``, a
+        published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or
+        coefficients by name. Pairs ``[("N*", {"flops": 1e24}), ("N*", {"flops": 1e25})]`` may repeat a name.
       flops: FLOPs of all new runs together.
       chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak.
       most: maximum number of new runs.
@@ -246,7 +246,7 @@ def next_runs(
         seed=seed,
     )
     return propose_for(
-        targets if isinstance(targets, Mapping) else {one: {} for one in targets},
+        [*targets.items()] if isinstance(targets, Mapping) else [(t, {}) if isinstance(t, str) else t for t in targets],
         laws,
         read,
         candidates,

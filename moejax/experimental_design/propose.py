@@ -85,7 +85,7 @@ class Proposal(Shown):
 
 
 def propose_for(
-    targets: Mapping[str, Mapping[str, float]],
+    targets: Sequence[tuple[str, Mapping[str, float]]],
     laws: Mapping[str, Any],
     read: ReadRuns,
     candidates: Candidates,
@@ -97,8 +97,8 @@ def propose_for(
     """Propose the runs that minimise the uncertainty of named answers, given a table of runs.
 
     Args:
-      targets: answers, with what each is given: ``loss``, a published model, a decision such as ``N*``, or a
-        coefficient.
+      targets: answers with their given quantities. An answer is ``loss``, a published model, a decision such as
+        ``N*``, or a coefficient.
       laws: classes by name.
       options: options of ``propose``.
 
@@ -106,9 +106,7 @@ def propose_for(
       UserError: a law has no such answer, the answer does not depend on the fitted output, or as in ``propose``.
     """
     fixed = dict(fixed or {})
-    asked = {
-        name: [_target(what, given, law, tuple(fixed)) for what, given in targets.items()] for name, law in laws.items()
-    }
+    asked = {name: [_target(what, given, law, tuple(fixed)) for what, given in targets] for name, law in laws.items()}
     _check_output(asked, laws, read.runs.output)
     answers = next(iter(asked.values()))
     functionals = {name: [one.functional for one in estimands] for name, estimands in asked.items()}
@@ -343,11 +341,21 @@ def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
 
 
 def candidates_of(table: Path, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float) -> Candidates:
-    """Return the rows of a table as candidates, without those above ``most_flops`` if any remain."""
+    """Return the rows of a table with at most ``most_flops`` as candidates.
+
+    Raises:
+      UserError: there are none.
+    """
     frame = read_as_it_is(table).assign(loss=1.0)
     read = read_runs(frame, inputs, mapping={n: v for n, v in mapping.items() if n in inputs or n == "flops"})
     every = of_table(read.runs, read.runs.models or [f"row {row}" for row in read.rows])
-    return every.only([i for i in range(len(every)) if every.flops[i] <= most_flops] or range(len(every)))
+    affordable = [i for i in range(len(every)) if every.flops[i] <= most_flops]
+    if not affordable:
+        raise UserError(
+            f"Every row of {table} has more than {most_flops:.3g} FLOPs; the least has {every.flops.min():.3g}: raise "
+            f"the budget or --largest, or add smaller runs."
+        )
+    return every.only(affordable)
 
 
 def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architecture]:

@@ -75,12 +75,20 @@ def test_runs_that_are_mostly_vocabulary_are_named_as_such(table, tmp_path, caps
 def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, capsys):
     rows = [{"params_active": n, "tokens": d, "flops": 6 * n * d} for n in (3e7, 4e8) for d in (1e9, 8e9)]
     candidates = write(rows, tmp_path / "could.csv")
-    assert main(words(table, "--target", LARGE, "--target", "N*:flops=1e23", "--candidates", str(candidates))) == 0
+    asked = ["--target", LARGE, "--target", "N*:flops=1e23", "--target", "N*:flops=1e24"]
+    assert main(words(table, *asked, "--candidates", str(candidates))) == 0
     said = capsys.readouterr().out
     assert "row " in said
-    assert "N*" in said
+    assert said.count("these runs are expected to leave") == 3
+    assert "optimal_params_active (N*) at flops = 1e+23: these" in said
     hours = 1e20 / (989.4e12 * 0.4 * 3600)
     assert f"Budget: 1e+20 FLOPs, {hours:.3g} chip-hours of NVIDIA H100 SXM at 40%" in said
+
+
+def test_no_candidate_above_the_largest_run_is_proposed(table, tmp_path, capsys):
+    candidates = write([{"params_active": 3e7, "tokens": 1e9, "flops": 1.8e17}], tmp_path / "could.csv")
+    assert main(words(table, "--target", LARGE, "--candidates", str(candidates), "--largest", "1e10")) == 2
+    assert "the least has 1.8e+17: raise the budget or --largest" in capsys.readouterr().err
 
 
 def test_candidates_and_sizes_have_the_names_of_the_table_and_a_budget_may_be_of_hours(table, tmp_path, capsys):

@@ -121,7 +121,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         laws, fixed, chip = self._laws(), self.fixed, find(self.chip)
         per_hour = flops_per_hour(chip.flops_per_second, self.mfu)
         budget = self.flops or (self.chip_hours or 0.0) * per_hour
-        inputs, targets = inputs_of(laws), dict(map(_target, self.target))
+        inputs, targets = inputs_of(laws), [_target(text) for text in self.target]
         # A formula names the fitted column itself.
         read = self.read(self.runs, inputs if self.form is None else laws[self.form])
         recipe = recipe_of(read, Recipe(budgets_tokens=()), self.sequence_length)
