@@ -6,6 +6,7 @@ Tokens are dropped by ``limit_capacity`` and nowhere else.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from fractions import Fraction
 from typing import Any
@@ -13,22 +14,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Bool, Int
 
 from moejax.kernels.permutation import Layout
 from moejax.routing.routing import Routing
+from moejax.sharding import can_split, on_many_devices, token_axes
 
 
 def by_expert(routing: Routing, padding: int = 0) -> Layout:
     """Order rows by expert without gaps, followed by the invalid slots and ``padding`` more rows."""
-    order, offsets = expert_order(routing)
+    order, offsets = expert_order(routing.expert, routing.num_experts)
     source = jnp.pad(order, (0, padding), constant_values=order.shape[0])
     return _with_rows(source, jnp.arange(order.shape[0], dtype=jnp.int32), order, routing, offsets)
 
 
 def by_slot(routing: Routing, capacity: int) -> Layout:
     """Give each expert ``capacity`` rows, leaving unused ones empty."""
-    order, offsets = expert_order(routing)
+    order, offsets = expert_order(routing.expert, routing.num_experts)
     starts, slots = offsets[:-1], jnp.arange(capacity, dtype=jnp.int32)
     place = starts[:, None] + slots
     source = jnp.where(place < offsets[1:, None], order.at[place].get(mode="clip"), order.shape[0]).reshape(-1)
@@ -73,16 +76,18 @@ def _with_rows(source: Array, rows: Array, order: Array, routing: Routing, offse
     )
 
 
-def expert_order(routing: Routing) -> tuple[Int[Array, " assignments"], Int[Array, " offsets"]]:
+def expert_order(
+    experts_of: Int[Array, " assignments"], experts: int
+) -> tuple[Int[Array, " assignments"], Int[Array, " offsets"]]:
     """Return the assignments sorted stably by expert, and the first position of each expert."""
-    assignments, experts = routing.expert.shape[0], routing.num_experts
+    assignments = experts_of.shape[0]
     slots = jnp.arange(assignments, dtype=jnp.int32)
     if (experts + 1) * assignments < 2**31:
         # Sorting one integer that combines expert and slot is faster than sorting a pair, and stable.
-        keys = jnp.sort(routing.expert * assignments + slots)
+        keys = jnp.sort(experts_of * assignments + slots)
         order, expert = keys % assignments, keys // assignments
     else:
-        expert, order = jax.lax.sort((routing.expert, slots), num_keys=1, is_stable=True)
+        expert, order = jax.lax.sort((experts_of, slots), num_keys=1, is_stable=True)
     return order, jnp.searchsorted(expert, jnp.arange(experts + 1, dtype=jnp.int32)).astype(jnp.int32)
 
 
@@ -109,14 +114,34 @@ def limit_capacity(
     """
     if capacity_factor is None:
         return routing
-    slots = jnp.arange(routing.expert.shape[0], dtype=jnp.int32)
-    most = expert_capacity(slots.size, routing.num_experts, capacity_factor)
+    most = expert_capacity(routing.expert.shape[0], routing.num_experts, capacity_factor)
     if padding_mask is None:
-        capacity = most
+        capacity = jnp.int32(most)
     else:
         made = routing.valid.sum() if routing.top_k is None else routing.top_k * padding_mask.sum()
         capacity = expert_capacity(made, routing.num_experts, capacity_factor)
-    order, offsets = expert_order(routing)
-    rank = slots - offsets[routing.expert[order]]
-    kept = jnp.zeros(slots.size, bool).at[order].set(rank < capacity, unique_indices=True)
+    mesh = jax.sharding.get_abstract_mesh()
+    by_token = routing.top_k is not None and can_split(routing.num_tokens)
+    if on_many_devices() and by_token and AxisType.Manual not in mesh.axis_types:
+        axes = token_axes(mesh.shape)
+        first = functools.partial(_first_of_expert, experts=routing.num_experts, axes=axes)
+        split, whole = PartitionSpec(axes), PartitionSpec()
+        kept = jax.shard_map(first, in_specs=(split, whole), out_specs=split, check_vma=False)(routing.expert, capacity)
+    else:
+        kept = _first_of_expert(routing.expert, capacity, experts=routing.num_experts)
     return dataclasses.replace(routing.masked(kept), capacity=min(most, routing.num_tokens))
+
+
+def _first_of_expert(
+    experts_of: Int[Array, " assignments"], count: Int[Array, ""], *, experts: int, axes: tuple[str, ...] = ()
+) -> Bool[Array, " assignments"]:
+    """Return whether each assignment is among the first ``count`` of its expert. With ``axes``, assignments are a
+    shard, and those of earlier shards along the mesh axes come first: devices exchange counts, not assignments."""
+    order, offsets = expert_order(experts_of, experts)
+    start = offsets
+    if axes:
+        counts = jax.lax.all_gather(jnp.diff(offsets, append=offsets[-1:]), axes)
+        is_earlier = jnp.arange(counts.shape[0]) < jax.lax.axis_index(axes)
+        start = offsets - jnp.where(is_earlier[:, None], counts, 0).sum(0)
+    rank = jnp.arange(order.size, dtype=jnp.int32) - start[experts_of[order]]
+    return jnp.zeros(order.size, bool).at[order].set(rank < count, unique_indices=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from functools import partial
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, PartitionSpec
 from routing_draws import draw_logits, route
 
 from moejax.routing import ROUTERS
@@ -22,11 +24,17 @@ from moejax.routing.sums import (
     sequence_balance_loss,
     statistics,
 )
+from moejax.sharding import MESH_AXES
 
 TOKENS, EXPERTS = 48, 8
 
 limited_to = jax.jit(limit_capacity, static_argnums=1)
 statistics_of = jax.jit(statistics)
+
+
+def mesh_of(sizes):
+    kinds = (AxisType.Auto,) * len(MESH_AXES)
+    return jax.make_mesh(sizes, MESH_AXES, kinds, devices=jax.devices()[: math.prod(sizes)])
 
 
 @partial(jax.jit, static_argnames=("top_k", "router", "sequences"))
@@ -185,6 +193,31 @@ def test_the_first_tokens_are_kept():
         mine = np.asarray(routing.expert) == expert
         if (mine & ~kept).any():
             assert rank[mine & kept].min() >= rank[mine & ~kept].max()
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (2, 1, 4, 1), (1, 3, 1, 2), (1, 1, 1, 8)], ids=str)
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_mesh_drops_the_tokens_that_one_device_drops(sizes, is_padded):
+    routing, real = route(draw_logits(TOKENS, EXPERTS, skew=0.5)), jnp.arange(TOKENS) % 5 > 0
+    if is_padded:
+        routing = routing.masked(real[routing.token])
+    mask = real if is_padded else None
+    expected = limited_to(routing, 0.7, padding_mask=mask)
+    with jax.set_mesh(mesh_of(sizes)):
+        limited = jax.jit(limit_capacity, static_argnums=1)(routing, 0.7, padding_mask=mask)
+    assert np.array_equal(limited.expert, expected.expert)
+    assert np.array_equal(limited.combine_weight, expected.combine_weight)
+
+
+def test_devices_exchange_counts_for_a_capacity_and_no_assignments():
+    mesh, routing = mesh_of((8, 1, 1, 1)), route(draw_logits(512, EXPERTS, skew=0.5))
+    with jax.set_mesh(mesh):
+        split = jax.NamedSharding(mesh, PartitionSpec("data"))
+        program = jax.jit(limit_capacity, static_argnums=1).lower(jax.device_put(routing, split), 1.0).compile()
+    gathered = re.findall(r"= s32\[([\d,]*)\]\S* all-gather", program.as_text())
+    sorted_sizes = re.findall(r"= s32\[(\d+)\]\S* sort", program.as_text())
+    assert {math.prod(map(int, shape.split(","))) for shape in gathered} == {8 * (EXPERTS + 1)}
+    assert sorted_sizes == [str(512 * 2 // 8)]
 
 
 @pytest.mark.parametrize("router", ["softmax_topk", "expert_choice"])
