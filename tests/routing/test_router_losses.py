@@ -214,8 +214,9 @@ def test_devices_exchange_counts_for_a_capacity_and_no_assignments():
     with jax.set_mesh(mesh):
         split = jax.NamedSharding(mesh, PartitionSpec("data"))
         program = jax.jit(limit_capacity, static_argnums=1).lower(jax.device_put(routing, split), 1.0).compile()
-    gathered = re.findall(r"= s32\[([\d,]*)\]\S* all-gather", program.as_text())
-    sorted_sizes = re.findall(r"= s32\[(\d+)\]\S* sort", program.as_text())
+    text = str(program.as_text())
+    gathered = re.findall(r"= s32\[([\d,]*)\]\S* all-gather", text)
+    sorted_sizes = re.findall(r"= s32\[(\d+)\]\S* sort", text)
     assert {math.prod(map(int, shape.split(","))) for shape in gathered} == {8 * (EXPERTS + 1)}
     assert sorted_sizes == [str(512 * 2 // 8)]
 
