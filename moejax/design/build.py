@@ -242,11 +242,13 @@ def config_text(built: Built, name: str, says: str, sequence_length: int) -> str
     """Return the text of a config file for ``moejax train --config``; ``says`` is a line about the origin of the
     design.
 
-    Batch size and learning rate are "auto", so that the trainer's law sets them; the user must name the data.
+    Batch size and learning rate are "auto", so that the trainer's law sets them. Types, mesh and remat are those that
+    the costs of a design assume: bfloat16, with parameters split over all devices. The user must name the data.
     """
     options = changed_options(built.architecture).items()
     settings = "".join(f"        {key}={_written(value)},\n" for key, value in options)
     tokens = built.whole_tokens(sequence_length)
+    remat = "attn_out+moe_gate_up" if built.architecture.is_moe else "attn_out"
     return f'''"""{says}
 
 Command:  moejax train --config=FILE --config.recipe.data.source=DATA
@@ -269,6 +271,8 @@ def get_config() -> ConfigDict:
         batch_tokens="auto",
         data=dict(sequence_length={sequence_length}),
         optimizer=dict(learning_rate="auto", warmup_tokens={max(1, tokens // 100):_}),
+        mesh=dict(data=1, fsdp=-1),
+        runtime=dict(compute_dtype="bfloat16", remat="{remat}"),
     )
     return config
 '''

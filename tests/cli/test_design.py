@@ -36,6 +36,8 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
     assert said["optimum"]["values"]["params_active"] == pytest.approx(split["params_active"], rel=1e-6)
     assert said == json.loads((tmp_path / "design.json").read_text())
     training = choose_hyperparameters(load(Training, str(tmp_path / "config.py"), [])).training
+    # As its cost assumes.
+    assert (training.recipe.runtime.compute_dtype, training.recipe.mesh.fsdp) == ("bfloat16", -1)
     training.architecture.check()
     training.recipe.check()
     assert (tmp_path / "loss-vs-compute.pdf").read_bytes().startswith(b"%PDF")
