@@ -35,7 +35,7 @@ from moejax.study.outcomes import try_outcomes
 from moejax.study.run import read_study
 from moejax.study.study import Study
 from moejax.train.auto import choose_hyperparameters
-from moejax.train.optimizer import MOMENT_BYTES
+from moejax.train.optimizer import MOMENT_TYPES
 from moejax.train.training import Training
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -116,7 +116,7 @@ SHORTER = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moments", MOMENT_BYTES)
+@pytest.mark.parametrize("moments", MOMENT_TYPES)
 def test_the_config_to_train_is_rehearsed_on_its_mesh_with_smaller_sizes(moments, tmp_path):
     """Its axes over the eight devices of the tests, all its phases, and the export."""
     words = [f"--config.architecture.{word}" for word in SMALLER] + [f"--config.recipe.{word}" for word in SHORTER]

@@ -21,6 +21,7 @@ from moejax.plan.program_time import filled_rows
 from moejax.plan.step_time import Roofline, roofline, value_bytes
 from moejax.plan.topology import CUBE, Topology
 from moejax.sharding import DATA, DCN_DATA
+from moejax.train.step import moment_bytes
 from moejax.train.training import Training
 
 
@@ -161,7 +162,7 @@ def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> fl
     ema = held if recipe.ema_decay else 0
     # Gradients have the type of their reduction, unless microbatches accumulate them in float32.
     gradients = held * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
-    moments = recipe.optimizer.moment_bytes / 4
+    moments = moment_bytes(recipe.optimizer, a) / 4
     return (1 + moments) * held + ema + gradients + kept + gathered + rows
 
 

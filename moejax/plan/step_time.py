@@ -17,6 +17,7 @@ from moejax.laws.chips import Chip
 from moejax.laws.memory import named_activations, training_memory
 from moejax.model.runtime import kept_names
 from moejax.sharding import DATA, DCN_DATA, FSDP
+from moejax.train.step import moment_bytes
 from moejax.train.training import Training
 
 HIDDEN_AXES = {DCN_DATA, DATA, FSDP}
@@ -150,7 +151,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
     weights += _quantizing_bytes(training, mesh) * (2 + again + counted) * recipe.microbatches
     activations, logits = _activation_bytes(training, mesh, recipe.batch_tokens)
     modules = training.architecture.num_mtp_layers
-    moments = recipe.optimizer.moment_bytes / 4
+    moments = moment_bytes(recipe.optimizer, training.architecture) / 4
     return 2 * (2 + moments) * parameter_bytes + weights + activations * (5 + 2 * again) + 2 * (1 + modules) * logits
 
 

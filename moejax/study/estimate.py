@@ -20,6 +20,7 @@ from moejax.sharding import MESH_AXES
 from moejax.study.downstream import asked_tasks, has_harness, of_harness
 from moejax.study.study import Study, work
 from moejax.train.devices import check_products
+from moejax.train.step import moment_bytes
 from moejax.train.training import Recipe, Training
 from moejax.wording import listed
 
@@ -166,7 +167,7 @@ def _downstream(study: Study, trainings: Sequence[Training]) -> EstimatedDownstr
 def _training(training: Training, chip: Chip, mfu: float, price: float | None, note: str) -> EstimatedTraining:
     recipe, architecture = training.recipe, training.architecture
     counts, flops = params(architecture), work(training)
-    moments = recipe.optimizer.moment_bytes
+    moments = moment_bytes(recipe.optimizer, architecture)
     held = training_memory(architecture, recipe.data.sequence_length, optimizer_bytes=moments, recompute=True)
     state = float(held.parameters + held.gradients + held.optimizer_state)
     sequence = float(held.activations + held.logits)

@@ -30,8 +30,8 @@ class ParameterParts(NamedTuple):
     """True for matrices, which decay; False for norms and biases."""
 
 
-MOMENT_BYTES = {"float32": 4, "bfloat16": 2}
-"""Bytes of a stored moment by ``OptimizerConfig.moments_dtype``."""
+MOMENT_TYPES = ("float32", "bfloat16")
+"""Values of ``OptimizerConfig.moments_dtype``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +59,12 @@ class OptimizerConfig:
     weight_decay: Scale = 0.1
     muon_beta: BelowOne = 0.95
     """Momentum of Muon's matrices."""
-    moments_dtype: Annotated[str, one_of(MOMENT_BYTES)] = "float32"
+    moments_dtype: Annotated[str, one_of(MOMENT_TYPES)] = "float32"
     """Type in which moments are stored between steps. AdamW stores two per parameter, Muon one per entry of a hidden
     matrix. Steps compute in float32. They round to bfloat16 stochastically, because rounding to nearest would keep a
     moment from decaying with a ``beta2`` near 1."""
     clip_norm: Scale = 1.0
     """Largest global norm of the gradients; 0 disables clipping."""
-
-    @property
-    def moment_bytes(self) -> int:
-        """Bytes of AdamW's two moments of one parameter."""
-        return 2 * MOMENT_BYTES[self.moments_dtype]
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -23,7 +23,7 @@ from moejax.routing.routers import update_bias
 from moejax.routing.sums import RoutingSums, load_shares, statistics
 from moejax.sharding import constrain
 from moejax.train.directory.metrics import module_name
-from moejax.train.optimizer import Guard, ParameterParts, make_optimizer, new_guard
+from moejax.train.optimizer import Guard, OptimizerConfig, ParameterParts, make_optimizer, new_guard
 from moejax.train.schedule import Schedule
 from moejax.train.training import Training
 
@@ -82,7 +82,7 @@ def init(training: Training, seed: ArrayLike) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        optimizer=make_optimizer(recipe.optimizer, parameter_parts(training)).init(params),
+        optimizer=make_optimizer(recipe.optimizer, parameter_parts(training.architecture)).init(params),
         expert_bias=transformer.init_expert_bias(architecture),
         balance_loads=_uniform_loads(architecture) if keeps_loads else None,
         ema=jax.tree.map(jnp.copy, params) if recipe.ema_decay else None,
@@ -100,7 +100,7 @@ def step(
     learning_rate, norm = schedule.learning_rate(state.step), optax.tree.norm(gradients)
     # Optax relies on type promotion, which the caller may have disabled.
     with jax.numpy_dtype_promotion("standard"):
-        optimizer = make_optimizer(recipe.optimizer, parameter_parts(training), schedule.weight_decay)
+        optimizer = make_optimizer(recipe.optimizer, parameter_parts(training.architecture), schedule.weight_decay)
         directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
     params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
     accepted = state.guard.accepts(recipe.guard, metrics.pop("weighted_loss"), norm)
@@ -254,14 +254,22 @@ def _mtp_weight(training: Training, step: Array) -> float | Array:
     return jnp.where(step < first, recipe.loss.mtp, recipe.loss.mtp_later)
 
 
-def parameter_parts(training: Training) -> ParameterParts:
+def parameter_parts(architecture: Architecture) -> ParameterParts:
     """Return the properties of each parameter that the optimizer needs."""
-    architecture = training.architecture
     return ParameterParts(
         axes=transformer.param_axes(architecture),
         inputs=transformer.param_inputs(architecture),
         is_matrix=transformer.matrices(architecture),
     )
+
+
+@functools.cache
+def moment_bytes(optimizer: OptimizerConfig, architecture: Architecture) -> float:
+    """Return the mean number of bytes of a parameter's moments, counted on the optimizer's state."""
+    params = transformer.abstract_params(architecture)
+    state = jax.eval_shape(make_optimizer(optimizer, parameter_parts(architecture)).init, params)
+    moments = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim)
+    return moments / sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def health(sums: RoutingSums | None, bias: Array | None = None, *, mtp_layers: int = 0) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from moejax.train import optimizer as module
 from moejax.train.directory.checkpoint import CheckpointManager
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import (
-    MOMENT_BYTES,
+    MOMENT_TYPES,
     OPTIMIZERS,
     OptimizerConfig,
     ParameterParts,
@@ -29,7 +29,7 @@ from moejax.train.optimizer import (
 )
 from moejax.train.optimizer import _clip_by_global_norm as clipped
 from moejax.train.program import make_program, vmap_program
-from moejax.train.step import parameter_parts
+from moejax.train.step import moment_bytes, parameter_parts
 
 
 def with_optimizer(training, name, moments="float32", **recipe):
@@ -78,7 +78,7 @@ def test_gradients_are_clipped_as_by_optax(shapes, size, most, seed):
 
 @pytest.mark.slow
 def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
-    parts = parameter_parts(training)
+    parts = parameter_parts(training.architecture)
     params = transformer.init(training.architecture, jax.random.key(0))
     gradients = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), params)
     found = directions(OptimizerConfig(name="muon", weight_decay=0.0), parts, params, gradients)
@@ -96,7 +96,7 @@ def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
 
 @pytest.mark.slow
 def test_muon_leaves_vocabulary_router_and_norms_to_adam(training):
-    parts = parameter_parts(training)
+    parts = parameter_parts(training.architecture)
     params = transformer.init(training.architecture, jax.random.key(0))
     gradients = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), params)
     muon = directions(OptimizerConfig(name="muon", weight_decay=0.0), parts, params, gradients)
@@ -118,7 +118,9 @@ def test_muon_leaves_vocabulary_router_and_norms_to_adam(training):
 def test_weight_decay_touches_matrices_and_not_norms(training, name):
     params = jax.tree.map(jnp.ones_like, transformer.init(training.architecture, jax.random.key(0)))
     nothing = jax.tree.map(jnp.zeros_like, params)
-    found = directions(OptimizerConfig(name=name, weight_decay=0.5), parameter_parts(training), params, nothing)
+    found = directions(
+        OptimizerConfig(name=name, weight_decay=0.5), parameter_parts(training.architecture), params, nothing
+    )
     layers = found["moe_layers"]
     for decayed in (found["embedding"], layers["feed_forward"]["router"], layers["attention"]["output"]):
         np.testing.assert_allclose(decayed, 0.5, atol=1e-6)
@@ -129,7 +131,7 @@ def test_weight_decay_touches_matrices_and_not_norms(training, name):
 def test_gradients_are_clipped_by_their_global_norm(training):
     params = transformer.init(training.architecture, jax.random.key(0))
     gradients = jax.tree.map(lambda p: 1e3 * jnp.ones_like(p), params)
-    parts = parameter_parts(training)
+    parts = parameter_parts(training.architecture)
     clipped = directions(OptimizerConfig(clip_norm=1.0, epsilon=1.0, weight_decay=0.0), parts, params, gradients)
     free = directions(OptimizerConfig(clip_norm=0.0, epsilon=1.0, weight_decay=0.0), parts, params, gradients)
     assert float(optax.tree.norm(clipped)) < 0.01 * float(optax.tree.norm(free))
@@ -141,7 +143,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(field, value):
         check_fields(OptimizerConfig(**{field: value}))
 
 
-@pytest.mark.parametrize("moments", MOMENT_BYTES)
+@pytest.mark.parametrize("moments", MOMENT_TYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parameters_do(training, name, moments):
     mesh = make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2))
@@ -199,9 +201,24 @@ def test_second_moments_decay_in_bfloat16_only_if_rounded_stochastically(roundin
     assert left == pytest.approx(np.exp(-1.0), rel=0.05) if rounding == "stochastic" else left > 0.9
 
 
+def test_muon_stores_one_moment_of_a_hidden_matrix(training):
+    adamw, muon = (moment_bytes(OptimizerConfig(name=name), training.architecture) for name in ("adamw", "muon"))
+    parts = parameter_parts(training.architecture)
+    params = transformer.abstract_params(training.architecture)
+    is_hidden = jax.tree.map(
+        lambda axes, inputs: bool(inputs) and not {"vocab", "router"} & {*axes},
+        parts.axes, parts.inputs, is_leaf=lambda leaf: isinstance(leaf, tuple),
+    )  # fmt: skip
+    sizes, hidden = (jax.tree.leaves(tree) for tree in (jax.tree.map(lambda leaf: leaf.size, params), is_hidden))
+    share = sum(size for size, one in zip(sizes, hidden, strict=True) if one) / sum(sizes)
+    assert adamw == 8
+    # Matrices without outputs, such as gates, have two.
+    assert muon == pytest.approx(8 - 4 * share, rel=1e-3)
+
+
 def test_moments_in_bfloat16_save_four_bytes_of_a_parameter(training):
     mesh = {"dcn_data": 1, "data": 1, "fsdp": 8, "expert": 1, "tensor": 1}
-    wide, narrow = (with_optimizer(training, "adamw", moments) for moments in MOMENT_BYTES)
+    wide, narrow = (with_optimizer(training, "adamw", moments) for moments in MOMENT_TYPES)
     saved = step_bytes(wide, mesh, "gpu") - step_bytes(narrow, mesh, "gpu")
     assert saved == pytest.approx(parameter_bytes(training, mesh))
 
@@ -209,7 +226,7 @@ def test_moments_in_bfloat16_save_four_bytes_of_a_parameter(training):
 def test_moments_in_bfloat16_are_restored_and_updated_to_the_same_bits(training, tmp_path):
     one = with_optimizer(training, "adamw", "bfloat16")
     program = make_program(one, make_mesh(MeshShape(data=8)))
-    optimizer = make_optimizer(one.recipe.optimizer, parameter_parts(one))
+    optimizer = make_optimizer(one.recipe.optimizer, parameter_parts(one.architecture))
 
     @jax.jit
     def updated(state):
