@@ -70,6 +70,7 @@ class SlurmOptions(EngineOptions):
     grace: int
     at_a_time: int
     set: Sequence[str]
+    setup: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,10 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
     folder = Path(out).absolute()
     tasks = _tasks(study, folder, _slurm_resources(options, study))
     executor = SlurmExecutor(
-        grace_seconds=options.grace, at_a_time=options.at_a_time, settings=_sbatch_settings(options.set)
+        grace_seconds=options.grace,
+        at_a_time=options.at_a_time,
+        settings=_sbatch_settings(options.set),
+        setup=options.setup,
     )
     executor.check_limits(tasks)
     return executor, tasks

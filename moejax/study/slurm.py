@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class SlurmExecutor:
     """Maximum number of jobs of an array that run at the same time."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further options of ``sbatch``, such as ``partition``."""
+    setup: Sequence[str] = ()
+    """Lines of bash that run before Python in every process of a job."""
     _ids: dict[str, str] = field(default_factory=dict)
     _left: dict[str, Task] = field(default_factory=dict)
     _asked: float = 0.0
@@ -56,9 +59,10 @@ class SlurmExecutor:
             _check_name(task.study)
         for resources, group in _groups(tasks):
             commands = [f"#   {number}: {shlex.join(['moejax', *task.words])}" for number, task in enumerate(group)]
+            folder = str(group[0].study / FOLDER / "%j")
             script = _make_sbatch_string(
-                command="python -u -m submitit.core._submit " + shlex.quote(str(group[0].study / FOLDER / "%j")),
-                folder=str(group[0].study / FOLDER / "%j"),
+                command=f"{self._python()} -u -m submitit.core._submit {shlex.quote(folder)}",
+                folder=folder,
                 map_count=len(group) if len(group) > 1 else None,
                 **self._parameters(resources),
             )
@@ -94,7 +98,7 @@ class SlurmExecutor:
         queue = queued()
         before = {name: job for name, job in launched(study, "slurm").items() if job in queue} if tasks else {}
         for resources, group in _groups([task for task in tasks if task.name not in before]):
-            executor = submitit.SlurmExecutor(folder=study / FOLDER / "%j")
+            executor = submitit.SlurmExecutor(folder=study / FOLDER / "%j", python=self._python())
             executor.update_parameters(**self._parameters(resources))
             try:
                 with executor.batch():
@@ -130,6 +134,14 @@ class SlurmExecutor:
 
     def stop(self) -> None:
         """Leave queued jobs in the queue; only the wait ends."""
+
+    def _python(self) -> str:
+        """Return the words of a shell that start Python after the lines of ``setup``."""
+        if not self.setup:
+            return shlex.quote(sys.executable)
+        # A script that a line sources would read the arguments of the shell, so they are put aside.
+        lines = ['moejax_command=("$@")', "set --", *self.setup, 'exec "${moejax_command[@]}"']
+        return shlex.join(["bash", "-ec", "\n".join(lines), "bash", sys.executable])
 
     def _parameters(self, resources: ResourceRequest) -> dict[str, Any]:
         per_node = resources.processes // resources.nodes

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -480,6 +481,19 @@ def test_a_script_of_slurm_quotes_the_folder(printed, run_by_a_shell):
     for line in filter(None, lines):
         command = shlex.split(line)
         assert command[command.index("--data") + 1] == f"/shared/{HOSTILE}/data"
+
+
+def test_lines_of_setup_run_before_python_in_every_process_and_a_failing_one_ends_it(printed, run_by_a_shell):
+    def process(*lines):
+        setup = [word for line in lines for word in ("--setup", line)]
+        words = run_by_a_shell(printed("slurm", TINY, "--out", "/shared/tiny", "--chip", "cpu", *setup))
+        shell = words[words.index("bash") : words.index(sys.executable)]
+        return subprocess.run([*shell, "printenv", "NAME", "ARGUMENTS"], capture_output=True, text=True, check=False)
+
+    # A script that a line sources sees no arguments of the process.
+    assert process("export NAME='a  b'", "export ARGUMENTS=$#").stdout == "a  b\n0\n"
+    ended = process("export NAME=a ARGUMENTS=b", "false")
+    assert (ended.returncode, ended.stdout) == (1, "")
 
 
 def test_a_folder_whose_name_slurm_would_change_is_refused(capsys):

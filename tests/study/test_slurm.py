@@ -122,8 +122,10 @@ def test_a_study_that_slurm_preempts_warns_and_cancels_ends_with_the_table_of_th
 
 def test_a_training_on_two_nodes_meets_through_slurms_variables(config_file, tmp_path):
     words = [f"--config={config_file}", "--config.recipe.budgets_tokens=32768,65536", *CPU, "--nodes", "2"]
+    words += ["--setup", f"touch {tmp_path}/process-$SLURM_PROCID"]
     assert main(["launch", "slurm", *words, "--out", str(tmp_path / "two"), "--submit", "--wait"]) == 0
     two, one = table(tmp_path / "two"), alone(read_study(tmp_path / "two"), tmp_path / "one")
+    assert sorted(path.name for path in tmp_path.glob("process-*")) == ["process-0", "process-1"]
     assert list(two["num_devices"].unique()) == [2]
     assert list(one["num_devices"].unique()) == [1]
     # Sums over tokens are taken in another order.

@@ -29,6 +29,7 @@ EXAMPLE = """\
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine --submit
   moejax launch slurm --config=configs/tiny.py --out /shared/one --chip cpu                     # a single training
   moejax launch slurm --resume --out /shared/mine --chips-per-node 4 --set partition=gpu --set account=me --submit
+  moejax launch slurm --resume --out /shared/mine --setup 'module load cuda/12' --set partition=gpu --submit
   moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
   moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/mine --image REGISTRY/moejax:tpu --submit
   moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu
@@ -180,6 +181,7 @@ class SlurmCommand(LaunchOptions, name="launch slurm"):
     grace: Annotated[int, whole(0, 86_400)] = option(120, "seconds to save a checkpoint", metavar="SECONDS")
     at_a_time: Annotated[int, whole(1, 100_000)] = option(256, "maximum number of jobs at a time", metavar="N")
     set: tuple[str, ...] = option((), "a further option of sbatch", metavar="KEY=VALUE")
+    setup: tuple[str, ...] = option((), "a line of bash before the training, in every process", metavar="LINE")
     wait: bool = option(False, "wait until all have ended, and write the run table", needs=("submit",))
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
