@@ -42,10 +42,21 @@ class CloudEngine:
 
     study_name: str
     mount: Mount
+    secrets: Sequence[str] = ()
+    """Environment variables of every process whose values no manifest holds."""
 
     def name(self, task: Task) -> str:
         """Return the service's name of a training. It depends only on the training, so that none runs twice."""
-        return kubernetes_name(f"{self.study_name}-{task.name}")
+        # The name of a training that was launched without a study begins with the study's.
+        study = "" if f"{task.name}-".startswith(f"{self.study_name}-") else f"{self.study_name}-"
+        return kubernetes_name(f"{study}{task.name}-{self._mark(task.study, task.name)}")
+
+    def study_label(self, task: Task) -> str:
+        """Return the service's name of a study. Studies of one name in several folders differ."""
+        return kubernetes_name(f"{self.study_name}-{self._mark(task.study)}")
+
+    def _mark(self, *parts: object) -> str:
+        return hashlib.sha256(" ".join(map(str, (self.mount.source, *parts))).encode()).hexdigest()[:6]
 
 
 _LONGEST_NAME = 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +83,7 @@ class GkeOptions(EngineOptions):
     queue: str | None
     spot: bool
     image: str
+    secret: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +96,7 @@ class SkyOptions(EngineOptions):
     infra: str | None
     on_demand: bool
     image: str | None
+    secret: Sequence[str]
 
 
 def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
@@ -137,10 +138,6 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
             raise UserError(f"--set {name} was given twice; give it once.")
         settings[name] = value
     return settings
-
-
-def _name_there(study: Study, mount: Mount, folder: PurePosixPath) -> str:
-    return f"{study.name}-{hashlib.sha256(f'{mount.source} {folder}'.encode()).hexdigest()[:6]}"
 
 
 def _slurm_resources(options: SlurmOptions, study: Study) -> dict[str, ResourceRequest]:
@@ -198,9 +195,10 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
         check_name(f"--{option.replace('_', '-')}", getattr(options, option))
     tasks = _tasks(study, folder, _tpu_resources(options, study, options.chip or "v5p"))
     engine = GkeEngine(
-        study_name=_name_there(study, mount, folder),
+        study_name=study.name,
         image=options.image,
         mount=mount,
+        secrets=options.secret,
         namespace=options.namespace,
         service_account=options.service_account,
         queue=options.queue,
@@ -276,10 +274,11 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
     else:
         raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
     engine = SkyEngine(
-        study_name=_name_there(study, mount, folder),
+        study_name=study.name,
         accelerator=GPUS.get(chip, ""),
         image=options.image,
         mount=mount,
+        secrets=options.secret,
         infra=options.infra,
         spot=not options.on_demand,
     )

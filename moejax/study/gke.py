@@ -20,7 +20,6 @@ from moejax.study.cloud import (
     CloudEngine,
     as_yaml,
     chips_per_host,
-    kubernetes_name,
     run,
     xla_environment,
 )
@@ -30,6 +29,8 @@ RESTARTS = 100
 GRACE_SECONDS = 120
 """Seconds between the termination signal and the end of a machine; spot machines give less."""
 _MISTAKES = [1, 2]
+SECRET = "moejax"
+"""Kubernetes Secret with the values of ``CloudEngine.secrets``."""
 _CONTAINER = "train"
 
 
@@ -83,7 +84,7 @@ class GkeEngine(CloudEngine):
         metadata: dict[str, Any] = {
             "name": self.name(task),
             "namespace": self.namespace,
-            "labels": {"app": "moejax", "moejax-study": kubernetes_name(self.study_name)},
+            "labels": {"app": "moejax", "moejax-study": self.study_label(task)},
             # A node pool is a slice, and two trainings never share one.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         }
@@ -131,6 +132,9 @@ class GkeEngine(CloudEngine):
         topology = parse(task.resources.topology)
         tpus = {"google.com/tpu": chips_per_host(topology)}
         variables = {"JAX_PLATFORMS": "tpu,cpu"} | xla_environment(task.training, topology)
+        secrets = [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}} for name in self.secrets
+        ]
         account = {"serviceAccountName": self.service_account} if self.service_account else {}
         return {
             "restartPolicy": "Never",
@@ -147,7 +151,7 @@ class GkeEngine(CloudEngine):
                     "image": self.image,
                     # Kubernetes replaces $(NAME) by a variable's value, and $$ by $.
                     "command": [word.replace("$", "$$") for word in ("python", "-m", "moejax", *task.words)],
-                    "env": [{"name": name, "value": value} for name, value in variables.items()],
+                    "env": [{"name": name, "value": value} for name, value in variables.items()] + secrets,
                     # Ports of libtpu and of the coordinator of jax.distributed.
                     "ports": [{"containerPort": 8471}, {"containerPort": 8476}],
                     "resources": {"requests": tpus, "limits": tpus},

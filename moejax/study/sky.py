@@ -94,6 +94,8 @@ class SkyEngine(CloudEngine):
             # SkyPilot calls all machines of a TPU slice one node.
             "num_nodes": 1 if slice_ else task.resources.nodes,
             **({"envs": variables} if variables else {}),
+            # SkyPilot takes the values from the environment of the command that submits.
+            **({"secrets": dict.fromkeys(self.secrets)} if self.secrets else {}),
             "file_mounts": {str(self.mount.path): {"source": self.mount.source, "mode": "MOUNT"}},
             **install,
             "run": self._run(task),
@@ -116,7 +118,8 @@ class SkyEngine(CloudEngine):
         )
 
     def _command(self, task: Task, path: str) -> list[str]:
-        return ["sky", "jobs", "launch", "--name", self.name(task), path]
+        secrets = [word for name in self.secrets for word in ("--secret", name)]
+        return ["sky", "jobs", "launch", "--name", self.name(task), *secrets, path]
 
 
 def is_checkout(folder: Path) -> bool:

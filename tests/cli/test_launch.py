@@ -137,6 +137,39 @@ def test_skypilot_gets_a_task_file_for_each_training(printed):
 
 
 ONE = f"--config={STUDIES.parent / 'tiny.py'}"
+SECRETS = ["--secret", "WANDB_API_KEY", "--secret", "HF_TOKEN"]
+
+
+def test_a_secret_reaches_the_processes_and_no_manifest(printed, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "of-nobody")
+    manifest = printed("gke", ONE, "--topology", "v5e:1x1", "--out", "gs://b/one", *IMAGE, *SECRETS)
+    (container,) = yaml.safe_load(manifest)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    named = {one["name"]: one["valueFrom"] for one in container["env"] if "valueFrom" in one}
+    assert named == {name: {"secretKeyRef": {"name": "moejax", "key": name}} for name in ("WANDB_API_KEY", "HF_TOKEN")}
+    file = printed("sky", ONE, "--chip", "h100", "--out", "gs://b/one", *SECRETS)
+    assert " --secret WANDB_API_KEY --secret HF_TOKEN " in file.splitlines()[0]
+    assert yaml.safe_load(file)["secrets"] == {"WANDB_API_KEY": None, "HF_TOKEN": None}
+    assert "of-nobody" not in manifest + file
+
+
+@pytest.mark.parametrize("engine", ["gke", "sky"])
+def test_the_value_of_a_secret_is_refused_and_not_repeated(engine, capsys):
+    words = ["launch", engine, ONE, "--out", "gs://b/one", "--image", "docker:x", "--secret", "HF_TOKEN=of-nobody\n"]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert "--secret: name an environment variable, such as WANDB_API_KEY, without its value" in said.err
+    assert "of-nobody" not in said.out + said.err
+
+
+def test_the_name_of_a_single_training_is_not_doubled(printed):
+    def names(*words):
+        words = [ONE, *words, "--topology", "v5e:1x1", "--out", "gs://b/one", *IMAGE]
+        return [one["metadata"]["name"].rpartition("-")[0] for one in yaml.safe_load_all(printed("gke", *words))]
+
+    assert names() == ["tiny"]
+    assert names("--config.vmap.seeds=0,1") == ["tiny-seed0", "tiny-seed1"]
 
 
 def test_a_single_training_is_launched_as_a_study_of_one(printed):

@@ -35,7 +35,8 @@ import json, sys, sky
 for given in json.load(sys.stdin):
     task = sky.Task.from_yaml_config(given)
     (resources,) = task.resources
-    print(json.dumps({"nodes": task.num_nodes, "accelerators": resources.accelerators, "spot": resources.use_spot}))
+    read = {"nodes": task.num_nodes, "accelerators": resources.accelerators, "spot": resources.use_spot}
+    print(json.dumps(read | {"secrets": [one.name for one in task.managed_secret_refs]}))
 """
 
 
@@ -57,6 +58,7 @@ GKE = {
     "the smallest that holds each": ["--config", STUDIES / "zhao.py:G", *SHARDED, "--chip", "v6e", "--spot"],
     "a pod": [*PILOT, *SHARDED, "--chip", "v5p", "--queue", "tpus"],
     "one chip": ["--config", STUDIES / "zhao.py:tiny", "--chip", "v5e", "--service-account", "trainer"],
+    "secrets": ["--config", STUDIES / "zhao.py:tiny", "--chip", "v5e", "--secret", "WANDB_API_KEY"],
 }
 
 
@@ -74,6 +76,10 @@ def test_what_is_wrong_in_a_jobset_is_found(capsys, tmp_path):
         (("spec", "failurePolicy", "rules", 0, "action"), "Retry"),
         (("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "restart"), "Never"),
         (("spec", "replicatedJobs", 0, "template", "spec", "parallelism"), "two"),
+        (
+            ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "containers", 0, "env", 0),
+            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "moejax"}}},
+        ),
     ):
         bad = json.loads(json.dumps(good))
         place = bad
@@ -87,6 +93,7 @@ SKIES = {
     "GPUs": (["--config", STUDIES / "zhao.py:G", *SHARDED, "--chip", "h100"], "H100"),
     "several machines": ([*PILOT, *SHARDED, "--chip", "h200"], "H200"),
     "a slice": (["--config", STUDIES / "zhao.py:tiny", "--topology", "v5p:2x2x1"], "tpu-v5p-8"),
+    "secrets": (["--config", STUDIES / "zhao.py:tiny", "--chip", "h100", "--secret", "HF_TOKEN"], "H100"),
 }
 
 
@@ -100,3 +107,4 @@ def test_skypilot_reads_every_task_file_as_it_is_meant(words, accelerator, capsy
         assert task["accelerators"] == one["resources"]["accelerators"]
         assert list(task["accelerators"]) == [accelerator]
         assert (task["nodes"], task["spot"]) == (one["num_nodes"], True)
+        assert task["secrets"] == list(one.get("secrets", {}))

@@ -5,6 +5,7 @@ printed (with --json as data), and nothing is written. The same command resubmit
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +37,13 @@ EXAMPLE = """\
   moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
   moejax launch sky --config=FILE.py --chip h100 --nodes 4 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu
   moejax study status gs://bucket/mine"""
+
+
+def _variable(text: str) -> str:
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", text):
+        return text
+    # The text may hold a secret, which no message repeats.
+    raise UserError("name an environment variable, such as WANDB_API_KEY, without its value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +230,9 @@ class GkeCommand(LaunchOptions, name="launch gke"):
     queue: str | None = option(None, "Kueue's local queue", metavar="NAME")
     spot: bool = option(False, "use spot machines")
     image: str = option(REQUIRED, "image with moejax (launch/tpu.Dockerfile)", metavar="NAME")
+    secret: tuple[str, ...] = option(
+        (), "an environment variable from the Kubernetes Secret moejax", metavar="NAME", read=_variable
+    )
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
         from moejax.study.engines import GkeOptions, gke
@@ -249,6 +260,9 @@ class SkyCommand(LaunchOptions, name="launch sky"):
     again: bool = option(False, "also submit trainings that SkyPilot already has and has not ended")
     on_demand: bool = option(False, "use no spot machines")
     image: str | None = option(None, "image with moejax (default: install this folder)", metavar="docker:NAME")
+    secret: tuple[str, ...] = option(
+        (), "an environment variable that jobs get from this machine", metavar="NAME", read=_variable
+    )
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
         from moejax.study.engines import SkyOptions, sky
