@@ -10,8 +10,9 @@ Recipe:   AdamW with the learning rate of Tian et al. (2025) for the longest bud
           active parameter, of which the two longer ones cost only their decay and the rest of the trunk.
 Mesh:     parameters over all GPUs, without sending tokens. Outputs of attention and the experts' first product are
           saved; the rest of a layer is recomputed.
-Memory:   by the arithmetic of the plan's search, not measured: 42 GB of each of 8 GPUs, 56 GB of one.
-Cost:     4.1e19 FLOPs, the masked half of the scores not counted: 3.6 hours of 8 H100 at an assumed MFU of 40 %.
+Memory:   by the compiled plans above, not measured: 38 GB of each of 8 H100, 60 GB of one.
+Cost:     4.1e19 FLOPs, the masked half of the scores not counted. By the same plans at least 3.0 hours of 8 H100, or
+          29 hours of one; 3.6 hours of 8 at an assumed MFU of 40 %.
 Expected: a first loss near 10.8 nats/token, ln(50,304), that falls from the first steps on; no GPU has trained it yet.
 """
 
