@@ -75,7 +75,7 @@ format: $(VENV)/.installed  ## repair what ruff can repair
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 docs: $(VENV)/.docs  ## the site, into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(BIN)/zensical build
 
 constraints: $(VENV)/.installed  ## write down the versions installed now, without addresses
 	$(BIN)/pip freeze --exclude-editable | grep -v '@' > constraints/python$(VERSION).txt
