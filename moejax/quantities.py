@@ -90,6 +90,11 @@ def format(value: float | int, digits: int = 4) -> str:
     return _plain(value / 1000**power, digits) + ("" if power == 0 else _LETTERS[power - 1])
 
 
+def short(value: float, digits: int = 6) -> str:
+    """Format a number with at most ``digits`` digits and no letter: ``1e20``, ``0.95``."""
+    return f"{value:.{digits}g}".replace("e+0", "e").replace("e+", "e")
+
+
 def format_bytes(value: float | int, digits: int = 4) -> str:
     """Format bytes in decimal units: ``10.74 TB``, ``70.27 kB``."""
     power = 0

@@ -104,6 +104,11 @@ def test_a_long_text_is_refused_in_a_sentence(cell):
         quantities.parse(cell)
 
 
+@pytest.mark.parametrize(("value", "text"), [(1e22, "1e22"), (1.5e9, "1.5e9"), (0.95, "0.95"), (12_345_678, "1.23e7")])
+def test_a_short_number_has_no_plus_in_its_exponent(value, text):
+    assert quantities.short(value, 3) == text
+
+
 def test_bytes_have_their_own_letters():
     assert quantities.format_bytes(10.74e12) == "10.74 TB"
     assert quantities.format_bytes(70_272) == "70.27 kB"

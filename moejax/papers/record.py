@@ -15,6 +15,7 @@ from math import floor, log10
 from typing import Any, SupportsFloat
 
 from moejax.laws.law import Law
+from moejax.quantities import short
 
 Number = float | int
 Value = Number | str | None
@@ -229,11 +230,6 @@ def written(value: Value) -> str:
     if value is None or isinstance(value, str):
         return value or "nothing"
     return str(value) if isinstance(value, int) else f"{value:.5g}"
-
-
-def short(number: Number) -> str:
-    """Return a round number in short form: ``1e20``, ``0.95``."""
-    return f"{number:g}".replace("e+", "e")
 
 
 def readings(*values: Reading | Value) -> tuple[Reading, ...]:

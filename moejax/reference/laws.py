@@ -26,7 +26,7 @@ from moejax.laws.predict import predict as ask_law
 from moejax.laws.references import references_of
 from moejax.papers import errata
 from moejax.papers.plots import ALL
-from moejax.quantities import format
+from moejax.quantities import format, short
 from moejax.quantities import parse as parse_number
 from moejax.reference.settings import docstrings
 from moejax.report.mathml import block, inline
@@ -261,7 +261,7 @@ def _range(bounds: tuple[Any, Any] | None) -> str:
 
 
 def _short(value: Any) -> str:
-    return format(value) if value < 1e15 else f"{value:.4g}".replace("e+", "e")
+    return format(value) if value < 1e15 else short(value, 4)
 
 
 def _optima(law: Any) -> list[str]:

@@ -22,7 +22,8 @@ class Chosen:
 def choose_hyperparameters(training: Training) -> Chosen:
     """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by ``recipe.hyperparameters``.
 
-    The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to whole sequences.
+    The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to whole sequences that the
+    microbatches and the mesh's given axes divide. The devices along an axis of -1 are not known yet.
 
     Raises:
       UserError: the law is not known, or a longest budget too short for one batch.
@@ -43,7 +44,8 @@ def choose_hyperparameters(training: Training) -> Chosen:
         lines += [f"  optimizer.learning_rate = {rate.value:.3g}", f"  {rate.spread}"]
     if open_batch:
         found = float(LAWS[named].law(design)["batch_tokens"])
-        batch = max(1, round(found / length)) * length
+        together = recipe.microbatches * recipe.mesh.least_token_shards
+        batch = max(1, round(found / (length * together))) * length * together
         recipe = replace(recipe, batch_tokens=batch)
-        lines.append(f"  batch_tokens = {batch:,}: {found:,.0f} in whole sequences of {length}")
+        lines.append(f"  batch_tokens = {batch:,}: {found:,.0f} in multiples of {together} sequences of {length}")
     return Chosen(replace(training, recipe=recipe), (*lines, *(f"  {sentence}" for sentence in rate.beyond)))

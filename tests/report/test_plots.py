@@ -305,7 +305,7 @@ def test_a_curve_of_loss_against_compute_is_the_optimum_of_every_budget_with_the
     assert curve["flops"].iloc[-1] == pytest.approx(1e22)
     assert table.loc[table["kind"] == "run", "loss"].tolist() == runs.loss.tolist()
     figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
-    assert "target, 1e+22 FLOPs" in {row["series"] for row in figure.rows}
+    assert "target, 1e22 FLOPs" in {row["series"] for row in figure.rows}
     assert "90%" in figure.caption
 
 

@@ -135,6 +135,11 @@ def test_what_is_asked_of_a_table_alone_is_refused_of_a_study_and_of_a_fit(concl
         assert f"is a fit, whose report has no {named}" in capsys.readouterr().err
 
 
+def test_a_report_without_resamples_is_refused_by_the_name_of_the_option(capsys):
+    assert main(["report", "runs.csv", "--resamples", "0"]) == USERS
+    assert "--resamples is 0; give a whole number from 10 to 100,000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

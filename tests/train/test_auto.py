@@ -33,6 +33,15 @@ def test_what_is_open_follows_from_the_compute_of_the_longest_budget(training):
     assert any(f"batch_tokens = {chosen.training.recipe.batch_tokens:,}" in line for line in chosen.derivation)
 
 
+def test_a_chosen_batch_divides_into_microbatches_and_the_given_axes_of_the_mesh(training):
+    mesh = {"data": -1, "fsdp": 7, "expert": 2, "dcn_data": 3}
+    opened = left_open(training, budgets_tokens=[10**9], microbatches=5, mesh=mesh)
+    law = choose_hyperparameters(left_open(training, budgets_tokens=[10**9])).training.recipe.batch_tokens
+    batch = choose_hyperparameters(opened).training.recipe.batch_tokens
+    assert batch % (32 * 5 * 7 * 2 * 3) == 0
+    assert abs(batch - law) <= 32 * (5 * 7 * 2 * 3 / 2 + 1)
+
+
 def test_what_is_given_stays(training):
     assert choose_hyperparameters(training).training == training
     assert choose_hyperparameters(training).derivation == ()

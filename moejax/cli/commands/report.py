@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from moejax.cli.options import argument, flag_of, given, option, out
 from moejax.cli.out_folder import check_outputs, out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import Positive, Resamples, TableOptions, fit_in
+from moejax.cli.shared import Positive, TableOptions, fit_in
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.ranges import RESAMPLES
 from moejax.run_table import ENDINGS, TABLE
 from moejax.say import say
 from moejax.wording import listed
@@ -38,7 +40,9 @@ class ReportCommand(TableOptions, name="report"):
     flops: Positive | None = option(
         None, "budget of the decisions (ten times that of the largest run)", metavar="NUMBER", group="a run table"
     )
-    resamples: Resamples = option(300, "number of bootstrap resamples", metavar="COUNT", group="a run table")
+    resamples: Annotated[int, RESAMPLES] = option(
+        300, "number of bootstrap resamples", metavar="COUNT", group="a run table"
+    )
 
     @property
     def _place(self) -> tuple[Path, Path]:

@@ -19,7 +19,8 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.mixtures.sparsity import best_params_total, best_sparsity
 from moejax.papers.abnar.records import BUDGETS, SIZES, SPARSITIES, shape_of
 from moejax.papers.documents import ABNAR
-from moejax.papers.record import Number, short
+from moejax.papers.record import Number
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import (
     ACTIVE,

@@ -16,7 +16,8 @@ from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.mixtures import sparsity as optima
 from moejax.laws.mixtures.sparsity import ABNAR_2025 as LAW
-from moejax.papers.record import Number, Reading, Record, Records, Value, constants, holds, recorder, short, trend
+from moejax.papers.record import Number, Reading, Record, Records, Value, constants, holds, recorder, trend
+from moejax.quantities import short
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
 record = recorder("abnar")

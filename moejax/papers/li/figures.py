@@ -8,7 +8,7 @@ import numpy as np
 
 from moejax.laws.budget.resources import active_ratio
 from moejax.papers.documents import LI
-from moejax.papers.record import short
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import LOSS, Axis, Panel, Series, curves_of, figure
 from moejax.report.figures.style import INK, RED, coloured

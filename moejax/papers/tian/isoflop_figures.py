@@ -19,10 +19,10 @@ from moejax.fit.sweeps.leverages import leverage_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
 from moejax.papers.documents import TIAN
-from moejax.papers.record import short
 from moejax.papers.tian.budget_figures import NEAR
 from moejax.papers.tian.runs import LAW
 from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS, in_percent
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.law_curves import GRANULARITY_OF_LEVERAGE as GRANULARITY
 from moejax.report.figures.law_curves import LEVERAGE, RATIO, leverage

@@ -13,10 +13,10 @@ from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.leverage import leverage_between
 from moejax.papers.documents import TIAN
-from moejax.papers.record import short
 from moejax.papers.tian.recipe import curve_table, leverage_table
 from moejax.papers.tian.runs import LAW, from_runs
 from moejax.papers.tian.tables import OF_ROUTED, PRINTED_RATIO, ROUTED_RATIOS, in_percent
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.law_curves import GRANULARITY_OF_LEVERAGE as GRANULARITY
 from moejax.report.figures.law_curves import LEVERAGE, RATIO, field, leverage

@@ -15,8 +15,9 @@ from moejax.laws.conventions import FLOPS, PARAMS, multi_head
 from moejax.laws.design import Design
 from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
 from moejax.laws.predict import published
-from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, same, short, trend
+from moejax.papers.record import Number, Reading, Records, constants, holds, last_digit, recorder, same, trend
 from moejax.papers.tian import tables as tian_tables
+from moejax.quantities import short
 
 TITLE = 'Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts" (2025)'
 record = recorder("tian")

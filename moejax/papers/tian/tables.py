@@ -11,7 +11,8 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
 from moejax.laws.predict import published
-from moejax.papers.record import Reading, Record, Records, recorder, short
+from moejax.papers.record import Reading, Record, Records, recorder
+from moejax.quantities import short
 
 record = recorder("tian")
 

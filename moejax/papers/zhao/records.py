@@ -11,9 +11,10 @@ from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
 from moejax.laws.mixtures import five_factor as optima
 from moejax.laws.mixtures.five_factor import ZHAO_2025 as LAW
-from moejax.papers.record import Reading, Records, constants, holds, recorder, short, trend
+from moejax.papers.record import Reading, Records, constants, holds, recorder, trend
 from moejax.papers.zhao import models as zhao_models
 from moejax.papers.zhao import table_6 as zhao_experiments
+from moejax.quantities import short
 
 TITLE = 'Zhao et al., "Towards a Comprehensive Scaling Law of Mixture-of-Experts" (2025)'
 record = recorder("zhao")

@@ -18,6 +18,7 @@ from moejax.interval import in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, design_from, known, value_of
 from moejax.laws.law import Law
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
 from moejax.report.figures.runs import range_of, split_into_classes
@@ -191,7 +192,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         )
     top, bottom = _view(runs, curves)
     for flops in column(table[table["kind"] == TARGET], "flops"):
-        label = f"target, {flops:.3g} FLOPs"
+        label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", colour=INK))
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
     note = f"lines: least loss of each budget; bands: {level} intervals".replace("  ", " ")

@@ -14,7 +14,7 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.law import Law
 from moejax.laws.mixtures.leverage import optimal_granularity
 from moejax.laws.predict import published
-from moejax.quantities import format
+from moejax.quantities import format, short
 from moejax.report.figures.figure import Figure, FigureInputs, evaluate
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Field, Panel, Series, draw
 from moejax.report.figures.style import INK, ramp
@@ -62,7 +62,7 @@ def over_training(inputs: FigureInputs) -> Figure:
     """Draw the reducible loss against tokens per parameter, a curve per budget."""
     ratios = _spread(TOKENS_PER_PARAM, POINTS)
     budgets = _spread((1e18, 1e24), LINES)
-    lines = {f"{c:.0e} FLOPs".replace("e+", "e"): {"flops": c} for c in budgets}
+    lines = {f"{short(c, 1)} FLOPs": {"flops": c} for c in budgets}
     series = []
     for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True):
         params = np.sqrt(one["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * ratios))

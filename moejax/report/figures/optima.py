@@ -17,6 +17,7 @@ from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.laws.law import Law
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, RC, grid, quantity_axis
 from moejax.report.findings import Findings
@@ -50,7 +51,7 @@ def isoflop_slice(findings: Findings) -> Figure | None:
         # An interval that is not determined goes on beyond the edge.
         axes.set_xlim(active[0], active[-1])
         quantity_axis(axes.xaxis, active, most=5)
-        axes.set_title(f"{law.name}, {_of(law.name, analysed.decisions)[0].flops:.3g} FLOPs")
+        axes.set_title(f"{law.name}, {short(_of(law.name, analysed.decisions)[0].flops, 3)} FLOPs")
         axes.set_xlabel("active parameters")
         _zoom(axes, rows, law.name)
         axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16))
