@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.laws.budget.peak_rate import LAWS, counted, peak_rate
 from moejax.train.training import Training
+
+OTHER_BATCH = 2.0
+"""Ratio of a given batch to the law's above which the law's learning rate is said to be for another batch."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,8 @@ class Chosen:
 def choose_hyperparameters(training: Training) -> Chosen:
     """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by ``recipe.hyperparameters``.
 
-    The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to whole sequences that the
-    microbatches and the mesh's given axes divide. The devices along an axis of -1 are not known yet.
+    The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to a power of two
+    sequences, so that meshes and microbatches divide it: which ones are used must not change the numbers.
 
     Raises:
       UserError: the law is not known, or a longest budget too short for one batch.
@@ -42,10 +46,13 @@ def choose_hyperparameters(training: Training) -> Chosen:
     if open_rate:
         recipe = replace(recipe, optimizer=replace(recipe.optimizer, learning_rate=rate.value))
         lines += [f"  optimizer.learning_rate = {rate.value:.3g}", f"  {rate.spread}"]
+    best = float(LAWS[named].law(design)["batch_tokens"])
     if open_batch:
-        found = float(LAWS[named].law(design)["batch_tokens"])
-        together = recipe.microbatches * recipe.mesh.least_token_shards
-        batch = max(1, round(found / (length * together))) * length * together
+        batch = 2 ** max(0, round(math.log2(best / length))) * length
         recipe = replace(recipe, batch_tokens=batch)
-        lines.append(f"  batch_tokens = {batch:,}: {found:,.0f} in multiples of {together} sequences of {length}")
+        lines.append(f"  batch_tokens = {batch:,}: {best:,.0f} rounded to a power of two of sequences of {length}")
+    elif not best / OTHER_BATCH <= recipe.batch_tokens <= best * OTHER_BATCH:
+        lines.append(
+            f"  The rate is for batches of {best:,.0f} tokens; yours has {recipe.batch_tokens:,}, so sweep the rate."
+        )
     return Chosen(replace(training, recipe=recipe), (*lines, *(f"  {sentence}" for sentence in rate.beyond)))

@@ -35,11 +35,6 @@ class MeshShape:
     expert: Devices = 1
     tensor: Devices = 1
 
-    @property
-    def least_token_shards(self) -> int:
-        """Number of token shards, where the axis that takes the remaining devices has one."""
-        return math.prod(max(1, getattr(self, axis)) for axis in ("dcn_data", *TOKEN_AXES))
-
     def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
         """Return sizes in the order of ``MESH_AXES``, for devices in this many slices; ``data`` counts those of all
         slices.

@@ -337,7 +337,10 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and 24, which were asked for, will not do"),
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
         (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
-        (["gke", PILOT[0], *PILOT[2:], "--out", "gs://b/x", *IMAGE], "A batch has 2432 sequences, which"),
+        (
+            ["gke", PILOT[0], PILOT[1].replace("8388608", "8306688"), *PILOT[2:], "--out", "gs://b/x", *IMAGE],
+            "A batch has 2028 sequences, which",
+        ),
         (["gke", TINY, "--out", "runs/x", *IMAGE], "a bucket, such as gs://BUCKET/STUDY"),
         (["gke", TINY, "--out", "s3://b/x", *IMAGE], "GKE mounts buckets of Google's"),
         (["slurm", TINY, "--chip", "v5p"], "v5p is a TPU, and Slurm's jobs train on NVIDIA GPUs"),
