@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 
 from moejax.errors import UserError
 
@@ -69,6 +71,31 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = nearest(name, known)
     return f"did you mean {' or '.join(near)}?" if near else f"known are {some(known, MOST_NAMES)}."
+
+
+_IN_COMMAND: ContextVar[bool] = ContextVar("_IN_COMMAND", default=False)
+_OPTIONS = {"like": "--arch or --config", "targets": "--target", "most": "--k"}
+"""Options whose arguments in Python have another name."""
+
+
+@contextlib.contextmanager
+def in_command() -> Iterator[None]:
+    """Make messages name options of the command line instead of arguments of Python."""
+    before = _IN_COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _IN_COMMAND.reset(before)
+
+
+def argument(name: str) -> str:
+    """Return an argument as a message names it: an option in a command, a name in backticks in Python."""
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}") if _IN_COMMAND.get() else f"`{name}`"
+
+
+def option_hint(text: str) -> str:
+    """Return a part of a sentence about options that only the command has; empty in Python."""
+    return text if _IN_COMMAND.get() else ""
 
 
 def command(*words: object) -> str:

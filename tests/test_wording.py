@@ -23,6 +23,14 @@ def test_a_librarys_words_are_one_short_line():
     assert says("Orbax", ValueError(f"{'x' * 900}\nno space"), end=True).endswith("xx no space")
 
 
+def test_a_message_names_options_in_a_command_and_arguments_in_python():
+    assert (wording.argument("sequence_length"), wording.option_hint(" (--out)")) == ("`sequence_length`", "")
+    with wording.in_command():
+        assert (wording.argument("sequence_length"), wording.argument("most")) == ("--sequence-length", "--k")
+        assert wording.option_hint(" (--out)") == " (--out)"
+    assert wording.argument("most") == "`most`"
+
+
 def test_of_ten_thousand_known_names_an_unknown_one_is_told_a_few():
     said = wording.did_you_mean("=", [f"task_{number}" for number in range(10_000)])
     assert said.endswith("task_39 and 9960 more.")

@@ -24,7 +24,7 @@ from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.errors import ChildError, UserError, out_of_memory
 from moejax.folder import is_file, reading
 from moejax.say import discard, say
-from moejax.wording import did_you_mean, says
+from moejax.wording import did_you_mean, in_command, says
 
 DONE, OTHERS, USERS = 0, 1, 2
 
@@ -142,6 +142,11 @@ def _run(words: list[str]) -> int:
     name, *rest = words
     if name not in COMMANDS:
         return _fail(f"{name} is not a command; {did_you_mean(name, COMMANDS)}")
+    with in_command():
+        return _run_command(name, rest)
+
+
+def _run_command(name: str, rest: list[str]) -> int:
     try:
         given, overrides = split_overrides(rest)
         command = parse_command(name, given, {"overrides": tuple(overrides), "words": tuple(rest)})

@@ -238,17 +238,37 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
     return changed
 
 
-def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
-    """Return the text of a config file for ``moejax train --config``; ``says`` is a line about the origin of the
-    design.
+def training_settings(built: Built, name: str, sequence_length: int) -> dict[str, Any]:
+    """Return the settings of a training of a built model, as a config file has them.
 
     Batch size and learning rate are "auto", so that the trainer's law sets them. Types, mesh and remat are those that
     the costs of a design assume: bfloat16, with parameters split over all devices. The user must name the data.
     """
-    options = changed_options(built.architecture).items()
-    settings = "".join(f"        {key}={_written(value)},\n" for key, value in options)
     tokens = built.whole_tokens(sequence_length)
     remat = "attn_out+moe_gate_up" if built.architecture.is_moe else "attn_out"
+    return {
+        "name": name,
+        "seed": 0,
+        "architecture": changed_options(built.architecture),
+        "recipe": {
+            "budgets_tokens": [tokens],
+            "batch_tokens": "auto",
+            "data": {"sequence_length": sequence_length},
+            "optimizer": {"learning_rate": "auto", "warmup_tokens": max(1, tokens // 100)},
+            "mesh": {"data": 1, "fsdp": -1},
+            "runtime": {"compute_dtype": "bfloat16", "remat": remat},
+        },
+    }
+
+
+def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
+    """Return the text of a config file with ``training_settings``; ``says`` is a line about the origin of the
+    design."""
+    settings = training_settings(built, name, sequence_length)
+    architecture, recipe = (
+        "".join(f"        {key}={_written(value)},\n" for key, value in settings[part].items())
+        for part in ("architecture", "recipe")
+    )
     return f'''"""{says}
 
 Command:  moejax train --config=FILE --config.recipe.data.source=DATA
@@ -262,23 +282,21 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """The training."""
     config = ConfigDict()
-    config.name = "{name}"
-    config.seed = 0
+    config.name = "{settings["name"]}"
+    config.seed = {settings["seed"]}
     config.architecture = dict(
-{settings}    )
+{architecture}    )
     config.recipe = dict(
-        budgets_tokens=[{tokens:_}],
-        batch_tokens="auto",
-        data=dict(sequence_length={sequence_length}),
-        optimizer=dict(learning_rate="auto", warmup_tokens={max(1, tokens // 100):_}),
-        mesh=dict(data=1, fsdp=-1),
-        runtime=dict(compute_dtype="bfloat16", remat="{remat}"),
-    )
+{recipe}    )
     return config
 '''
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"dict({', '.join(f'{key}={_written(one)}' for key, one in value.items())})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
         return f"{value:_}"
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
-from moejax.design.build import Built, build, config_text, max_tokens_within, measured
+from moejax.design.build import Built, build, config_text, max_tokens_within, measured, training_settings
 from moejax.design.constraint import Constraint, held, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
 from moejax.design.problem import Optimum, Problem, of_sizes, optimise
@@ -25,7 +25,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.law import Law, Published
 from moejax.laws.predict import Ranged, check_experts, predict, published
 from moejax.result import Result, Shown, imported
-from moejax.wording import told
+from moejax.wording import argument, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +133,24 @@ class DesignResult(Shown):
         Raises:
           UserError: no model was built.
         """
-        if self.built is None:
-            raise UserError(f"No model was built, so there is no config. {self.not_built}")
         problem = self.optimum.problem
         says = f"Designed under the law {type(problem.law).__name__}: {', '.join(map(str, problem.constraints))}."
-        return config_text(self.built, name, says, problem.assumptions.sequence_length)
+        return config_text(self._built("config"), name, says, problem.assumptions.sequence_length)
+
+    def training(self, name: str = "designed") -> dict[str, Any]:
+        """Return the settings of a training of the built model, for ``moejax.plan`` and ``moejax.train``.
+
+        The batch and the learning rate are "auto"; add the data, and a mesh for several devices.
+
+        Raises:
+          UserError: no model was built.
+        """
+        return training_settings(self._built("training"), name, self.optimum.problem.assumptions.sequence_length)
+
+    def _built(self, wanted: str) -> Built:
+        if self.built is None:
+            raise UserError(f"No model was built, so there is no {wanted}. {self.not_built}")
+        return self.built
 
 
 def customary_model(inputs: Iterable[str]) -> str:
@@ -199,8 +212,8 @@ def decide(
         return replace(decision, not_built=told(why))
     if built is None:
         said = (
-            "No whole-numbered shape near the optimum keeps all constraints; give a smaller --arch or --config, or "
-            "loosen them."
+            f"No whole-numbered shape near the optimum keeps all constraints; give a smaller model "
+            f"({argument('like')}), or loosen them."
         )
         return replace(decision, shape=shape, not_built=said)
     return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
@@ -254,7 +267,7 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     if sparse and not like.is_moe:
         raise UserError(
             f"{sparse[0]} asks for a mixture, and the model whose proportions are kept has no experts; give one that "
-            f"has some by --arch or --config."
+            f"has some ({argument('like')})."
         )
     return replace(problem, space=space, constraints=constraints)
 

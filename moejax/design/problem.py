@@ -20,6 +20,7 @@ from moejax.float64 import float64
 from moejax.laws.active_params import ActiveParams
 from moejax.laws.law import Law
 from moejax.minimise import sobol
+from moejax.wording import option_hint
 
 STARTS = 8
 SAME = 1e-6
@@ -99,7 +100,7 @@ class Problem:
                     asked = next((c.said for c in self.constraints if c.name == name and c.said), name)
                     raise UserError(
                         f"{asked} cannot be constrained: {reads}, and from these alone it does not follow. Choose a "
-                        f"shape (--shape), or leave the constraint out."
+                        f"shape{option_hint(' (--shape)')}, or leave the constraint out."
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:

@@ -21,7 +21,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import AS_DENSE, beyond_in_words
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written
-from moejax.wording import listed
+from moejax.wording import argument, listed, option_hint
 
 SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
 """Short names for tables with many columns."""
@@ -55,7 +55,7 @@ def summary(name: str, decision: DesignResult) -> Result:
     if built is not None and built.prediction.as_dense:
         warnings.append(AS_DENSE)
     rate = _rate(decision)
-    notes += [f"{rate.sentence} config.py has learning_rate auto, which takes it."] if rate else []
+    notes += [f"{rate.sentence} The config has learning_rate auto, which takes it."] if rate else []
     constraints = "; ".join(map(str, optimum.problem.constraints))
     intervals = {
         key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})
@@ -133,23 +133,23 @@ def _to_train(decision: DesignResult) -> list[str]:
         cost = f"layers, widths and heads {costs[0]} over sizes alone, and {cost} {more}"
         about = (
             " Constraints, ranges and intervals are about sizes alone, whose FLOPs are 6·N·D; those of the other "
-            f"columns are counted layer by layer (--convention {assumptions.convention})."
+            f"columns are counted layer by layer{option_hint(f' (--convention {assumptions.convention})')}."
         )
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     activations = (
         f" and the activations of {format(assumptions.memory_tokens)} tokens" if assumptions.memory_tokens else ""
     )
+    written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
+    exact = option_hint(" --exact-shape builds the whole numbers nearest to the optimum, whatever hardware likes.")
     return [
-        f"Train the first column: {sizes} on {format(built.tokens)} tokens (--out DIR writes its config.py). "
-        f"In {goal}, {cost}.{about}",
-        f"chip_hours are of chips of {assumptions.chip_flops:.3g} FLOP/s at {assumptions.mfu:.0%} of it (--chip-flops, "
-        f"--mfu); memory_bytes are {assumptions.bytes_per_param:g} bytes a parameter{activations}.",
+        f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}. In {goal}, {cost}.{about}",
+        f"chip_hours are of chips of {assumptions.chip_flops:.3g} FLOP/s at {assumptions.mfu:.0%} of it{speed}; "
+        f"memory_bytes are {assumptions.bytes_per_param:g} bytes a parameter{activations}.",
         f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
-        f"{built.architecture.num_kv_heads} for keys and values. --exact-shape builds the whole numbers nearest to the "
-        f"optimum, whatever hardware likes.",
+        f"{built.architecture.num_kv_heads} for keys and values.{exact}",
         f"What the law does not read, as depth, heads and vocabulary, is as in {_likeness(shape)}, in proportion to "
-        f"the width or in number (--arch or --config for another).",
+        f"the width or in number ({argument('like')} for another).",
     ]
 
 

@@ -19,6 +19,7 @@ from moejax.laws.accounting import design_of, params
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
 from moejax.minimise import sobol
+from moejax.wording import argument, option_hint
 
 COUNT = 1024
 """Number of candidates to keep."""
@@ -102,7 +103,7 @@ def like(
     if other := [name for name in inputs if name not in FIELDS and name not in DERIVED]:
         raise UserError(
             f"The law reads {', '.join(other)}, which no architecture has. Use params_active, params_total, "
-            f"tokens or other sizes in its place, or list the candidate runs with --candidates."
+            f"tokens or other sizes in its place{option_hint(', or list the candidate runs with --candidates')}."
         )
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
@@ -132,14 +133,14 @@ def like(
     if not inside.any():
         raise UserError(
             f"No shape like the given ones is within {reach:g} times the sizes of the table's runs; give a closer "
-            f"one with --arch or --config, or a larger --reach."
+            f"one ({argument('like')}), or a larger {argument('reach')}."
         )
     cheapest = flops[inside].min()
     inside &= flops <= most_flops
     if not inside.any():
         raise UserError(
             f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
-            f"cheapest drawn costs {cheapest:.3g}); give a larger --flops or --reach."
+            f"cheapest drawn costs {cheapest:.3g}); give a larger {argument('flops')} or {argument('reach')}."
         )
     kept = np.flatnonzero(inside)
     if len(kept) > count:

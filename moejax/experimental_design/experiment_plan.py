@@ -27,6 +27,7 @@ from moejax.experimental_design.criterion import (
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.fit.fit_result import FitResult
 from moejax.float64 import float64
+from moejax.wording import argument
 
 STEPS = 60
 LINE_SEARCH_POINTS = 12
@@ -278,7 +279,8 @@ def choose_runs(
     """
     if not (flops <= budget.flops).any():
         raise UserError(
-            f"The cheapest candidate costs {flops.min():.3g} FLOPs and the budget is {budget.flops:.3g}; raise --flops."
+            f"The cheapest candidate costs {flops.min():.3g} FLOPs and the budget is {budget.flops:.3g}; raise "
+            f"{argument('flops')}."
         )
     arrays = posterior_arrays(posteriors)
     relaxed = relax(arrays, flops, budget)
@@ -287,8 +289,8 @@ def choose_runs(
     if not order:
         noise = max(one.noise for one in posteriors)
         raise UserError(
-            f"No candidate makes the answers more certain at a noise of {noise:.3g} in log loss; correct --noise, or "
-            f"raise --flops."
+            f"No candidate makes the answers more certain at a noise of {noise:.3g} in log loss; correct "
+            f"{argument('noise')}, or raise {argument('flops')}."
         )
     before, afterwards = (deviations(arrays, c) for c in (np.zeros(len(flops)), counts))
     return ExperimentPlan(

@@ -20,6 +20,7 @@ from moejax.fit.uncertainty.undetermined import slopes_of_log_loss
 from moejax.float64 import float64
 from moejax.laws.design import Design, in_units, known, value_of
 from moejax.laws.law import Law
+from moejax.wording import argument, option_hint
 
 PRIOR = 2.0
 """Prior standard deviation of a centred coefficient: in e-folds, or in units for a coefficient of any sign."""
@@ -119,7 +120,9 @@ def laplace_posterior(
       Undefined: an answer is not a positive number under this law.
     """
     if not noise > 0:
-        raise UserError(f"The noise is {noise:g}; without scatter every run would tell everything. Give --noise.")
+        raise UserError(
+            f"The noise is {noise:g}; without scatter every run would tell everything. Give {argument('noise')}."
+        )
     fixed = dict(fixed or {})
     objective = FitObjective(type(law), Squared(), tuple(sorted(fixed)), output)
     data = data_of(objective, runs, fixed)
@@ -132,10 +135,10 @@ def laplace_posterior(
         predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, new))
         values, answer_slopes = (np.asarray(part) for part in _answers(objective, tuple(answers), point, data))
     if not (np.isfinite(values).all() and np.isfinite(answer_slopes).all()):
+        around = option_hint(", or plan around published constants (--around)")
         raise Undefined(
             f"Under the fitted {type(law).__name__} the requested quantity is not a positive number, so no "
-            f"run can make it more certain; ask for a loss (--target loss:…), or plan around "
-            f"published constants (--around)."
+            f"run can make it more certain; ask for a loss as the target{around}."
         )
     root, own = np.sqrt(runs.weight), noise * np.sqrt(1 - shared)
     rows = root[:, None] * old / own

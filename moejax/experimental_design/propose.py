@@ -46,6 +46,7 @@ from moejax.result import Result, Shown, imported
 from moejax.run_table import read_as_it_is
 from moejax.say import say
 from moejax.stored import foreign_json
+from moejax.wording import argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +177,7 @@ def propose(
     for name, values in assumed.items():
         at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
     if noise is None and not fits and not searches:
-        raise UserError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
+        raise UserError(f"How far runs scatter is not known without a fit; give {argument('noise')}, such as 0.003.")
     shares = dict.fromkeys(laws, 1 / len(laws))
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
@@ -286,7 +287,9 @@ def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[st
     """Return the estimand of ``WHAT:NAME=VALUE,…`` for a law."""
     if (model := CATALOGUE.get(what.lower())) is not None:
         if set(given) != {"tokens"}:
-            raise UserError(f"--target {what}: give its training tokens and nothing else: {what}:tokens=14.8T.")
+            raise UserError(
+                f"The target {what} needs its training tokens and nothing else, such as {what}:tokens=14.8T."
+            )
         design = known(design_of(model.architecture, given["tokens"], 4096))
         return prediction_estimand(law, {name: float(value) for name, value in design.items()})
     if what in ("loss", *law.outputs):
@@ -303,8 +306,8 @@ def _check_output(asked: Mapping[str, Sequence[Estimand]], laws: Mapping[str, ty
             continue
         if wrong := [one.name for one in asked[name] if one.name in {*law.outputs, *without} - {output}]:
             raise UserError(
-                f"--target {wrong[0]} does not depend on the {output}, which is fitted; name the column of what it "
-                f"rests on by --loss."
+                f"The target {wrong[0]} does not depend on the {output}, which is fitted; name the column of what it "
+                f"rests on by {argument('loss')}."
             )
 
 
@@ -365,7 +368,7 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architectu
         # One dense model and one of every kind of mixture suffice, since sizes are varied.
         return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
     name = customary_model(inputs)
-    say(f"Shapes have the proportions and the vocabulary of {name}; give your own with --arch or --config.")
+    say(f"Shapes have the proportions and the vocabulary of {name}; give your own ({argument('like')}).")
     return [CATALOGUE[name].architecture]
 
 

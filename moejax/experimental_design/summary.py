@@ -20,7 +20,7 @@ from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table
-from moejax.wording import listed
+from moejax.wording import argument, listed
 
 
 def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: str) -> str:
@@ -152,7 +152,8 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     for name, lost, lost_after in zip(proposal.posteriors, plan.unidentified, plan.still_unidentified, strict=True):
         for title, was, remains in zip(titles, lost, lost_after, strict=True):
             if was:
-                ending = "would still not identify it: raise --flops or --k" if remains else "would identify it"
+                more = f"raise {argument('flops')} or {argument('most')}"
+                ending = f"would still not identify it: {more}" if remains else "would identify it"
                 yield f"The runs so far do not identify {title} under {name}; those proposed {ending}."
 
 
@@ -163,7 +164,7 @@ def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
         sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
         yield (
             f"In {len(many)} of the {len(chosen)} runs more than half of the active parameters are the vocabulary's "
-            f"({sizes} tokens). Pass your vocabulary with --arch or --config, or plan for larger runs."
+            f"({sizes} tokens). Pass your vocabulary ({argument('like')}), or plan for larger runs."
         )
 
 

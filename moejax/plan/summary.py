@@ -64,7 +64,17 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     return Result(title=title, warnings=_warnings(plan), tables=tables, data=as_data(plan, price))
 
 
+def excess(plan: Plan) -> str:
+    """Return by how much a training exceeds the memory of a chip, or XLA's reason."""
+    if plan.memory.left >= 0:
+        return f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit.rstrip('.')}."
+    over = f"{format_bytes(-plan.memory.left, 3)} more than the {format_bytes(plan.memory.limit, 3)} of a chip"
+    return f"{plan.name} does not fit {plan.topology}: it needs {over}."
+
+
 def _warnings(plan: Plan) -> list[str]:
+    if not plan.fits:
+        return [excess(plan)]
     once = plan.program.once_counted if plan.program else 0
     if not once:
         return []
@@ -122,12 +132,15 @@ def _memory(plan: Plan) -> Table:
         ["parameters", memory.parameters],
         ["optimiser state", memory.optimizer_state],
         ["averages, counters, batch", memory.other_state + memory.batch],
-        ["gradients, activations, buffers", memory.temporaries],
-        ["or in an evaluation", memory.evaluation],
-        ["program", memory.program],
-        ["together", memory.total],
-        *([["the chip has", memory.limit]] if memory.limit else []),
     ]
+    if memory.temporaries:  # XLA does not always state them for a program that it refuses.
+        rows += [
+            ["gradients, activations, buffers", memory.temporaries],
+            ["or in an evaluation", memory.evaluation],
+            ["program", memory.program],
+            ["together", memory.total],
+        ]
+    rows += [["the chip has", memory.limit]] if memory.limit else []
     return Table("memory of one chip", (Column(""), Column("bytes", format_bytes)), rows)
 
 

@@ -291,6 +291,7 @@ def test_a_step_that_does_not_fit_takes_no_time():
         assert not plan.fits
         found = summary(plan, price=1.0)
         assert "a step" not in [table.title for table in found.tables]
+        assert found.warnings[0].startswith(f"{plan.name} does not fit {plan.topology}: ")
         assert not found.data.keys() & {"seconds", "days", "tokens_per_day", "chip_hours", "cost", "mfu"}
     assert "days" in summary(planned(training(), V5E)).data
 

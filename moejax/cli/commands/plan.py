@@ -152,18 +152,16 @@ def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
 def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
     from moejax.plan import process
     from moejax.plan.search import remedies
+    from moejax.plan.summary import excess
 
     with progress() as show:
         fitting = remedies(training, topology, process.plan, progress=show)
     memory = plan.memory
-    over = f"{format_bytes(-memory.left, 3)} more than the {format_bytes(memory.limit, 3)} of a chip"
     parts = (
         f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
         f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
     )
-    what = f"{plan.name} does not fit {plan.topology}: it needs {over} ({parts})."
-    if memory.left >= 0:
-        what = f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit}. {parts.capitalize()}."
+    what = f"{excess(plan).removesuffix('.')} ({parts})."
     if not fitting:
         return f"{what} Nothing that was tried does; use more or larger chips, or a smaller batch."
     lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in fitting]
