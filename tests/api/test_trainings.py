@@ -1,4 +1,4 @@
-"""``mj.train`` and ``mj.plan`` take a ``Training`` or the dictionary of a config, and answer with tables and figures."""
+"""``mj.train`` and ``mj.plan`` take the dictionary of a config, and answer with tables and figures."""
 
 import copy
 import json
@@ -11,17 +11,17 @@ from moejax.errors import UserError
 
 SETTINGS = {
     "name": "small",
-    "architecture": dict(
-        vocab_size=257,
-        model_dim=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        num_experts=4,
-        top_k=2,
-        expert_hidden=8,
-    ),
+    "architecture": {
+        "vocab_size": 257,
+        "model_dim": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "head_dim": 8,
+        "num_experts": 4,
+        "top_k": 2,
+        "expert_hidden": 8,
+    },
     "recipe": {
         "budgets_tokens": [1024, 2048],
         "batch_tokens": 256,
@@ -70,10 +70,11 @@ def test_a_mistake_in_a_dictionary_is_named_by_its_path():
 
 
 def test_a_design_that_cannot_be_built_has_no_training_and_names_the_argument_to_change():
-    dense = mj.Architecture(**SETTINGS["architecture"]).replace(num_experts=0, top_k=0, expert_hidden=0, dense_hidden=32)
+    mixture = mj.Architecture(**SETTINGS["architecture"])
+    dense = mixture.replace(num_experts=0, top_k=0, expert_hidden=0, dense_hidden=32)
     decision = mj.design("effective_params", flops=1e20, hold={"expansion": 4}, like=dense)
     for wanted in (decision.training, decision.config):
-        with pytest.raises(UserError, match=r"no (training|config)\. .* has no experts; give one that has some \(`like`\)"):
+        with pytest.raises(UserError, match=r"no (training|config)\. .*; give one that has some \(`like`\)"):
             wanted()
 
 
@@ -88,5 +89,5 @@ def test_the_training_of_a_design_is_planned_and_the_plan_is_drawn():
     assert (plan.name, plan.mesh["fsdp"]) == ("mine", 2)
     assert 0 <= training["recipe"]["budgets_tokens"][0] - plan.tokens < plan.batch_tokens == 2**14
     assert plan.memory.parameters > 0
-    assert plan.to_frame()["bytes"][0] == plan.memory.parameters
+    assert plan.memory.parameters in list(plan.to_frame()["bytes"])
     assert plan.plot().rows

@@ -146,7 +146,7 @@ def test_commands_speak_of_the_output_that_was_fitted(table, tmp_path, capsys):
     capsys.readouterr()
     words = ["next", table, "--law", "step_law", "--loss", "batch_tokens", "--flops", "1e21"]
     assert main([*words, "--target", f"learning_rate:{RUN}"]) == 2
-    assert "--target learning_rate does not depend on the batch_tokens, which is fitted" in capsys.readouterr().err
+    assert "The target learning_rate does not depend on the batch_tokens, which is fitted" in capsys.readouterr().err
 
 
 def test_laws_of_what_differs_by_factors_are_compared_by_logarithms(table, capsys):
