@@ -140,7 +140,7 @@ class DesignResult(Shown):
     def training(self, name: str = "designed") -> dict[str, Any]:
         """Return the settings of a training of the built model, for ``moejax.plan`` and ``moejax.train``.
 
-        The batch and the learning rate are "auto"; add the data, and a mesh for several devices.
+        The batch and the learning rate are "auto"; add the data.
 
         Raises:
           UserError: no model was built.
