@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TypeVar
 
 from moejax.errors import UserError
 from moejax.wording import told
 
+NAME = re.compile("[a-z][a-z0-9_]*")
+"""Pattern of the names of plugins."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -58,16 +63,28 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
     for point in entry_points(group=group):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         where, remedy = f"The package {package} (entry point {point.name!r} of {group})", "Change or uninstall it."
+        if not NAME.fullmatch(point.name):
+            raise UserError(f"{where} needs a name of lower-case letters, digits and underscores. {remedy}")
         if point.name in merged:
             raise UserError(f"{where} has the name of another plugin or of moejax's own. {remedy}")
         try:
-            found = point.load()
-        except Exception as error:
+            # A package may print; stdout is for results. It may also exit, without an error.
+            with contextlib.redirect_stdout(sys.stderr):
+                found = point.load()
+        except (Exception, SystemExit) as error:
             raise UserError(f"{where} cannot be imported ({told(error)}). {remedy}") from error
-        if not (callable(found) if kind is None else isinstance(found, kind)):
+        fits = callable(found) and not isinstance(found, type) if kind is None else isinstance(found, kind)
+        if not fits:
             wanted = "a function" if kind is None else f"a {kind.__name__}"
             raise UserError(f"{where} is a {type(found).__name__} and must be {wanted}. {remedy}")
         if kind is not None and (name := getattr(found, "name", "")) != point.name:
             raise UserError(f"{where} has the name {name!r}; both must be the same. {remedy}")
         merged[point.name] = found
     return merged
+
+
+def plugin_versions(group: str) -> dict[str, str]:
+    """Return the versions of the packages that declare entry points of a group, without importing them."""
+    from importlib.metadata import entry_points
+
+    return {point.dist.name: point.dist.version for point in entry_points(group=group) if point.dist}

@@ -9,11 +9,13 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.weight_mapping import pairs
 from moejax.laws import ALIASES, CLAIMS, DECISIONS, LAWS, NOT_SEARCHED, PUBLISHED, entries
 from moejax.routing import ROUTERS
+from moejax.train.directory.row import versions
 from moejax.train.directory.saved_weights import find_saved_state, read_saved
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
@@ -192,6 +194,10 @@ def test_a_family_of_another_package_is_read_and_written(install, tmp_path, caps
         ("data_only = MODULE:DataOnly", LAW, "is a type and must be a LawEntry"),
         ("another = MODULE:ENTRY", LAW, "has the name 'data_only'; both must be the same"),
         ("data_only = MODULE:ENTRY", LAW.replace('"smith"', '"hoffmann"'), "the name or alias 'hoffmann'"),
+        ("five-factor = MODULE:ENTRY", LAW, "needs a name of lower-case letters, digits and underscores"),
+        ("data_only = MODULE:ENTRY", "import sys; sys.exit(0)", "cannot be imported"),
+        ("data_only = MODULE:ENTRY", LAW.replace("law=DataOnly", "law=int"), "give a class made by"),
+        ("data_only = MODULE:ENTRY", LAW.replace('("smith",)', "None"), "give a tuple of lower-case names"),
     ],
 )
 def test_a_package_that_cannot_be_used_is_named_in_a_sentence(install, capsys, line, text, said):
@@ -202,6 +208,21 @@ def test_a_package_that_cannot_be_used_is_named_in_a_sentence(install, capsys, l
     shown = " ".join(capsys.readouterr().err.split())
     assert said in shown
     assert "moejax-example-0 1.0" in shown or "hoffmann" in said
+
+
+@pytest.mark.parametrize("text", ["tempered = int", "tempered = 3"])
+def test_a_router_is_a_function(install, text):
+    install("routers", "tempered = MODULE:tempered", text)
+    with pytest.raises(UserError, match=r"moejax-example-0 1.0.* must be a function"):
+        list(ROUTERS)
+
+
+def test_what_a_package_prints_does_not_spoil_a_result_and_its_version_is_recorded(install, capsys):
+    install("laws", "data_only = MODULE:ENTRY", f"print('hello')\n{LAW}")
+    assert main(["laws", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[-1]["law"] == "data_only"
+    install("routers", "tempered = MODULE:tempered", ROUTER)
+    assert versions()["moejax-example-1"] == "1.0"
 
 
 def test_a_package_that_is_imported_first_is_whole(install):

@@ -22,6 +22,7 @@ from moejax.errors import UserError
 from moejax.laws.claim import Claim
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design, Scalar, known
+from moejax.plugins import NAME
 from moejax.pytree import pytree
 from moejax.wording import listed
 
@@ -264,3 +265,9 @@ class LawEntry:
     """Claims with published constants, by the function that makes them; ``moejax.laws`` collects them."""
     not_searched: str = ""
     """Reason why the fitting engine does not search for the coefficients, if they are determined otherwise."""
+
+    def __post_init__(self) -> None:
+        if not all(hasattr(self.law, name) for name in ("inputs", "outputs", "__dataclass_fields__")):
+            raise UserError(f"The law of {self.name} is {self.law!r}; give a class made by moejax.laws.law.law.")
+        if not isinstance(self.aliases, tuple) or not all(map(NAME.fullmatch, self.aliases)):
+            raise UserError(f"The aliases of {self.name} are {self.aliases!r}; give a tuple of lower-case names.")

@@ -21,6 +21,7 @@ from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token, mtp_params, params, params_active_served
 from moejax.laws.design import Design
 from moejax.model import transformer
+from moejax.plugins import plugin_versions
 from moejax.routing.sums import RoutingSums, balance_loss, statistics
 from moejax.train.devices import Speed, memory
 from moejax.train.directory.attempts import AttemptRecorder, goodput
@@ -176,6 +177,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         **named,
+        **plugin_versions("moejax.routers"),
         **rounding(),
     }
 
