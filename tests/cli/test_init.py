@@ -131,7 +131,11 @@ def test_a_config_from_a_checkpoint_trains_it_further_and_nothing_is_replaced(tm
     assert "is not replaced" in capsys.readouterr().err
     Path(config).unlink()
     assert main(["init", "--from", str(theirs), "mine"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "weights/tiny_moe_v0_1 exists and is not replaced; name another DIR" in capsys.readouterr().err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "configs").write_text("a file")
+    assert main(["init", "--from", str(theirs), "full"]) == 2
+    assert not (tmp_path / "full" / "weights").exists()
     assert main(["init", "--from", str(theirs), "other"]) == 0
     shown = capsys.readouterr()
     assert "next: moejax train --config=other/configs/tiny_moe_v0_1.py" in shown.out

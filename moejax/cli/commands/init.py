@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -121,12 +122,14 @@ class InitCommand(Command, name="init"):
         title = source.resolve().name
         name = re.sub("[^a-z0-9]+", "_", title.lower()).strip("_") or "continued"
         config, weights = Path(self.folder, FOLDER, f"{name}.py"), Path(self.folder, "weights", name)
-        if config.exists():
-            raise UserError(f"{config} is there already and is not replaced; name another DIR, or move it.")
-        with out_folder(weights.absolute().parent, shared=True), progress() as show:
-            done = from_huggingface(source, weights, progress=show)
-        text = _continued(done, options, title=title, name=name, config=str(config))
+        for path in (config, weights):
+            if os.path.lexists(path):
+                raise UserError(f"{path} exists and is not replaced; name another DIR, or move it.")
+        # The config's place is opened before the conversion, which may take hours.
         with out_folder(config.absolute().parent, shared=True), atomic_write(config) as partial:
+            with out_folder(weights.absolute().parent, shared=True), progress() as show:
+                done = from_huggingface(source, weights, progress=show)
+            text = _continued(done, options, title=title, name=name, config=str(config))
             partial.write_text(text, encoding="utf-8")
         if self.json:
             print(json_text({"written": [str(config), str(weights)], "kept": [], "changed": []}))
@@ -141,7 +144,7 @@ class InitCommand(Command, name="init"):
 
 
 def _in_docstring(text: str) -> str:
-    return text.replace("\\", "/").replace('"', "'")
+    return text.encode("utf-8", "backslashreplace").decode().replace("\\", "/").replace('"', "'")
 
 
 def _continued(done: Converted, options: dict[str, object], *, title: str, name: str, config: str) -> str:
