@@ -11,7 +11,7 @@ from moejax.wording import says
 
 
 def is_file(path: Path) -> bool:
-    """Return whether the file is one in which ``save_to_disk`` stores the state of a data set."""
+    """Return whether ``save_to_disk`` stores the state of a data set in this file."""
     return path.name == "dataset_dict.json" or (
         path.name == "state.json" and (path.parent / "dataset_info.json").exists()
     )
@@ -30,15 +30,15 @@ def read(text: str) -> Any:
         data = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name)
     except Exception as error:
         raise UserError(
-            f"The data set {name} cannot be read ({says('datasets', error)}). Name OWNER/NAME on the Hub, or a folder "
-            f"that save_to_disk wrote."
+            f"The data set {name} cannot be read ({says('datasets', error)}). Give OWNER/NAME on the Hub, or a folder "
+            f"written by save_to_disk."
         ) from error
     if isinstance(data, datasets.DatasetDict):
         if not split and len(data) > 1:
-            raise UserError(f"{name} has the splits {', '.join(data)}; name one: 'hf:{name}#{next(iter(data))}'.")
+            raise UserError(f"{name} has the splits {', '.join(data)}; choose one: 'hf:{name}#{next(iter(data))}'.")
         split = split or next(iter(data))
         if split not in data:
-            raise UserError(f"{name} has no split {split}; it has {', '.join(data)}.")
+            raise UserError(f"{name} has no split {split}; its splits are {', '.join(data)}.")
         data = data[split]
     frame = data.to_pandas()
     frame.attrs["notes"] = (f"Hugging Face datasets: {len(frame):,} rows of {name}.",)

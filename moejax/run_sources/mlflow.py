@@ -30,11 +30,11 @@ SETTINGS = {
 PAGE = 1_000
 """Number of runs per request."""
 MOST_PAGES = 1_000
-"""Largest number of pages of a list."""
+"""Maximum number of pages of a list."""
 
 
 def is_file(path: Path) -> bool:
-    """Return whether the file is one in which MLflow stores the name of an experiment."""
+    """Return whether MLflow stores the name of an experiment in this file."""
     # Opening a named pipe would block.
     if path.name != "meta.yaml" or not path.is_file():
         return False
@@ -43,7 +43,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_database(path: Path) -> bool:
-    """Return whether a file is a database of MLflow."""
+    """Return whether a file is an MLflow database."""
     if path.suffix not in (".db", ".sqlite", ".sqlite3"):
         return False
     try:
@@ -58,10 +58,10 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def read(text: str) -> list[TrackedRun]:
-    """Return the runs that are not deleted, of all experiments or of the one named after ``#``.
+    """Return the runs that are not deleted, of all experiments or of the experiment named after ``#``.
 
     Raises:
-      UserError: MLflow is not installed, the store is unreadable, or it lacks the experiment.
+      UserError: MLflow is not installed, the store is unreadable, or the experiment does not exist.
     """
     with _runs(text) as (_, runs):
         return [_tracked(run, experiment) for run, experiment in runs]
@@ -71,7 +71,7 @@ def histories(text: str) -> Iterator[History]:
     """Yield the metrics by step of the runs that ``read`` returns.
 
     Raises:
-      UserError: as ``read``.
+      UserError: like ``read``.
     """
     with _runs(text) as (client, runs):
         for run, _ in runs:
@@ -115,13 +115,13 @@ def _runs(text: str) -> Iterator[tuple[Any, list[tuple[Any, str]]]]:
     except Exception as error:
         # The client raises exceptions of MLflow, SQLAlchemy, Alembic and requests.
         raise UserError(
-            f"MLflow cannot read {place} ({says('mlflow', error)}). Name a database that MLflow wrote (mlflow.db), its "
-            f"folder (mlruns/), or the address of a running server."
+            f"MLflow cannot read {place} ({says('mlflow', error)}). Give an MLflow database (mlflow.db), an "
+            f"MLflow folder (mlruns/), or the address of a running server."
         ) from error
 
 
 def _every(search: Callable[..., Any], place: str, items: str) -> Iterator[Any]:
-    """Yield a list that the client returns page by page, of limited length: a server may name a next page forever."""
+    """Yield a list that the client returns page by page, up to ``MOST_PAGES``, since a server may never stop."""
     token = None
     for _ in range(MOST_PAGES):
         page = search(max_results=PAGE, page_token=token)
@@ -129,19 +129,19 @@ def _every(search: Callable[..., Any], place: str, items: str) -> Iterator[Any]:
         token = page.token
         if not token:
             return
-    raise UserError(f"{place} lists more than {MOST_PAGES:,} pages of {items}; name one experiment, as {place}#NAME.")
+    raise UserError(f"{place} lists more than {MOST_PAGES:,} pages of {items}; choose an experiment: {place}#NAME.")
 
 
 @contextlib.contextmanager
 def _address(place: str) -> Iterator[str]:
-    """Yield the tracking URI of a server, or of a copy that MLflow may change: it creates folders and upgrades old
+    """Yield the tracking URI of a server, or of a copy of a local store, since MLflow creates folders and upgrades old
     databases."""
     if place.startswith(("http://", "https://")):
         yield place.rstrip("/")
         return
     path = Path(place.removeprefix("sqlite:///"))
     if not path.exists():
-        raise UserError(f"There is no MLflow store at {path}; name its database (mlflow.db), folder or server.")
+        raise UserError(f"There is no MLflow store at {path}; give an MLflow database (mlflow.db), folder or server.")
     with tempfile.TemporaryDirectory() as folder:
         if path.is_dir():
             for experiment in (path, *path.iterdir()):
@@ -176,5 +176,5 @@ def _tracked(run: Any, experiment: str) -> TrackedRun:
 
 
 def _number(value: float) -> float:
-    """Return a metric. A database of MLflow stores an infinite one as the largest float."""
+    """Return a metric; an MLflow database stores infinity as the largest float."""
     return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else float(value)

@@ -1,4 +1,4 @@
-"""Read a source of runs that is not a table file: folders and servers of trackers, and data sets.
+"""Read sources of runs that are not table files: folders and servers of trackers, and data sets.
 
 | source | data |
 |---|---|
@@ -8,7 +8,7 @@
 | a folder with ``events.out.tfevents.*`` | TensorBoard: a run for each folder with events |
 | ``hf:OWNER/NAME``, a folder of ``save_to_disk`` | a data set of Hugging Face; ``#SPLIT`` one split |
 
-A run becomes a row: its name, its settings (nested ones joined by dots), and the last value of each metric.
+Each run becomes a row with its name, its settings (nested names joined by dots), and the last value of each metric.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DataFrame = Any
 """A ``pandas.DataFrame``."""
 
 NOT_FINITE = "not finite"
-"""Key in the ``attrs`` of a table of metrics by step."""
+"""Key in a metrics table's ``attrs`` for the number of non-finite values by metric."""
 MOST_FILES = 200_000
-"""Maximum number of files of a folder to inspect for its kind."""
+"""Maximum number of files in a folder to inspect for its kind."""
 MOST_RUNS = 1_000_000
-"""Maximum number of runs to read, since a server may list runs without end."""
+"""Maximum number of runs to read, since a server's list may never end."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,15 @@ class SourceKind:
 
     title: str
     read: Callable[[str], Iterable[TrackedRun] | DataFrame]
-    """Return the runs, or a table of them, from the text after the prefix or from a path."""
+    """Function that returns the runs, or a table of them, from the text after the prefix or from a path."""
     is_file: Callable[[Path], bool]
-    """Return whether a file's name and location identify the folder above as this kind."""
+    """Function that returns whether a file identifies its folder as this kind."""
     histories: Callable[[str], Iterable[History]] | None = None
-    """Return each run's metrics by step; None if this is not supported."""
+    """Function that returns each run's metrics by step; None if this is not supported."""
 
 
 def source(text: str) -> Path | str:
-    """Convert an argument, as in ``add_argument("runs", type=source)``: a path, or a text with a prefix such as
-    ``wandb:``.
+    """Convert a command-line argument to a path, or to a text with a prefix such as ``wandb:``.
 
     A database address such as ``sqlite:///mlflow.db`` is an MLflow source.
     """
@@ -64,7 +63,7 @@ def source(text: str) -> Path | str:
 
 
 def has_prefix(text: str | Path) -> bool:
-    """Return whether a text begins with the name of a kind, such as ``wandb:``."""
+    """Return whether a text begins with the prefix of a kind, such as ``wandb:``."""
     return bool(_prefix(str(text)))
 
 
@@ -79,7 +78,7 @@ def with_condition(text: str) -> tuple[Path | str, str]:
 
 
 def named(source: Path | str) -> str:
-    """Return the name of a source in titles and folders: the last part of its path."""
+    """Return the name of a source for titles and folders: the last part of its path."""
     return str(source).partition("#")[0].rstrip("/").rpartition("/")[2] or str(source)
 
 
@@ -90,7 +89,7 @@ def _prefix(text: str) -> str:
 
 @functools.cache
 def kinds() -> Mapping[str, SourceKind]:
-    """Return every kind by its prefix; each module imports its library only when it reads."""
+    """Return all kinds by prefix; each module imports its library only when it reads."""
     from moejax.run_sources import hugging_face, mlflow, tensorboard, wandb
 
     return {
@@ -102,10 +101,10 @@ def kinds() -> Mapping[str, SourceKind]:
 
 
 def kind_of(source: Path | str) -> str:
-    """Return the prefix of a source's kind, given or detected from the folder; empty for none.
+    """Return the prefix of a source's kind, given or detected from the folder; empty if there is none.
 
     Raises:
-      UserError: a folder holds runs of several trackers.
+      UserError: a folder contains runs of several trackers.
     """
     if prefix := _prefix(str(source)):
         if str(source).partition(":")[2].strip("/ ") == "":
@@ -119,7 +118,9 @@ def kind_of(source: Path | str) -> str:
     seen = [prefix for prefix, kind in kinds().items() if any(map(kind.is_file, _files(path)))]
     if len(seen) > 1:
         titles = " and ".join(kinds()[prefix].title for prefix in seen)
-        raise UserError(f"{path} has runs of {titles}; name one: {' or '.join(f'{prefix}:{path}' for prefix in seen)}.")
+        raise UserError(
+            f"{path} has runs of {titles}; choose one: {' or '.join(f'{prefix}:{path}' for prefix in seen)}."
+        )
     return seen[0] if seen else ""
 
 
@@ -127,7 +128,7 @@ def _files(path: Path) -> list[Path]:
     files = list(itertools.islice(_walk(path), MOST_FILES + 1))
     if len(files) > MOST_FILES:
         raise UserError(
-            f"{path} has more than {MOST_FILES:,} files; name the folder of the runs, or add a prefix such as mlflow:."
+            f"{path} has more than {MOST_FILES:,} files; give the folder of the runs, or add a prefix such as mlflow:."
         )
     return files
 
@@ -140,16 +141,16 @@ def _walk(path: Path) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=8)
 def _read_once(text: str, prefix: str, state: int) -> DataFrame:
-    """Read a source once per process and ``state``, because some take minutes."""
+    """Read a source once per process and ``state``, because some sources take minutes."""
     kind = kinds()[prefix]
     runs = kind.read(text.removeprefix(f"{prefix}:"))
     return _table(text, kind, runs) if not hasattr(runs, "columns") else runs
 
 
 def _state_of(place: str) -> int:
-    """Return a number that changes with the files of a local store; that of a server is constant."""
+    """Return a number that changes with the files of a local store; constant for a server."""
     path = Path(place.partition("#")[0].removeprefix("sqlite:///"))
-    # SQLite writes changes to a file beside the database first.
+    # SQLite first writes changes to a separate log file.
     files = _walk(path) if path.is_dir() else (path, path.with_name(f"{path.name}-wal"))
     return hash(tuple(map(_identity, files)))
 
@@ -157,7 +158,7 @@ def _state_of(place: str) -> int:
 def _identity(path: Path) -> tuple[str, int, int]:
     with contextlib.suppress(OSError):
         status = path.stat()
-        # A reader of SQLite's log creates it, without content.
+        # Reading an SQLite database creates an empty log file.
         if status.st_size:
             return str(path), status.st_size, status.st_mtime_ns
     return str(path), 0, 0
@@ -167,7 +168,7 @@ def read(source: Path | str) -> DataFrame:
     """Return the table of a source, one row per run; remarks are in ``attrs["notes"]``.
 
     Raises:
-      UserError: the source is of no known kind, or cannot be read.
+      UserError: the kind of the source is unknown, or it cannot be read.
     """
     prefix = kind_of(source)
     if not prefix:
@@ -179,13 +180,12 @@ def read(source: Path | str) -> DataFrame:
 
 
 def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
-    """Return the name of each run of a tracker and a table of its metrics, one row per step; runs without metrics are
-    left out.
+    """Return the name and metrics table of each run of a tracker, one row per step; runs without metrics are left out.
 
     Non-finite values are empty; ``attrs[NOT_FINITE]`` counts them by metric, and ``attrs["notes"]`` has remarks.
 
     Raises:
-      UserError: the source is no tracker, cannot be read, or its metrics by step are not supported.
+      UserError: the source is not a tracker, cannot be read, or does not support metrics by step.
     """
     import pandas as pd
 
@@ -195,8 +195,8 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     kind = kinds()[prefix]
     if kind.histories is None:
         raise UserError(
-            f"{source}: only the last value of each metric is read from {kind.title}, no curves; export the history "
-            f"of its runs as CSV."
+            f"{source}: moejax reads only the last value of each metric from {kind.title}, no curves; export the "
+            f"history of the runs as CSV."
         )
     tables = []
     for history in kind.histories(str(source).removeprefix(f"{prefix}:")):
@@ -216,9 +216,9 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
 
 
 def no_runs(folder: Path | str) -> str:
-    """Return the message for a folder without runs."""
+    """Return the error message for a folder without runs."""
     titles = ", ".join(kind.title for kind in kinds().values())
-    return f"{folder} is a folder without runs: it has no runs.parquet of a study, and no files of {titles}."
+    return f"{folder} contains no runs: no runs.parquet of a study, and no files of {titles}."
 
 
 def _table(text: str, kind: SourceKind, runs: Iterable[TrackedRun]) -> DataFrame:
@@ -226,13 +226,13 @@ def _table(text: str, kind: SourceKind, runs: Iterable[TrackedRun]) -> DataFrame
 
     runs = list(itertools.islice(runs, MOST_RUNS + 1))
     if len(runs) > MOST_RUNS:
-        raise UserError(f"{text} has more than {MOST_RUNS:,} runs; name one experiment or project.")
+        raise UserError(f"{text} has more than {MOST_RUNS:,} runs; choose one experiment or project.")
     rows = [_row(run) for run in runs]
     names = {name for row in rows for name in row}
     if len(names) > MOST_COLUMNS or len(names) * len(rows) > MOST_CELLS:
         raise UserError(
             f"{text} has {len(rows):,} runs with {len(names):,} settings and metrics; a table has at most "
-            f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells. Name one experiment."
+            f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells. Choose one experiment."
         )
     frame = pd.DataFrame(rows)
     # Keep the text of run names such as 007 or 1e3.
@@ -271,7 +271,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _as_numbers(column: Any) -> Any:
-    """Convert a column to numbers if all its values allow, because trackers store settings as text."""
+    """Convert a column to numbers if possible, because trackers store settings as text."""
     import pandas as pd
 
     if not all(value is None or isinstance(value, str | int | float) for value in column):

@@ -1,4 +1,4 @@
-"""Read TensorBoard runs through TensorBoard's own reader: event files, one run per folder that has any."""
+"""Read TensorBoard runs through TensorBoard's own reader; every folder with event files is a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moejax.wording import says
 
 EVENTS = "events.out.tfevents."
 INCOMPLETE = "events are incomplete"
-"""Status of a run whose last record is truncated, because it is being written or was damaged."""
+"""Status of a run whose last record is truncated, because the file is still being written or is damaged."""
 
 
 def is_file(path: Path) -> bool:
@@ -30,21 +30,21 @@ class _Folder:
 
 
 def read(text: str) -> Iterator[TrackedRun]:
-    """Return the last value of every scalar, and the hyperparameters if any; ``step`` is the last step.
+    """Yield runs with the last value of every scalar, and hyperparameters if any; ``step`` is the last step.
 
     Raises:
       UserError: TensorBoard is not installed, or the folder has no events.
     """
     folders = _folders(text)
     for place in [place for place, own in folders.items() if own.settings]:
-        # PyTorch's add_hparams writes hyperparameters, with metrics of their own, into a folder inside the run's.
+        # PyTorch's add_hparams writes hyperparameters, with their own metrics, into a folder inside the run's folder.
         parent = folders.get(place.parent)
         if parent is not None and not parent.settings:
             inner = folders.pop(place)
             parent.settings, parent.points = inner.settings, [*inner.points, *parent.points]
             parent.complete &= inner.complete
     for own in folders.values():
-        # The last value written counts, because a resumed run repeats steps.
+        # The last written value counts, because a resumed run repeats steps.
         metrics: dict[str, float] = {name: value for name, _, value in own.points}
         if own.points:
             metrics["step"] = own.points[-1][1]
@@ -56,7 +56,7 @@ def histories(text: str) -> Iterator[History]:
     """Yield every run's scalars by step, without values that a resumed run overwrote.
 
     Raises:
-      UserError: as ``read``.
+      UserError: like ``read``.
     """
     for own in _folders(text).values():
         metrics, discarded = by_step(own.points)
@@ -73,7 +73,7 @@ def _folders(text: str) -> dict[Path, _Folder]:
         name = folder.resolve().name if path.parent == folder else str(path.parent.relative_to(folder))
         _add(folders.setdefault(path.parent, _Folder(name)), path)
     if not folders:
-        raise UserError(f"{folder} has no events of TensorBoard (files {EVENTS}*).")
+        raise UserError(f"{folder} has no TensorBoard events (files {EVENTS}*).")
     return folders
 
 
@@ -102,7 +102,7 @@ def _add(own: _Folder, path: Path) -> None:
     except errors.OutOfRangeError:
         pass
     except (errors.DataLossError, MemoryError):
-        # A damaged length may ask for more memory than there is.
+        # A damaged length may request more memory than is available.
         own.complete = False
     except DecodeError as error:
         raise UserError(

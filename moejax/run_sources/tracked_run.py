@@ -1,4 +1,4 @@
-"""Define a run of an experiment tracker, which the modules here read and ``source`` turns into a table."""
+"""Define a run of an experiment tracker, in the form that all trackers' modules return."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ def library(name: str, what: str, extra: str) -> Any:
     """Import a tracker's library.
 
     Raises:
-      UserError: it is not installed.
+      UserError: the library is not installed.
     """
     if importlib.util.find_spec(name) is None:
         raise UserError(f"{what} need {name}, which is not installed. Run: pip install 'moejax[{extra}]'")
@@ -33,8 +33,7 @@ class History:
 def by_step(points: Iterable[tuple[str, int, float]]) -> tuple[dict[str, dict[int, float]], int]:
     """Return metrics by step from points in the order of writing, and the number of discarded points.
 
-    A run resumed from an earlier step writes its steps again: the points that it had written from there on are
-    discarded.
+    If a run resumes from an earlier step, the points that it has already written from this step on are discarded.
     """
     metrics: dict[str, dict[int, float]] = {}
     last: dict[str, int] = {}
@@ -51,7 +50,7 @@ def by_step(points: Iterable[tuple[str, int, float]]) -> tuple[dict[str, dict[in
 
 def resumed_note(discarded: int) -> str:
     """Return a remark on discarded points; empty if there are none."""
-    return f"it resumed from an earlier step; {discarded:,} points from before are left out" if discarded else ""
+    return f"it resumed from an earlier step; {discarded:,} earlier points are left out" if discarded else ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,6 @@ class TrackedRun:
     metrics: Mapping[str, Any]
     """Last value of each metric."""
     about: Mapping[str, str]
-    """Id, experiment and status, as far as the tracker has them."""
+    """Id, experiment and status, if the tracker has them."""
     finished: bool = True
     """True if the tracker reports that the run finished successfully."""

@@ -1,4 +1,4 @@
-"""Read Weights & Biases runs: of a project by its API, or of a folder of offline runs."""
+"""Read Weights & Biases runs of a project through the API, or of a folder of offline runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from moejax.stored import foreign_json
 from moejax.wording import says
 
 HEADER, BLOCK = b":W&B\xe1\xbe\0", 32_768
-"""First bytes of a ``.wandb`` file of the only version, and its block size: a LevelDB log of protobuf records."""
+"""First bytes of a ``.wandb`` file and its block size; the file is a LevelDB log of protobuf records."""
 
 
 def is_file(path: Path) -> bool:
-    """Return whether the file is one in which W&B stores a run."""
+    """Return whether W&B stores a run in this file."""
     return path.suffix == ".wandb" and path.name.startswith("run-")
 
 
@@ -29,7 +29,7 @@ def read(text: str) -> Iterator[TrackedRun]:
     """Return the runs of a folder, or of ``ENTITY/PROJECT``.
 
     Raises:
-      UserError: wandb is missing, the project cannot be reached, or the folder has no runs or a damaged one.
+      UserError: wandb is not installed, the project cannot be reached, or the folder has no runs or a damaged run.
     """
     library("wandb", "Weights & Biases runs", "wandb")
     folder = Path(text)
@@ -37,7 +37,7 @@ def read(text: str) -> Iterator[TrackedRun]:
         return _of_project(text)
     files = sorted(path for path in folder.rglob("run-*.wandb") if not path.parent.is_symlink())
     if not files:
-        raise UserError(f"{folder} has no runs of Weights & Biases (files run-*.wandb).")
+        raise UserError(f"{folder} has no Weights & Biases runs (files run-*.wandb).")
     return map(_of_file, files)
 
 
@@ -50,8 +50,8 @@ def _of_project(project: str) -> Iterator[TrackedRun]:
             yield TrackedRun(run.name, _own(run.config), _own(metrics), about, run.state == "finished")
     except Exception as error:
         raise UserError(
-            f"Cannot read runs of {project} from Weights & Biases ({says('wandb', error)}). Name ENTITY/PROJECT and "
-            f"run wandb login, or name a folder of offline runs."
+            f"Cannot read runs of {project} from Weights & Biases ({says('wandb', error)}). Give ENTITY/PROJECT and "
+            f"run wandb login, or give a folder of offline runs."
         ) from error
 
 
@@ -88,7 +88,7 @@ def _of_file(path: Path) -> TrackedRun:
 
 
 def _update(values: dict[str, Any], items: Any) -> None:
-    """Update values from the items of a record, each a name or a path of names with its value as JSON."""
+    """Update values from the items of a record, each with a name or a path of names, and a JSON value."""
     for item in items:
         *path, last = item.nested_key or [item.key]
         if len(path) > MOST_DEPTH:
@@ -101,14 +101,14 @@ def _update(values: dict[str, Any], items: Any) -> None:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file; the last may be missing if the run was killed.
+    """Yield the records of a file; the last record may be missing if the run was killed.
 
-    A part of a record is a checksum of 4 bytes, a length of 2, a type of 1 (full, first, middle, last) and its bytes;
-    no part crosses a block.
+    A part of a record has a checksum (4 bytes), a length (2 bytes), a type (1 byte: full, first, middle, last) and its
+    data. No part crosses a block.
     """
     with input_file.opened(path) as file:
         if file.read(len(HEADER)) != HEADER:
-            raise UserError(f"{path} is not a file of Weights & Biases, or its format is newer than supported.")
+            raise UserError(f"{path} is not a Weights & Biases file, or its format is newer than supported.")
         at, parts = len(HEADER), list[bytes]()
         while True:
             rest = BLOCK - at % BLOCK
